@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.asyncio as redis
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import PACKS
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
-from graphweft_contracts import Layout, wire
+from graphweft_contracts import Layout, channels, wire
 from graphweft_contracts.rules_log import StoredRules, announced, digest_of
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.lost_rule_sets import lost_rule_sets
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -88,7 +91,7 @@ class Stack:
     async def worker(self, name: str, *, kill: bool = False) -> AsyncIterator[LoggedRules]:
         """Run a worker; it ends in order, or as a crash would end it."""
         bus, graph = self.bus(), FalkorDBStore(self.graph_url)
-        rules = LoggedRules(bus, bus.is_after, stored)
+        rules = LoggedRules(bus, bus.is_after, stored, without_lost=True)
         worker = MutationWorker(bus, graph, rules, name=name, lease_s=1.0, batch_events=50)
         running = asyncio.create_task(worker.run())
         try:
@@ -107,6 +110,12 @@ class Stack:
         async with contextlib.aclosing(FalkorDBStore(self.graph_url)) as graph:
             table = await graph.read(app, query, {}, timeout_s=5)
         return dict(table.rows)  # type: ignore[arg-type]
+
+
+async def lose(url: str, digest: str) -> None:
+    """Remove the content of a rule set from a Redis bus, as an operator would who deletes the wrong key."""
+    async with redis.Redis.from_url(url) as raw:
+        assert await raw.hdel(channels.RULE_SETS, digest)
 
 
 @pytest.fixture(params=["redis", "kafka"])
@@ -257,6 +266,47 @@ async def test_an_entry_that_only_looks_like_an_activation_changes_nothing(stack
         assert await stack.found("acme") == {"k0": "A", "k1": "A", "k2": "B"}
         letters = await bus.dead_letters(limit=100)
         assert [letter.reason for letter in letters] == ["invalid_event"]  # the one that holds data
+
+
+async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: str) -> None:
+    stack = Stack(url, url)
+    lost, other = rules_named("A"), rules_named("B")
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, other)
+        await push(bus, lost, "acme")
+        async with stack.worker("before"):
+            await transport.append([event(app, n) for n in range(3) for app in APPS])
+            await applied(bus)
+        await lose(url, lost.digest)
+        await transport.append([event(app, n) for n in range(3, 6) for app in APPS])
+        await push(bus, other, "acme")  # what was published before waits; so does what comes after it
+        await transport.append([event(app, n) for n in range(6, 9) for app in APPS])
+
+        async def reported() -> set[tuple[str, str]]:
+            notes = [PositionNote.decode(each.note) for each in await bus.status()]
+            return {(app, each.why) for note in notes for app, each in note.parked.items()}
+
+        async with stack.worker("after") as rules:
+
+            async def others_are_done() -> bool:
+                return len(await stack.found("globex")) == len(await stack.found("initech")) == 9
+
+            async def is_parked() -> bool:
+                return await reported() == {("acme", "rules_lost")}
+
+            await eventually(others_are_done)
+            await eventually(is_parked)
+            assert (rules.lost, len(await stack.found("acme"))) == ({lost.digest}, 3)
+            assert list(await lost_rule_sets(bus, await bus.activations())) == [lost.digest]
+            assert await bus.dead_letter_count() == 0
+            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await applied(bus)
+            assert rules.lost == set()
+        expected = {f"k{n}": "A" if n < 6 else "B" for n in range(9)}
+        assert await stack.found("acme") == expected
+        assert await bus.dead_letter_count() == 0
+        assert await stack.found("acme", "MATCH (l:Last) RETURN l.k, l.k_last") == {"last": "k8"}
 
 
 JOINED = {

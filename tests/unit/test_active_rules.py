@@ -12,15 +12,17 @@ import pytest
 import structlog
 from tests.services.rules import rule_set
 
-from graphweft_contracts import Layout, wire
+from graphweft_contracts import Event, Layout, wire
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
+from graphweft_rules.cypher.mutation_summary import UNKNOWN
 from graphweft_workers import active_rules
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.inspection.rules_at import activation_at
+from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Entry
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -31,6 +33,7 @@ class Log:
         self.found: list[Activation] = []
         self.reads = 0
         self.compiled: list[str] = []
+        self.lost: set[str] = set()
 
     def add(self, scope: str, digest: str, **positions: str) -> None:
         places = {int(name.removeprefix("p")): offset for name, offset in positions.items()}
@@ -41,7 +44,7 @@ class Log:
         raise NotImplementedError
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
-        return StoredRules(files={"name": digest.encode()})
+        return None if digest in self.lost else StoredRules(files={"name": digest.encode()})
 
     async def activate(self, scope: str, digest: str) -> Activation:
         raise NotImplementedError
@@ -49,6 +52,12 @@ class Log:
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         self.reads += 1
         return self.found[after:]
+
+
+def made_of(stored: StoredRules) -> RuleSet:
+    mutation = "{id: m, cypher: 'MERGE (n:N {k: 1})'}"
+    text = f"version: '1.0'\nmutation_rules: [{{name: r, events: ['a.b'], mutations: [{mutation}]}}]".encode()
+    return RuleSet.of_files({"W/graph_injection.yaml": text} if stored.files else {})
 
 
 def logged(log: Log) -> LoggedRules:
@@ -241,6 +250,40 @@ def test_an_imitation_without_an_event_makes_no_dead_letter() -> None:
         0, [*bare, Entry(offset="4", fields=data, received=NOW)], logged(Log()).cursor(0, ""), RecentEvents()
     )
     assert [(letter.reason, letter.position) for letter in found.letters] == [("invalid_event", "0:4")]
+
+
+def of_app(app: str, number: int) -> Entry:
+    made = Event.create("a.b", app_id=app, chat_id="c", workflow="W", id=f"{app}{number}", source="/test")
+    return Entry(offset=str(number), fields=wire.encode(made), received=NOW)
+
+
+def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_rules, "_LOOK_S", 0.0)
+    log = Log()
+    log.add("acme", "one", p0="1")
+    log.add("*", "two", p0="2")
+    log.lost.add("one")
+    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
+    asyncio.run(rules.refresh())
+    cursor = rules.cursor(0, "")
+    entries = [of_app("acme", 3), of_app("globex", 4), of_app("acme", 5)]
+    found = read_range(0, entries, cursor, RecentEvents())
+    assert (found.lost, list(found.apps), found.letters, found.skips) == ({"acme": "one"}, ["globex"], [], [])
+    assert (rules.lost, rules.summary) == ({"one"}, UNKNOWN)
+    log.lost.clear()
+    known = rules.known
+    asyncio.run(rules.refresh([]))
+    assert (rules.lost, rules.known > known, rules.summary == UNKNOWN) == (set(), True, False)
+    found = read_range(0, entries, cursor, RecentEvents())  # with the cursor of before
+    assert (found.lost, {app: len(events) for app, events in found.apps.items()}) == ({}, {"acme": 2, "globex": 1})
+
+
+def test_a_replay_needs_all_rule_sets() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    log.lost.add("one")
+    with pytest.raises(RulesLost, match="the bus has lost the rule set one: push the files"):
+        logged(log)
 
 
 def test_the_summary_holds_the_mutations_of_all_rule_sets() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from graphweft_contracts import Layout
 from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
 from graphweft_workers.console.app import LIMITS
 from graphweft_workers.console.assets import Assets
@@ -204,6 +205,7 @@ def status() -> Status:
         uses=AppUses(apps=[AppUse(app_id="mine"), AppUse(app_id="other")]),
         faults={"gateway_tokens": "/etc/secret/path: faulty"},
         parked=[],
+        lost={"d": Activation(number=1, scope="other", digest="d", time=datetime(2026, 2, 1, tzinfo=UTC))},
     )
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Final, Protocol
 
-from graphweft_contracts import BusUnavailable, wire
+from graphweft_contracts import wire
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, announced
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
 from graphweft_rules.matching.explain import named
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.rules_log import RulesLog
 
@@ -29,6 +30,8 @@ logger = get_logger("graphweft.rules")
 _VISIBLE_S: Final = 5.0
 """How long an announced activation may be missing: a bus may show a transaction in one place before another."""
 _STEP_S: Final = 0.05
+_LOOK_S: Final = 1.0
+"""How often lost rule sets are looked for."""
 _WARN_S: Final = 60.0
 """At most one warning about imitated activations in this time."""
 
@@ -50,6 +53,11 @@ class ActiveRules(Protocol):
 
     change: bool
     """Whether there may be other rules later."""
+
+    @property
+    def lost(self) -> Collection[str]:
+        """Digests of the rule sets that ``refresh`` looks for, because the bus has lost them."""
+        ...
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """Read new activations: always, or only if one of ``entries`` announces an unknown one.
@@ -75,17 +83,13 @@ class ActiveRules(Protocol):
 
     @property
     def known(self) -> int:
-        """The number of rule sets that have been active; ``summary`` may hold more when it grows."""
+        """The number of rule sets that have been active, and that were found again: ``summary`` depends on it."""
         ...
 
     @property
     def summary(self) -> MutationSummary:
         """Of the mutations of all rule sets that have been active: they may have written what the graph holds."""
         ...
-
-
-class RulesLost(BusUnavailable):
-    """The bus lacks a rule set that was activated: workers wait until somebody pushes it again."""
 
 
 class FixedRules:
@@ -95,6 +99,11 @@ class FixedRules:
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
+
+    @property
+    def lost(self) -> Collection[str]:
+        """See ``ActiveRules.lost``."""
+        return ()
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """See ``ActiveRules.refresh``."""
@@ -142,19 +151,29 @@ class LoggedRules:
         make: Callable[[StoredRules], RuleSet],
         *,
         none: RuleSet | None = None,
+        without_lost: bool = False,
     ) -> None:
         """``make`` makes a rule set of stored files, or of none; it runs in a thread.
 
-        ``none`` applies where the log activates nothing, by default the rule set of no files.
+        ``none`` applies where the log activates nothing, by default the rule set of no files. ``without_lost`` says
+        that events of a lost rule set wait, and others go on: the lost one is a ``MissingRules`` until it is pushed
+        again. Otherwise ``refresh`` raises ``RulesLost``.
         """
         self._log = log
         self.is_after = is_after
         self._make = make
         self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
+        self._without_lost = without_lost
         self.sets: dict[str, RuleSet] = {}
+        """By digest; lost ones are ``MissingRules``."""
+        self._lost: set[str] = set()
+        self._looked_at = -math.inf
+        """When lost rule sets were last looked for."""
+        self._recovered = 0
+        """Rule sets that were lost, and are there again."""
         self._summary: tuple[int, MutationSummary] = (-1, EMPTY)
-        """The number of rule sets, and their summary."""
+        """``known``, and the summary of these rule sets."""
         self._reading = asyncio.Lock()
         self._awaited: tuple[int, float] = (0, 0.0)
         """The last number that was announced before its record was there, and until when all wait for the record."""
@@ -162,8 +181,15 @@ class LoggedRules:
         """Entries since the last warning that announced an activation without a record."""
         self._warned_at = -math.inf
 
+    @property
+    def lost(self) -> Collection[str]:
+        """See ``ActiveRules.lost``."""
+        return self._lost
+
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """See ``ActiveRules.refresh``."""
+        if self._lost:
+            await self._recover()
         if entries is None:
             await self._read()
             return
@@ -207,18 +233,37 @@ class LoggedRules:
                 known, found = [], await self._log.activations()
             for activation in found[len(known) :]:
                 if activation.digest not in self.sets:
-                    stored = await self._log.stored_rules(activation.digest)
-                    if stored is None:
-                        raise RulesLost(
-                            f"the bus has lost the rule set {activation.digest[:12]}: push its folder again with "
-                            "`graphweft rules push`"
-                        )
-                    self.sets[activation.digest] = await asyncio.to_thread(self._make, stored)
+                    self.sets[activation.digest] = await self._rules_of(activation.digest)
                 self.activations.append(activation)
                 logger.info(
                     "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
                     workflows=named(self.sets[activation.digest].workflows),
                 )  # fmt: skip
+
+    async def _rules_of(self, digest: str) -> RuleSet:
+        stored = await self._log.stored_rules(digest)
+        if stored is not None:
+            return await asyncio.to_thread(self._make, stored)
+        lost = RulesLost(digest)
+        if not self._without_lost:
+            raise lost
+        logger.error("rules_lost", rules=digest[:12], message=str(lost))
+        self._lost.add(digest)
+        return MissingRules(digest)
+
+    async def _recover(self) -> None:
+        """Look for the lost rule sets, seldom: many apps may wait for them."""
+        async with self._reading:
+            if time.monotonic() - self._looked_at < _LOOK_S:
+                return
+            self._looked_at = time.monotonic()
+            for digest in [*self._lost]:
+                stored = await self._log.stored_rules(digest)
+                if stored is not None:
+                    self.sets[digest] = await asyncio.to_thread(self._make, stored)
+                    self._lost.discard(digest)
+                    self._recovered += 1
+                    logger.info("rules_found_again", rules=digest[:12])
 
     def cursor(self, partition: int, after: str) -> RulesCursor:
         """See ``ActiveRules.cursor``."""
@@ -236,15 +281,15 @@ class LoggedRules:
     @property
     def known(self) -> int:
         """See ``ActiveRules.known``."""
-        return len(self.sets)
+        return len(self.sets) + self._recovered
 
     @property
     def summary(self) -> MutationSummary:
         """See ``ActiveRules.summary``."""
         summarised, found = self._summary
-        if summarised != len(self.sets):
+        if summarised != self.known:
             found = union(each.summary.mutations for each in (self.none, *self.sets.values()))
-            self._summary = (len(self.sets), found)
+            self._summary = (self.known, found)
         return found
 
     def in_use(self) -> list[RuleSet]:
@@ -267,11 +312,12 @@ class _Cursor:
         self._partition = partition
         self._seen = 0
         """The activations that are in ``_scopes`` or ``_ahead``."""
-        self._scopes: dict[str, RuleSet] = {}
-        self._restated: dict[str, tuple[str, RuleSet]] = {}
+        self._scopes: dict[str, str] = {}
+        """Digests, because a lost rule set may be found again."""
+        self._restated: dict[str, tuple[str, str]] = {}
         """By app: the offset before which these rules apply."""
-        self._ahead: list[tuple[str, str, RuleSet]] = []
-        """Offset, scope and rules of the activations that are not reached yet, the next one last."""
+        self._ahead: list[tuple[str, str, str]] = []
+        """Offset, scope and digest of the activations that are not reached yet, the next one last."""
         self._pass(after)
 
     def at(self, app_id: str, offset: str) -> RuleSet:
@@ -279,11 +325,12 @@ class _Cursor:
         if self._ahead or self._seen != len(self._active.activations):
             self._pass(offset)
         if self._restated and (restated := self._restated.get(app_id)) is not None:
-            until, rules = restated
+            until, digest = restated
             if self._active.is_after(until, offset):
-                return rules
+                return self._active.sets[digest]
         scopes = self._scopes
-        return scopes.get(app_id) or scopes.get(ALL_APPS) or self._active.first(app_id)
+        found = scopes.get(app_id) or scopes.get(ALL_APPS)
+        return self._active.first(app_id) if found is None else self._active.sets[found]
 
     def knows(self, number: int | None) -> bool:
         """See ``RulesCursor.knows``."""
@@ -299,9 +346,9 @@ class _Cursor:
             if position is None:
                 continue
             if activation.restates is not None:
-                self._restated[activation.restates] = (position, active.sets[activation.digest])
+                self._restated[activation.restates] = (position, activation.digest)
             else:
-                self._ahead.insert(0, (position, activation.scope, active.sets[activation.digest]))
+                self._ahead.insert(0, (position, activation.scope, activation.digest))
         while self._ahead and not active.is_after(self._ahead[-1][0], offset):
-            _, scope, rules = self._ahead.pop()
-            self._scopes[scope] = rules
+            _, scope, digest = self._ahead.pop()
+            self._scopes[scope] = digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import batched
 from typing import Final
@@ -25,6 +25,8 @@ _RETRY_S: Final = 0.5
 _POLL_S: Final = 0.05
 MOST_UNATTENDED_POLLS: Final = 100
 """Polls in a row without a worker, after which that is said: about five seconds. A new worker claims within less."""
+_STUCK: Final = {"rules_lost": "a rule set that the bus has lost", "unavailable": "its graph, which does not answer"}
+"""For what an app waits, by the reason for which it is parked."""
 _UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 
 
@@ -180,15 +182,18 @@ async def wait_until_applied(
     timeout_s: float | None = None,
     on_lag: Callable[[int], None] = lambda _: None,
     on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
+    on_stuck: Callable[[str, str], None] = lambda _app, _why: None,
 ) -> bool:
     """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
     ``apps`` are the apps of the events. Parked events of other apps are not waited for. ``on_unattended`` is called
-    once with partitions that are behind and have had no worker for a while.
+    once with partitions that are behind and have had no worker for a while, ``on_stuck`` once for each of the apps that
+    waits for its graph or its rules, with the reason.
     """
     own_apps = None if apps is None else frozenset(apps)
     until = None if timeout_s is None else time.monotonic() + timeout_s
     unattended = 0
+    stuck: set[str] = set()
     while True:
         try:
             status = await bus.status()
@@ -200,6 +205,10 @@ async def wait_until_applied(
             behind = [part for part in mine if bus.is_after(last[part.id], _done(bus, part, own_apps))]
             if not behind:
                 return True
+            for app, why in _stuck(behind, own_apps):
+                if app not in stuck:
+                    stuck.add(app)
+                    on_stuck(app, why)
             alone = [part.id for part in behind if part.owner is None]
             unattended = unattended + 1 if alone else 0
             if unattended == MOST_UNATTENDED_POLLS:
@@ -207,6 +216,13 @@ async def wait_until_applied(
         if until is not None and time.monotonic() > until:
             return False
         await asyncio.sleep(_POLL_S)
+
+
+def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iterator[tuple[str, str]]:
+    for part in partitions:
+        for app, parked in PositionNote.decode(part.note).parked.items():
+            if parked.why in _STUCK and (apps is None or app in apps):
+                yield app, _STUCK[parked.why]
 
 
 def _done(bus: Bus, partition: PartitionStatus, apps: Set[str] | None) -> str:

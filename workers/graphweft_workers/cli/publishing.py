@@ -102,6 +102,9 @@ async def publish(
         numbers = ", ".join(map(str, partitions[:_MOST_NUMBERS])) + (", …" if partitions[_MOST_NUMBERS:] else "")
         warn(f"no worker reads partition {numbers}: start `{worker}`; waiting, Ctrl-C stops and the events stay")
 
+    def stuck(app: str, why: str) -> None:
+        warn(f"the app {app} waits for {why}: `graphweft status` says more; waiting, Ctrl-C stops and the events stay")
+
     try:
         with bar("applying", None) as advance:
             left = 0
@@ -111,7 +114,9 @@ async def publish(
                 advance(max(0, left - events_left))
                 left = events_left
 
-            await wait_until_applied(bus, sent.last, apps=sent.apps, on_lag=lag, on_unattended=unattended)
+            await wait_until_applied(
+                bus, sent.last, apps=sent.apps, on_lag=lag, on_unattended=unattended, on_stuck=stuck
+            )
         outcome = await outcome_of(bus, sent)
         return sent, replace(outcome, without_rule=await _without_rule(settings, bus, sent))
     finally:

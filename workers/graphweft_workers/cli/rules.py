@@ -16,6 +16,7 @@ from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -61,8 +62,10 @@ async def rules_push(
     sound: SoundRules | None = None
     rules = RuleSet({}) if leave_broken else load_rules(settings)
     async with running_bus(settings) as bus:
-        active = newest(await bus.activations(), scope)
-        before: Mapping[str, bytes] = await _files(bus, active.digest) if active else {}
+        activations = await bus.activations()
+        active = newest(activations, scope)
+        stored = await bus.stored_rules(active.digest) if active else None
+        before: Mapping[str, bytes] = stored.files if stored else {}
         graph = make_graph(settings)
         try:
             if leave_broken:
@@ -80,31 +83,36 @@ async def rules_push(
             await graph.aclose()
         changes = changed_files(before, rules.files)
         pushed: Activation | None = None
-        if not dry_run:
-            if active is None or active.digest != rules.digest:
-                pushed = await push(bus, rules, scope)
-            else:
-                await store(bus, rules)  # another version may have stored them without a summary
+        found_again = bool(
+            await lost_rule_sets(
+                bus, [each for each in activations if (each.scope, each.digest) == (scope, rules.digest)]
+            )
+        )
+        is_active = active is not None and active.digest == rules.digest
+        if not dry_run and (is_active or found_again):
+            # Events wait for a lost one, whether it is to be active now or not. Another version may have stored an
+            # active one without a summary.
+            await store(bus, rules)
+        elif not dry_run:
+            pushed = await push(bus, rules, scope)
+    if active is not None and stored is None and not is_active:
+        warn(how_to_restore(active))
     if json:
-        told: dict[str, Any] = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number}
+        told = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "found_again": found_again}
         print_json({**told, "changes": changes, **({} if sound is None else _left(sound))})
         return
     if sound is not None and sound.findings:
-        for finding in sound.findings:
-            warn(str(finding))
-        for name in sound.kept:
-            warn(f"{name} has errors and keeps its active rules")
-        for name in sound.absent:
-            warn(f"{name} has errors and no active rules: its events become dead letters until you push it")
+        _warn_of(sound)
     for change, names in changes.items():
         for name in names:
             say(f"{change:>8}  {name}")
-    if pushed is not None:
-        say(f"{rules.digest[:_SHORT]} is active for {_named(scope)} as number {pushed.number}")
-    elif dry_run:
-        say(f"{rules.digest[:_SHORT]} was not pushed")
-    else:
-        say(f"{rules.digest[:_SHORT]} is active for {_named(scope)} already")
+    short = rules.digest[:_SHORT]
+    if dry_run:
+        say(f"{short} was not pushed")
+        return
+    if found_again:
+        say(f"{short} was lost, and is on the bus again: the events that wait for it are applied")
+    say(_state_of(short, scope, pushed, is_active=is_active))
 
 
 @command
@@ -238,6 +246,24 @@ async def rules_ignore(
         return
     say(f"events of the workflow {workflow} have no effect for {_named(scope)}, by {digest[:_SHORT]}")
     say(f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it")
+
+
+def _state_of(short: str, scope: str, pushed: Activation | None, *, is_active: bool) -> str:
+    if pushed is not None:
+        return f"{short} is active for {_named(scope)} as number {pushed.number}"
+    if is_active:
+        return f"{short} is active for {_named(scope)} already"
+    return f"{short} is not active for {_named(scope)}: push it once more to make it so"
+
+
+def _warn_of(sound: SoundRules) -> None:
+    """Say what is wrong with workflows that were left out of a push."""
+    for finding in sound.findings:
+        warn(str(finding))
+    for name in sound.kept:
+        warn(f"{name} has errors and keeps its active rules")
+    for name in sound.absent:
+        warn(f"{name} has errors and no active rules: its events become dead letters until you push it")
 
 
 def _left(sound: SoundRules) -> dict[str, Any]:

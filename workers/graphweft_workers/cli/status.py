@@ -9,6 +9,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
+from graphweft_workers.roles.lost_rule_sets import how_to_restore
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import MAX_LETTERS, read_status
@@ -55,6 +56,8 @@ async def status(data: Data = None, json: Json = False) -> None:
             [(app, str(number), each.at, each.why, _clock(each.since)) for number, app, each in found.parked],
             title="Apps that are behind the others of their partition",
         )
+    for lost in found.lost.values():
+        warn(how_to_restore(lost))
     show_uses(found.uses)
     if causes:
         print_table(

@@ -32,7 +32,6 @@ from graphweft_contracts import (
     QueryFailed,
     Transient,
 )
-from graphweft_workers.active_rules import RulesLost
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
 from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.questions import Question, slow
@@ -42,6 +41,7 @@ from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_to
 from graphweft_workers.gateway.limits import Limits, RequestLimiter, media_type, read_body, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
+from graphweft_workers.lost_rules import RulesLost
 
 logger = logging.getLogger("graphweft.console")
 

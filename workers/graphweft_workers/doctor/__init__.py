@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_contracts.plurals import counted
+from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
@@ -20,6 +21,7 @@ from graphweft_workers.roles.archive_state import archive_state
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.embedder import make_embedder
 from graphweft_workers.roles.extractor import make_extractor
+from graphweft_workers.roles.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.query_check import check_queries
 from graphweft_workers.roles.rules import load_rules
@@ -298,6 +300,7 @@ async def _services(settings: Settings) -> list[Check]:
         partitions = await bus.status()
         letters = await bus.dead_letter_count()
         causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS, whole=False)) if letters else []
+        lost = await lost_rule_sets(bus, await bus.activations())
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"
         return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
@@ -313,7 +316,7 @@ async def _services(settings: Settings) -> list[Check]:
     else:  # a rebalance, or a worker has just ended
         advice = "look again in a minute; if it persists, start another `graphweft run mutation`"
         checks = [Check(name="workers", state="warn", found=found, advice=advice)]
-    return [*checks, *_without_effect(letters, causes), *_parked(partitions)]
+    return [*checks, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values())]
 
 
 def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
@@ -342,6 +345,14 @@ def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
     names = ", ".join(apps[:_MOST_NAMES]) + (" and others" if len(apps) > _MOST_NAMES else "")
     advice = "`graphweft status` shows since when and why; check the workers' log and the queries of their rules"
     return [Check(name="parked", state="warn", found=f"apps behind the others: {names}", advice=advice)]
+
+
+def _lost(lost: Iterable[Activation]) -> list[Check]:
+    """Say which rule sets the bus has lost. One that is not active matters for events that wait, and for replays."""
+    return [
+        Check(name="rules on the bus", state="fail", found=found, advice=advice)
+        for found, _, advice in (how_to_restore(each).partition(". ") for each in lost)
+    ]
 
 
 def _no_worker(found: str) -> Check:

@@ -25,6 +25,7 @@ from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
 
 logger = get_logger("graphweft.mutation")
@@ -45,6 +46,8 @@ _WAITING_BYTES: Final = 16 * 1024**2
 """Of the events that wait in queues; beyond that, or beyond one batch of events, the partition waits.
 
 It parks an app only if those that wait for slow apps are as many."""
+_RULES_S: Final = 2.0
+"""How often an app looks for a lost rule set."""
 _DRAIN_S: Final = 10.0
 _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
@@ -307,6 +310,8 @@ class AppQueues:
                         await self._writer.apply(queue)
                     self._done(queue)
                     attempt = 0
+                except RulesLost as error:
+                    await self._await_rules(queue, error)
                 except GraphUnavailable as error:
                     self._writer.note_strike(queue.app_id, error)
                     await self._check_server(error)
@@ -361,6 +366,17 @@ class AppQueues:
         """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
         if await self._writer.state.graph.check() != self._run_id:
             raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
+
+    async def _await_rules(self, queue: AppQueue, error: RulesLost) -> None:
+        """Wait before the lost rule set is looked for again; other apps do not wait."""
+        if queue.trouble != "rules_lost":
+            logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
+        queue.slow_until, queue.trouble = time.monotonic() + _COOL_DOWN_S, "rules_lost"
+        queue.lost_rules = error.digest
+        queue.troubled_at = queue.troubled_at or time.time()
+        self._free_slot(queue)
+        self._changed.set()
+        await asyncio.sleep(backoff_s(_RULES_S, 1))
 
     async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
         queue.checkpoint = None

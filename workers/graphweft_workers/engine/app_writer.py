@@ -18,15 +18,17 @@ from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
-from graphweft_workers.engine.compile_ahead import read_compiled
+from graphweft_workers.engine.compile_ahead import match_compiled, read_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
 from graphweft_workers.engine.history import between, known_before
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import planned_end, planned_events
-from graphweft_workers.engine.read import MatchedEvent, letter_of_lost
+from graphweft_workers.engine.read import Decoded, MatchedEvent, letter_of_lost
+from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
@@ -109,9 +111,11 @@ class AppWriter:
     async def reread(self, queue: AppQueue, given: Committed) -> Committed:
         """Fill ``applying`` of a parked app with its next events, up to ``given`` at most; return where they end.
 
-        Skips and dead letters that are written already are not written again.
+        Skips and dead letters that are written already are not written again. Raises ``RulesLost`` if the next event
+        needs a lost rule set.
         """
         assert queue.behind is not None
+        await self._look_for_rules(queue)
         log = self.log
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
@@ -123,15 +127,16 @@ class AppWriter:
         entries = _bounded(queue, entries)
         if batch.lost:
             await self._report_lost(queue.app_id, queue.behind.offset, batch)
+        decoded = await decode_in_turns(entries, self._cursor(queue.behind.offset))
+        if (found := self._first_lost(queue.app_id, decoded)) is not None:
+            number, queue.lost_rules = found
+            if not number:
+                raise RulesLost(queue.lost_rules)
+            entries, decoded = entries[:number], decoded[:number]
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
-        read = await read_compiled(
-            self.number,
-            entries,
-            self._cursor(queue.behind.offset),
-            queue.recent,
-            only=queue.app_id,
-            passed_over=self._passed_over,
+        read = await match_compiled(
+            self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
         )
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if log.is_after(letter.offset, queue.reported)]
@@ -142,6 +147,23 @@ class AppWriter:
         if events or skips:
             queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
         return end
+
+    async def _look_for_rules(self, queue: AppQueue) -> None:
+        """Raise ``RulesLost`` again if the rule set for which the app is parked is still lost: nothing is read then."""
+        if queue.lost_rules:
+            await self.state.rules.refresh(())
+            if queue.lost_rules in self.state.rules.lost:
+                raise RulesLost(queue.lost_rules)
+            queue.lost_rules, queue.trouble = "", "slow"
+
+    def _first_lost(self, app_id: str, entries: Sequence[Decoded]) -> tuple[int, str] | None:
+        """Return the number of the app's first entry that needs a lost rule set, and the digest; None without one."""
+        for number, each in enumerate(entries):
+            if isinstance(each.rules, MissingRules) and each.event is not None and each.event.appid == app_id:
+                offset = each.entry.offset
+                if not self._passed_over.unread(offset, app_id) and not self._passed_over.event(offset, app_id):
+                    return number, each.rules.digest
+        return None
 
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
@@ -262,6 +284,8 @@ class AppWriter:
         for entry in await self.log.entries(self.number, planned_events(progress)):
             event = wire.decode(entry.fields, received=entry.received)
             active = rules.at(event.appid, entry.offset)
+            if isinstance(active, MissingRules):
+                raise RulesLost(active.digest)
             if event.workflow is not None and not active.is_compiled(event.workflow):
                 await asyncio.to_thread(active.compile, [event.workflow])
             if not active.knows(event):
@@ -284,6 +308,8 @@ class AppWriter:
         read = await read_compiled(
             self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over
         )
+        if queue.app_id in read.lost:
+            raise RulesLost(read.lost[queue.app_id])
         return read.apps.get(queue.app_id, [])
 
     def _cursor(self, after: str) -> RulesCursor:

@@ -24,7 +24,7 @@ class Parked:
     reported: str | None = None
     """Its skips and dead letters are written up to this offset; None: as far as those of other apps."""
     why: str = "slow"
-    """``slow``, or ``unavailable``: its graph does not answer or refuses work."""
+    """``slow``; ``unavailable``: its graph does not answer or refuses work; or ``rules_lost``: see ``lost_rules``."""
     since: int = 0
     """Unix time in seconds."""
 

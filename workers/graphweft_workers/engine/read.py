@@ -22,6 +22,7 @@ from graphweft_rules.matching.pack import Logged
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
+from graphweft_workers.lost_rules import MissingRules
 from graphweft_workers.ports.event_log import Entry
 
 _NOTHING: Final = Matched()
@@ -71,6 +72,8 @@ class Range:
     defects: list[Defect] = field(default_factory=list[Defect])
     """The defects of the dead letters with the reason ``internal_error``, in their order."""
     copies: int = 0
+    lost: dict[str, str] = field(default_factory=dict[str, str])
+    """By app: the digest of a lost rule set that an event of it needs. The app waits; what else is here of it, too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +172,9 @@ def match_range(
         if event.appid in without or (only is not None and event.appid != only):
             continue
         if not nothing and passed_over.event(entry.offset, event.appid):
+            continue
+        if isinstance(active, MissingRules):
+            result.lost.setdefault(event.appid, active.digest)
             continue
         try:
             _read_event(result, partition, entry, event, rules=active, retried=decoded.retried, passed_over=passed_over)

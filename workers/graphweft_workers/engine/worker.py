@@ -327,6 +327,8 @@ class MutationWorker:
         after the app's events.
         """
         read, queues = batch.read, partition.queues
+        for app_id in read.lost:
+            queues.park(app_id)
         for app_id in {skip.event.appid for skip in read.skips if skip.reason == "no_rules"} - queues.parked:
             if await queues.is_half_done(app_id):
                 queues.park(app_id)

@@ -36,6 +36,7 @@ from graphweft_workers.injection.rows import Failure, Rows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.versions import Versions
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore
@@ -171,6 +172,8 @@ class ContextPipeline:
         if request.search is None and not self._may_use(app_id, request.workflow):
             return empty_reply(request, started, "no_rules", no_rules(request.workflow))
         rules = self.rules.current(app_id)
+        if request.search is None and isinstance(rules, MissingRules):
+            return empty_reply(request, started, "no_rules", str(RulesLost(rules.digest)))
         if request.search is None and not await self._compiled(rules, request.workflow, until):
             detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
             return empty_reply(request, started, "timeout", detail)

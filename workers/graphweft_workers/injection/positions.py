@@ -13,6 +13,7 @@ from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidEvent, 
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import Version, Versions
+from graphweft_workers.lost_rules import MissingRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 
@@ -213,6 +214,8 @@ class Positions:
         if wire.RETRY in entry.fields:
             return True
         rules = self.rules.current(app_id)
+        if isinstance(rules, MissingRules):
+            return True
         if event.workflow is not None and not rules.is_compiled(event.workflow):
             await asyncio.to_thread(rules.compile, [event.workflow])
         return bool(rules.match_event(event).mutations)

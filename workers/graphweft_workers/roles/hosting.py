@@ -179,7 +179,7 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
         worker = MutationWorker(
             bus,
             graph,
-            logged_rules(settings, bus),
+            logged_rules(settings, bus, without_lost=True),
             name=_worker_name(settings),
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,
@@ -251,7 +251,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     if embedder is not None:
         embedder = CachedEmbedder(embedder)
     graph = make_graph(settings)
-    active = logged_rules(settings, bus, none=rules)
+    active = logged_rules(settings, bus, none=rules, without_lost=True)
     with suppress(BusUnavailable, TimeoutError):  # else the first requests would find no rules
         async with asyncio.timeout(_CHECK_S):
             await active.refresh()

@@ -106,11 +106,16 @@ def _workflows_of(rules: RuleSet, files: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def logged_rules(settings: Settings, bus: Bus, *, none: RuleSet | None = None) -> LoggedRules:
-    """Return the rules that the log activates; ``none`` applies while it activates none."""
+def logged_rules(
+    settings: Settings, bus: Bus, *, none: RuleSet | None = None, without_lost: bool = False
+) -> LoggedRules:
+    """Return the rules that the log activates; ``none`` applies while it activates none.
+
+    With ``without_lost``, what needs a lost rule set waits, and the rest goes on; a replay needs all of them.
+    """
     from graphweft_workers.active_rules import LoggedRules
 
-    return LoggedRules(bus, bus.is_after, rules_maker(settings), none=none)
+    return LoggedRules(bus, bus.is_after, rules_maker(settings), none=none, without_lost=without_lost)
 
 
 def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:

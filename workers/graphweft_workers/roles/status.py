@@ -14,6 +14,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
+from graphweft_workers.roles.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.settings import Settings
 
@@ -36,6 +37,8 @@ class Status:
     """Faults of files that the settings name."""
     parked: Sequence[tuple[int, str, Parked]]
     """Partition and app of apps that are behind the others of their partition."""
+    lost: Mapping[str, Activation]
+    """Rule sets that the bus has lost, by digest: of the active ones, and of all while an app waits for one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -60,6 +63,10 @@ class Status:
             "archive": asdict(self.archive),
             "apps": self.uses.to_json(),
             "faulty_files": dict(self.faults),
+            "lost_rules": [
+                {"rules": digest, "app_id": each.scope, "since": each.time.isoformat(), "next": how_to_restore(each)}
+                for digest, each in self.lost.items()
+            ],
             "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in self.parked],
         }
 
@@ -70,7 +77,10 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
     ``letters_size`` limits the bytes of the dead letters that are read for the causes.
     """
     partitions, letters = await bus.status(), await bus.dead_letter_count()
-    rules = {each.scope: each for each in await bus.activations() if each.restates is None}
+    activations = await bus.activations()
+    rules = {each.scope: each for each in activations if each.restates is None}
+    parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
+    waits = any(each.why == "rules_lost" for _, _, each in parked)
     causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
     archive = await archive_state(settings, bus, partitions)
     return Status(
@@ -81,5 +91,6 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         archive=archive,
         uses=await app_uses(settings, bus),
         faults=file_faults(settings),
-        parked=[(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()],
+        parked=parked,
+        lost=await lost_rule_sets(bus, activations if waits else rules.values()),
     )

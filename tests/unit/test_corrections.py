@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import DeadLetter, Event, InvalidEvent
+from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
+from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.engine.corrections import corrected, refusal_of
 from graphweft_workers.engine.judged_bus import judged
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.ports.event_log import Entry
 
+KEY = "acme-1:" + "s" * 43
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -64,3 +69,31 @@ def test_no_event_is_corrected_where_events_are_signed() -> None:
     bus: Any = object()
     keyring: Any = object()
     assert "only the app may sign" in refusal_of(judged(bus, keyring), letter())
+
+
+def test_a_signed_event_is_not_corrected_where_nobody_has_keys() -> None:
+    bus: Any = object()
+    fields = wire.encode(event())
+    assert refusal_of(bus, letter(), fields) == ""
+    assert "the event is signed" in refusal_of(bus, letter(), SigningKey.parse(KEY).signed(fields))
+
+
+async def test_the_retry_of_a_signed_event_stays_where_nobody_can_sign_it() -> None:
+    class Taking:
+        """A bus that takes whatever is put back."""
+
+        taken = 0
+
+        async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+            return ()
+
+        async def requeue(self, letter: DeadLetter, entries: Sequence[Any], rest: DeadLetter | None = None) -> bool:
+            self.taken += len(entries)
+            return True
+
+    bus: Any = Taking()
+    signed = letter(fields=wire.pack(SigningKey.parse(KEY).signed(wire.encode(event()))))
+    kept = await retry(bus, signed)
+    assert (bus.taken, "set GRAPHWEFT_SIGNING_KEYS" in (kept.kept or "")) == (0, True)
+    assert (await retry(bus, signed, without_keys=True)).events == bus.taken == 1
+    assert (await retry(bus, letter(fields=wire.pack(wire.encode(event()))))).events == 1

@@ -97,6 +97,12 @@ async def dlq_retry(
     partial: Annotated[
         bool, typer.Option("--partial", help="Also retry letters of which the bus has lost some events.")
     ] = False,
+    without_keys: Annotated[
+        bool,
+        typer.Option(
+            "--without-keys", help="Also retry signed events; workers with signing keys refuse them for good."
+        ),
+    ] = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
@@ -110,7 +116,7 @@ async def dlq_retry(
     kept: list[tuple[str, str]] = []
     async with _chosen(chosen, letter_ids, every, data) as (bus, letters, unknown):
         for letter in letters:
-            done = await retry(bus, letter, partial=partial)
+            done = await retry(bus, letter, partial=partial, without_keys=without_keys)
             events += done.events
             if done.kept is not None:
                 kept.append((letter.id, done.kept))

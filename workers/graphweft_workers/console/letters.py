@@ -80,7 +80,7 @@ async def letter(sources: Sources, viewer: Viewer, question: LetterQuestion) -> 
     event = {name.decode("latin-1"): value.decode(errors="backslashreplace") for name, value in fields.items()}
     return _letter(found, redacts=sources.redacts) | {
         "fields": shown(event, redacts=sources.redacts, text=20_000),
-        "not_corrected": corrections.refusal_of(sources.bus, found),
+        "not_corrected": corrections.refusal_of(sources.bus, found, fields),
     }
 
 

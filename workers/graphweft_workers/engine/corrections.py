@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
+from graphweft_contracts.signatures import SIGNATURE
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.engine.judged_bus import is_judged
 from graphweft_workers.engine.letter_payloads import payload_of
@@ -27,8 +28,12 @@ _ID: Final = 200
 """Characters of the old id that the new one begins with."""
 
 
-def refusal_of(bus: Bus, letter: DeadLetter) -> str:
-    """Return why the event of a letter cannot be corrected; "" if it can."""
+def refusal_of(bus: Bus, letter: DeadLetter, fields: Mapping[bytes, bytes] | None = None) -> str:
+    """Return why the event of a letter cannot be corrected; "" if it can.
+
+    ``fields`` are those of the event, if they are known. Without keys, a process does not know that workers have some;
+    but then the event that a worker has let through is signed.
+    """
     if letter.rule is None or letter.mutation in (None, WHOLE) or (letter.rule, letter.mutation) == EXTRACT:
         return "the letter is not about one mutation: emit a corrected event with a new id, and drop this letter"
     if letter.count > 1:
@@ -38,17 +43,24 @@ def refusal_of(bus: Bus, letter: DeadLetter) -> str:
             "the events of apps with keys are signed, and only the app may sign a corrected one: emit it there with a "
             "new id, and drop this letter"
         )
+    if fields is not None and SIGNATURE in fields:
+        return (
+            "the event is signed, and workers with the key of its app refuse a corrected one, which only the app may "
+            "sign: emit it there with a new id, and drop this letter"
+        )
     return ""
 
 
 async def event_of(bus: Bus, letter: DeadLetter) -> tuple[Event, bytes]:
     """Return the event of a letter, and when the log recorded it.
 
-    Raises ``InvalidEvent`` if it is nowhere any more, and ``BusUnavailable``.
+    Raises ``InvalidEvent`` if it is nowhere any more, or signed, and ``BusUnavailable``.
     """
     fields = wire.unpack(await payload_of(bus, letter))
     if not fields:
         raise InvalidEvent("the event is nowhere any more: emit it again with a new id, and drop this letter")
+    if fault := refusal_of(bus, letter, fields):
+        raise InvalidEvent(fault)
     return wire.decode(fields), fields.get(wire.RECORDED, letter.time.isoformat().encode())
 
 

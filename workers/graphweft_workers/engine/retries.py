@@ -9,6 +9,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.dead_letters import REFUSED
+from graphweft_contracts.signatures import SIGNATURE
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.engine.judged_bus import is_judged
 from graphweft_workers.engine.letter_payloads import payload_of
@@ -36,15 +37,25 @@ class Retried:
     """Why the dead letter, or one for the rest of its events, is still there."""
 
 
-async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retried:
+_NO_KEYS: Final = (
+    "its event is signed, and this process has no keys, so workers with keys would refuse the retry for good: set "
+    "GRAPHWEFT_SIGNING_KEYS as for the workers. If they have none, `graphweft dlq retry --without-keys` retries it"
+)
+
+
+async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_keys: bool = False) -> Retried:
     """Append the events of a dead letter to their partition again; only the letter's mutation runs for them.
 
     If the bus no longer holds all of them, nothing is appended and the dead letter stays. With ``partial`` the others
     are appended, and a dead letter for the missing ones stays. A dead letter with many events shrinks page by page, so
     after an interruption it holds the rest. Raises ``BusUnavailable``.
+
+    A signed event stays if nobody signs its retry here, unless ``without_keys`` says that workers check no signatures.
     """
     if letter.reason == "trimmed":
         return Retried(kept="the bus trimmed these events before they were read: emit them again, or drop this letter")
+    if not without_keys and not is_judged(bus) and SIGNATURE in wire.unpack(await payload_of(bus, letter)):
+        return Retried(kept=_NO_KEYS)
     if not letter.offsets:
         if letter.count > 1:
             return Retried(kept="another version of graphweft wrote this dead letter without the offsets of its events")

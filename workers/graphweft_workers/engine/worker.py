@@ -399,7 +399,7 @@ class MutationWorker:
             if not rules.is_compiled(workflow):
                 await asyncio.to_thread(rules.compile, [workflow])
             if rules.problem(workflow) is None:
-                retried = await retry(self._bus, letter, partial=True)
+                retried = await retry(self._bus, letter, partial=True, without_keys=True)
                 logger.info(
                     "parked_events_published", app_id=app_id, workflow=workflow, events=retried.events,
                     kept=retried.kept,

@@ -191,7 +191,7 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
     except ValidationError as error:
         raise InvalidEvent(explain(error)) from error
     except ValueError as error:  # broken JSON or UTF-8; these errors do not quote the payload
-        raise InvalidEvent(f"the event cannot be decoded: {type(error).__name__} at the wire: {error}") from error
+        raise InvalidEvent(f"the event cannot be decoded: expected JSON in UTF-8: {error}") from error
 
 
 def explain(error: ValidationError) -> str:

@@ -106,6 +106,18 @@ async def test_a_workflow_with_errors_keeps_its_rules(
     assert await active(bus) == {"Bad": better, "Good": better, "New": RULES, "NewBad": better}
 
 
+async def test_a_workflow_that_is_removed_is_named_with_what_becomes_of_its_events(
+    folder: RulesFolder, bus: RedisEventLog, tmp_path: Path
+) -> None:
+    assert await folder.look()
+    (tmp_path / "rules/Bad/graph_injection.yaml").unlink()
+    said.clear()
+    assert await folder.look()
+    assert said[0] == "no rules are left for Bad: events of these workflows become dead letters"
+    assert said[1].endswith("are active: Bad/graph_injection.yaml (removed)")
+    assert await active(bus) == {"Good": RULES}
+
+
 async def test_push_leaves_broken_workflows_on_request(
     call: Call, url: str, bus: RedisEventLog, tmp_path: Path
 ) -> None:

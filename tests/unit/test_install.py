@@ -127,3 +127,15 @@ def test_an_install_with_an_older_python_gets_to_that_message() -> None:
     for each in map(Requirement, extras["embedded"]):
         older = each.marker is None or each.marker.evaluate({"python_version": "3.11"})
         assert older is (each.name == "graphweft"), each
+
+
+def test_ctrl_c_while_modules_load_prints_no_traceback() -> None:
+    code = """
+import sys, graphweft_workers.roles.heartbeat as heartbeat
+from graphweft_workers.main import main
+def interrupted(arguments): raise KeyboardInterrupt
+heartbeat.main, sys.argv = interrupted, ["graphweft", "doctor"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

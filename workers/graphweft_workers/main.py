@@ -13,6 +13,13 @@ _OLDEST: Final = (3, 12)
 
 def main() -> None:
     """Run the command line, or name the missing extra. ``--version`` and health checks take a short path."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # while modules load; commands end by themselves
+        raise SystemExit(130) from None
+
+
+def _run() -> None:
     collect_less_while_loading()
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
@@ -45,8 +52,6 @@ def main() -> None:
             "Without an install: uvx --from 'graphweft[embedded]' graphweft demo\n"
         )
         raise SystemExit(_code(arguments)) from None
-    except KeyboardInterrupt:  # while modules load
-        raise SystemExit(130) from None
     run()
 
 

@@ -9,8 +9,8 @@ from graphweft_workers.cli.output import print_table, say, warn
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.roles.app_uses import AppUses
 
-_KEEPS_NO: Final = "dead letter above the quota keeps no event"
-_KEEP_NO: Final = "dead letters above the quota keep no event"
+_KEEPS_NO: Final = "dead letter keeps no event"
+_KEEP_NO: Final = "dead letters keep no event"
 _MOST: Final = 20
 """Apps of the table."""
 
@@ -28,7 +28,7 @@ def show_uses(uses: AppUses) -> None:
     for use in uses.apps[:_MOST]:
         if use.without_payload:
             letters = counted(use.without_payload, _KEEPS_NO, _KEEP_NO)
-            say(f"{use.app_id}: {letters}; a retry reads it from the log")
+            say(f"{use.app_id}: {letters}: another one of the event does, or the quota is full; a retry reads the log")
         if use.without_turn:
             queries = counted(use.without_turn, "slow query", "slow queries")
             say(f"{use.app_id}: {queries} got no turn in time: make them quicker, or raise the budget")

@@ -44,8 +44,9 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
     if not settings.rules.is_dir():
         if "rules" not in settings.model_fields_set:
             return RuleSet({}, packs=packs)
+        fault = "is a file" if settings.rules.exists() else "does not exist"
         raise InvalidSettings(
-            f"the rules folder {str(settings.rules)!r} does not exist; give --rules, or set GRAPHWEFT_RULES, to a "
+            f"the rules folder {str(settings.rules)!r} {fault}; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
     return RuleSet.load(settings.rules, packs, dialects(), only=only)

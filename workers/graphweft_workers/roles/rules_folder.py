@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
-from graphweft_rules.files.loader import TESTS
+from graphweft_rules.files.loader import TESTS, workflow_files
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
@@ -91,14 +90,17 @@ class RulesFolder:
             await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections))
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
-        before = await self._bus.stored_rules(active.digest) if active else None
+        stored = await self._bus.stored_rules(active.digest) if active else None
+        before: Mapping[str, bytes] = stored.files if stored else {}
         await push(self._bus, rules)
+        if gone := sorted(workflow_files(before).keys() - rules.workflows.keys() - {DEFAULT_WORKFLOW}):
+            self._say(f"no rules are left for {', '.join(gone)}: events of these workflows become dead letters")
         if active is not None and DEFAULT_WORKFLOW not in rules.workflows and is_default(active.digest):
             self._say(
                 f"the default rules are not active any more: copy them to {root / DEFAULT_WORKFLOW} to keep them "
                 "(`graphweft init` writes them)"
             )
-        return sorted(chain(*changed_files(before.files if before else {}, rules.files).values()))
+        return _named(before, rules.files)
 
     async def has_defaults(self) -> bool:
         """Tell whether the default rules are the active ones. Raises ``BusUnavailable``."""
@@ -177,7 +179,7 @@ class RulesFolder:
             return "", f"the rules of {root} have errors, so the ones before go on:\n{error}"
         await push(self._bus, sound.rules)
         self._files |= {root / name for name in sound.rules.files}
-        changed = sorted(chain(*changed_files(before, sound.rules.files).values()))
+        changed = _named(before, sound.rules.files)
         lines: list[str] = []
         if sound.kept:
             lines.append(f"the rules of {', '.join(sound.kept)} have errors, so the ones before go on:")
@@ -200,3 +202,9 @@ class RulesFolder:
                 continue
             found[str(path)] = (status.st_mtime_ns, status.st_size)
         return found
+
+
+def _named(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+    """Return the names of the files that changed; those that are gone are marked."""
+    changes = changed_files(before, after)
+    return sorted([*changes["added"], *changes["changed"], *(f"{name} (removed)" for name in changes["removed"])])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +43,19 @@ def test_no_control_character_reaches_the_terminal(way: str, capsys: pytest.Capt
 def test_lines_and_tabs_stay(capsys: pytest.CaptureFixture[str]) -> None:
     output.say("a\n\tb \u00e9 \u65e5")
     assert capsys.readouterr().out == "a\n\tb \u00e9 \u65e5\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_an_error_without_a_traceback() -> None:
+    code = """
+from graphweft_workers.cli.options import command
+from graphweft_workers.cli.output import say
+@command
+async def talk() -> None:
+    say("much")
+talk()
+"""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "No space left on device: free some space" in done.stderr

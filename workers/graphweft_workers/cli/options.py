@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import inspect
 import json
@@ -21,7 +22,7 @@ import typer
 from graphweft.transports import NOISY_LOGGERS
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
-from graphweft_workers.cli.output import escape_unprintable, fail
+from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
 
 MAX_BUDGET_MS: Final = 3_600_000
 
@@ -106,6 +107,11 @@ def command(body: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..
             raise SystemExit(128 + signal.SIGTERM) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            drop_output()
+            fail(InvalidSettings(f"the output or a file cannot be written: {error.strerror}: free some space"))
         if code:
             raise SystemExit(code)
 

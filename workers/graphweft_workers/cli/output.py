@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
+import os
 import re
 import sys
 import unicodedata
@@ -48,6 +50,12 @@ def escape_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Write nothing more to standard output, which is on a full disk: Python would fail again at its end."""
+    with contextlib.suppress(OSError, ValueError):  # no descriptor, or it is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_contracts.plurals import counted
@@ -300,7 +300,9 @@ async def _services(settings: Settings) -> list[Check]:
         partitions = await bus.status()
         letters = await bus.dead_letter_count()
         causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS, whole=False)) if letters else []
-        lost = await lost_rule_sets(bus, await bus.activations())
+        activations = await bus.activations()
+        lost = await lost_rule_sets(bus, activations)
+        used = {each.digest for each in {each.scope: each for each in activations}.values()}
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"
         return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
@@ -316,7 +318,7 @@ async def _services(settings: Settings) -> list[Check]:
     else:  # a rebalance, or a worker has just ended
         advice = "look again in a minute; if it persists, start another `graphweft run mutation`"
         checks = [Check(name="workers", state="warn", found=found, advice=advice)]
-    return [*checks, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values())]
+    return [*checks, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
 
 
 def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
@@ -347,12 +349,14 @@ def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
     return [Check(name="parked", state="warn", found=f"apps behind the others: {names}", advice=advice)]
 
 
-def _lost(lost: Iterable[Activation]) -> list[Check]:
+def _lost(lost: Iterable[Activation], active: Collection[str]) -> list[Check]:
     """Say which rule sets the bus has lost. One that is not active matters for events that wait, and for replays."""
-    return [
-        Check(name="rules on the bus", state="fail", found=found, advice=advice)
-        for found, _, advice in (how_to_restore(each).partition(". ") for each in lost)
-    ]
+    checks: list[Check] = []
+    for each in lost:
+        found, _, advice = how_to_restore(each).partition(". ")
+        state: Literal["fail", "warn"] = "fail" if each.digest in active else "warn"
+        checks.append(Check(name="rules on the bus", state=state, found=found, advice=advice))
+    return checks
 
 
 def _no_worker(found: str) -> Check:

@@ -107,13 +107,14 @@ async def rate_and_cpu(
             if running.returncode is not None:
                 raise Died(f"ended with {running.returncode}")
             await asyncio.sleep(_POLL_S)
-    used_s = _cpu_s(running.pid)
+    used_s = cpu_s(running.pid)
     rate = await events_per_second(running, probe, applied, size, limit_s=limit_s)
-    last, used_s = await count(probe, applied), _cpu_s(running.pid) - used_s
+    last, used_s = await count(probe, applied), cpu_s(running.pid) - used_s
     return rate, used_s / max(1, last - first) * 1e6
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process until now (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -58,6 +58,8 @@ class Services:
         self._stack = AsyncExitStack()
         self._urls: dict[str, str] = {}
         self._probes: dict[Graph, GraphProbe] = {}
+        self.redis_pid: int | None = None
+        """The process that is Redis and FalkorDB, once it runs."""
 
     async def __aenter__(self) -> Services:
         return self
@@ -111,6 +113,7 @@ class Services:
         server = EmbeddedServer(folder, fsync=self._fsync)
         await server.start()
         self._stack.push_async_callback(server.stop)
+        self.redis_pid = server.process.pid if server.process is not None else None
         return f"unix://{server.socket}"
 
     async def _kafka(self, folder: Path) -> str:

@@ -101,7 +101,7 @@ class FalkorDBStore:
     ) -> None:
         io_timeout_s = write_timeout_ms / 1000 + _WRITER_GRACE_S
         self._redis = connect(url, io_timeout_s=io_timeout_s, decode=True)
-        self._reads = Lines(url, io_timeout_s=io_timeout_s, decode=True)
+        self._lines = Lines(url, io_timeout_s=io_timeout_s, decode=True)
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
         self._named: dict[str, set[str]] = {}
@@ -300,7 +300,7 @@ class FalkorDBStore:
             async with asyncio.timeout(timeout_s), self._lookers:
                 limit_ms = await self._allowed_ms(max(1, int(timeout_s * 1000)))
                 # Not in the compact format: numbers and text need no decoding.
-                reply = await self._reads.execute(
+                reply = await self._lines.execute(
                     "GRAPH.RO_QUERY", self._name(app_id), READ_CHECKPOINTS, "TIMEOUT", limit_ms
                 )
         except TimeoutError as error:
@@ -345,7 +345,7 @@ class FalkorDBStore:
         while self._senders:
             _, sender = self._senders.popitem()
             await sender.aclose()
-        await self._reads.aclose()
+        await self._lines.aclose()
         await self._redis.aclose()
 
     async def _read(
@@ -407,7 +407,7 @@ class FalkorDBStore:
         limit_ms = await self._allowed_ms(max(1, int(query.limit_s * 1000)))
         command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
         try:
-            reply: list[Any] = await self._reads.execute(*command)
+            reply: list[Any] = await self._lines.execute(*command)
             if isinstance(reply[-1], Exception):
                 raise reply[-1]
         except ResponseError as error:
@@ -456,7 +456,7 @@ class FalkorDBStore:
         ]
         # The server runs one writing query of a graph at a time, and waiting counts toward a query's time limit. One
         # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
-        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._redis, connections=1))
+        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._lines, connections=1))
         try:
             replies = await sender.execute_all(commands) if commands else []
             spared = unsendable is None and all(

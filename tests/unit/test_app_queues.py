@@ -125,6 +125,28 @@ async def test_a_batch_of_one_app_is_waited_for(gates: Gates, queues: AppQueues)
     assert gates.applied == [("only", 1)]
 
 
+async def test_who_commits_is_told_when_the_app_that_was_furthest_behind_gets_on(gates: Any) -> None:
+    told: list[str] = []
+    queues = AppQueues(
+        gates, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(),
+        progressed=lambda: told.append(queues.floor.offset),
+    )  # fmt: skip
+    opened(gates, "a")
+    queues.give({"a": some(1), "b": some(1)}, {}, at(0), {"a": at(1), "b": at(3)})  # entry 2 is not taken yet
+    await turns()
+    assert gates.applied == [("a", 1)]
+    queues.give({"a": some(1), "c": some(1)}, {}, at(5), {})
+    await turns()
+    assert gates.applied == [("a", 1)] * 2
+    opened(gates, "b")
+    await turns()
+    assert told == []  # c began where b did
+    opened(gates, "c")
+    await turns()
+    assert told == ["5"]
+    await queues.aclose()
+
+
 async def test_an_app_that_is_half_a_batch_behind_is_waited_for(gates: Gates, queues: AppQueues) -> None:
     """A loud app would take the server from a quiet one whose first event takes long."""
     opened(gates, "loud")
@@ -282,12 +304,15 @@ def test_each_event_takes_effect_in_order_and_is_committed_only_then(
         while queues._busy:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert queues.floor == at(len(apps))
+        assert queues.floor in committed_at
         await queues.aclose()
 
     made: list[AppQueues] = []
+    committed_at = {at(0)}
 
     def committed() -> None:
         assert model.is_done(int(made[0].floor.offset))
+        committed_at.add(made[0].floor)
 
     asyncio.run(work())
     for app, done in model.done.items():

@@ -36,6 +36,9 @@ class AppQueue:
     checkpoint: Checkpoint | None = None
     """Where the graph stands; None while that is unknown."""
     waiting: deque[QueuedBatch] = field(default_factory=deque[QueuedBatch])
+    waiting_events: int = 0
+    waiting_bytes: int = 0
+    """Of the entries in ``waiting``."""
     applying: list[QueuedBatch] = field(default_factory=list[QueuedBatch])
     busy_since: float = 0.0
     given_before: int = 0
@@ -84,15 +87,21 @@ class AppQueue:
             return self.applying[0].start.offset
         return self.reported
 
-    @property
-    def waiting_events(self) -> int:
-        """The number of events in ``waiting``."""
-        return sum(len(batch.events) for batch in self.waiting)
+    def give(self, batch: QueuedBatch) -> None:
+        """Let a batch wait."""
+        self.waiting.append(batch)
+        self.waiting_events += len(batch.events)
+        self.waiting_bytes += batch.size
 
-    @property
-    def waiting_bytes(self) -> int:
-        """The bytes of the entries in ``waiting``."""
-        return sum(batch.size for batch in self.waiting)
+    def begin(self) -> None:
+        """Apply what waits."""
+        self.applying.extend(self.waiting)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self.waiting.clear()
+        self.waiting_events = self.waiting_bytes = 0
 
 
 def size_of(entries: Iterable[Entry]) -> int:

@@ -172,7 +172,7 @@ class AppQueues:
                     self._begun.append(queue)
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
                 size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
-                queue.waiting.append(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size))
+                queue.give(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size))
                 self._start(queue)
             queue.taken = ends.get(app_id, queue.taken)
         for app_id in without:
@@ -197,7 +197,7 @@ class AppQueues:
             reported = self._before.reported_of(queue.app_id)
             queue.reported = reported if self._is_after(reported, queue.behind.offset) else queue.behind.offset
             queue.recent = None
-            queue.waiting.clear()
+            queue.drop()
             self._start(queue)
 
     async def settle(self) -> None:
@@ -337,11 +337,11 @@ class AppQueues:
         if queue.behind is not None:
             queue.reread_end = await self._writer.reread(queue, self._given_to(queue))
         else:
-            queue.applying.extend(queue.waiting)
-            queue.waiting.clear()
+            queue.begin()
 
     def _done(self, queue: AppQueue) -> None:
-        now = time.monotonic()
+        now, floor = time.monotonic(), queue.floor
+        troubled = queue.troubled_at or queue.behind is not None
         if now - queue.busy_since >= _PARK_S:
             queue.slow_until, queue.trouble = now + _COOL_DOWN_S, "slow"
         for skip in (each for batch in queue.applying for each in batch.skips):
@@ -360,7 +360,20 @@ class AppQueues:
         if not queue.busy and queue.slow_until <= now:
             queue.troubled_at = 0.0
         self._changed.set()
-        self._progressed()
+        if troubled or self._was_lowest(floor):
+            self._progressed()
+
+    def _was_lowest(self, floor: Committed | None) -> bool:
+        """Tell whether no app is behind a floor that one of them had, nor the reader: else that of all has not moved.
+
+        Most apps of a batch are above it.
+        """
+        if floor is None:
+            return True
+        if not self._is_after(self.given.offset, floor.offset):
+            return False
+        floors = (queue.floor for queue in self._busy.values())
+        return all(own is None or self._is_after(own.offset, floor.offset) for own in floors)
 
     async def _check_server(self, error: GraphUnavailable) -> None:
         """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from graphweft_contracts import QueryFailed
-from graphweft_rules import RuleSet, Workflow
+from graphweft_rules import RuleSet
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.pack import Pack
 from graphweft_workers.bounded_dict import BoundedDict
@@ -22,10 +22,8 @@ class _Of:
     """The indexes of one app's graph; the identities are of objects that it keeps."""
 
     keys: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    seen: dict[tuple[int, int], tuple[RuleSet, Workflow | None]] = field(
-        default_factory=dict[tuple[int, int], tuple[RuleSet, Workflow | None]]
-    )
-    """Rule sets and workflows whose indexes the graph has."""
+    seen: dict[tuple[int, str | None], RuleSet] = field(default_factory=dict[tuple[int, str | None], RuleSet])
+    """Rule sets, and names of their workflows, whose indexes the graph has; None for names that they do not have."""
     packs: set[Pack] = field(default_factory=set[Pack])
 
 
@@ -58,24 +56,26 @@ class AppIndexes:
     async def prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
         """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""
         app = self._apps.get(app_id) or _Of()
-        used: dict[tuple[int, int], tuple[RuleSet, Workflow | None]] = {}
-        for rules, name in {(event.rules, event.event.workflow) for event in events}:
-            known = name is not None and name in rules.workflows and rules.problem(name) is None
-            workflow = rules.workflows[name] if known and name is not None else None
-            if (id(rules), id(workflow)) not in app.seen:
-                used[id(rules), id(workflow)] = (rules, workflow)
+        used: dict[tuple[int, str | None], RuleSet] = {}
+        for event in events:
+            rules, name = event.rules, event.event.workflow
+            if (id(rules), name) not in app.seen:
+                used[id(rules), name if name in rules.workflows else None] = rules
+        for place in used.keys() & app.seen:  # workflows without rules are all alike
+            del used[place]
         if used:
-            wanted = self._index_keys.union(*(self._keys(*each) for each in used.values()))
+            wanted = self._index_keys.union(*(self._keys(rules, name) for (_, name), rules in used.items()))
             if not wanted <= app.keys:
                 await self._graph.prepare(app_id, wanted)
             app.keys |= wanted
             app.seen |= used
             self._apps[app_id] = app
 
-    def _keys(self, rules: RuleSet, workflow: Workflow | None) -> frozenset[tuple[str, str]]:
+    def _keys(self, rules: RuleSet, name: str | None) -> frozenset[tuple[str, str]]:
         facts = self._fact_keys if rules.asks_for_facts else frozenset[tuple[str, str]]()
-        if workflow is None:
+        if name is None or rules.problem(name) is not None:
             return facts
+        workflow = rules.workflows[name]
         labels = workflow.written_labels
         return facts.union(chain(workflow.keys, (key for key in rules.keys if key[0] in labels)))
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
@@ -177,7 +178,7 @@ class AppWriter:
         Raises ``GraphUnavailable``; then the app's checkpoint is unknown, and a further call continues from it.
         """
         events = [event for batch in queue.applying for event in batch.events]
-        for _, some in groupby(events, key=lambda event: id(event.rules)):
+        for _, some in groupby(events, key=attrgetter("rules")):
             await self._apply(queue, list(some))
 
     async def _apply(self, queue: AppQueue, events: list[MatchedEvent]) -> None:

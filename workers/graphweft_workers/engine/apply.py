@@ -357,9 +357,12 @@ class Applier:
     async def _drop_new_names(self, run: PlanRun) -> None:
         """Drop the rows that would bring more names of properties than the app's graph may have."""
         assert self._names is not None
-        refused = await self._names.refused(run.app_id, [row.bound for row in run.plan.rows])
+        naming = [row for step in run.plan.steps if self._names.concerns(step.mutation) for row in step.rows]
+        if not naming:
+            return
+        refused = await self._names.refused(run.app_id, [row.bound for row in naming])
         rows: dict[tuple[str, str], list[Row]] = {}
-        for row in run.plan.rows if refused else ():
+        for row in naming if refused else ():
             if id(row.bound) in refused:
                 rows.setdefault((row.bound.mutation.rule, row.bound.mutation.id), []).append(row)
         for (rule, mutation), some in rows.items():

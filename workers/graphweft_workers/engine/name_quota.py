@@ -32,6 +32,11 @@ class NameQuota:
         """Return whether the graphs of a store have a limited number of names."""
         return isinstance(graph, NamedProperties)
 
+    @staticmethod
+    def concerns(row: BoundMutation) -> bool:
+        """Return whether a row takes names from its event; the other rows of its mutation do so too."""
+        return bool(name_sources(row.mutation.cypher.statement))
+
     async def refused(self, app_id: str, rows: Sequence[BoundMutation]) -> Mapping[int, str]:
         """Return the rows, by identity, that bring a name beyond the quota, in their order, each with the reason.
 

@@ -51,10 +51,12 @@ class Graph:
         self.prepared.append((app_id, frozenset(keys) - CORE_KEYS))
 
 
-def prepared(*steps: tuple[str, str | None] | None, rules: RuleSet | None = None) -> list[tuple[str, set[Any]]]:
+def prepared(
+    *steps: tuple[str, str | None] | None, rules: RuleSet | None = None, into: AppIndexes | None = None
+) -> list[tuple[str, set[Any]]]:
     """Return what is prepared for events of (app, workflow); None forgets the first app."""
     graph = Graph()
-    indexes = AppIndexes(graph, frozenset(), FACTS)  # type: ignore[arg-type]
+    indexes = into or AppIndexes(graph, frozenset(), FACTS)  # type: ignore[arg-type]
     active = rules or rule_set(**RULES)
 
     async def run() -> None:
@@ -97,3 +99,11 @@ def test_facts_are_looked_up_by_any_workflow() -> None:
     rules = rule_set(**RULES, Facts=workflow("MERGE (f:F {id: 1})", graphrag=True))
     [(_, keys)] = prepared(("acme", "Calls"), rules=rules)
     assert keys >= FACTS
+
+
+def test_names_of_workflows_without_rules_are_not_kept() -> None:
+    """An event of a pack may have any workflow, so these names are without end."""
+    indexes = AppIndexes(Graph(), frozenset(), FACTS)  # type: ignore[arg-type]
+    active = rule_set(**RULES)
+    prepared(("acme", "Orders"), *[("acme", f"unknown-{number}") for number in range(50)], into=indexes, rules=active)
+    assert {name for _, name in indexes._apps["acme"].seen} == {"Orders", None}  # pyright: ignore[reportPrivateUsage]

@@ -41,8 +41,8 @@ class Arrangers:
         """Return an arranger for the rows of events of one app, ready to arrange them."""
         app_id, rules = events[0].event.appid, events[0].rules
         known = self._rules.known
-        workflows = frozenset(event.event.workflow for event in events if event.event.workflow in rules.workflows)
-        used = frozenset(name for name in workflows if name is not None)
+        workflows = {event.event.workflow for event in events}
+        used = frozenset(name for name in workflows if name is not None and name in rules.workflows)
         place = (app_id, id(rules))
         kept = self._of_app.get(place)
         if kept is not None and kept[0][1] == known:

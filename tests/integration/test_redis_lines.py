@@ -72,6 +72,12 @@ async def test_a_cancelled_call_ends_at_the_server_and_leaves_no_reply(lines: Li
     assert await raw.lpop("lines") == "for nobody"
 
 
+async def test_the_time_limit_is_for_each_reply(url: str) -> None:
+    """A round trip of many slow queries may take longer than one of them may."""
+    async with contextlib.aclosing(Lines(url, io_timeout_s=2)) as lines:
+        assert await lines.exchange([("BLPOP", "lines", 0.8)] * 3) == [None] * 3
+
+
 async def test_a_late_reply_is_not_taken_for_the_next_one(url: str, raw: Any) -> None:
     async with contextlib.aclosing(Lines(url, io_timeout_s=0.3)) as lines:
         with pytest.raises(LateConnection):  # not the built-in error, which ends a caller's own time

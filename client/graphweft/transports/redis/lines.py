@@ -1,7 +1,8 @@
 """Connections that carry commands without the layers of redis-py's client.
 
 A command through the client takes twice the processor time: it takes a connection out of the pool and puts it back,
-sets two timers, and counts for metrics. Here a connection stays out of the pool, and one timer is for the round trip.
+sets two timers, and counts for metrics. Here a connection stays out of the pool, and one timer is for the round trip,
+or for each further reply if it has several.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class Lines:
         """Run the commands in order over one connection, and return their replies, which may be errors.
 
         Raises ``RedisError`` or ``OSError`` if the connection is lost, and redis-py's ``TimeoutError`` if the server
-        does not answer. If the caller is cancelled, the connection is closed.
+        gives no reply, or none after the last one, within ``io_timeout_s``. If the caller is cancelled, the connection
+        is closed.
         """
         for attempt in range(self._repeats + 1):
             try:
-                async with time_limit(self._io_timeout_s):
-                    return await self._exchange(commands)
+                return await self._exchange(commands)
             except TimeoutError as error:  # not to be taken for the end of the caller's own time
                 if attempt == self._repeats:
                     raise LateConnection(f"no answer within {self._io_timeout_s:g} s") from error
@@ -64,22 +65,34 @@ class Lines:
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
-        line = self._idle.pop() if self._idle else await self._client.connection_pool.get_connection()
+        line: Any = self._idle.pop() if self._idle else None
         try:
-            if line.is_connected and await _is_stale(line):
-                await line.disconnect()
-            await line.send_packed_command(line.pack_commands(commands), check_health=False)
-            for _ in commands:
-                try:
-                    answers.append(await line.read_response())
-                except ResponseError as error:
-                    answers.append(error)
+            async with time_limit(self._io_timeout_s):
+                if line is None:
+                    line = await self._client.connection_pool.get_connection()
+                if line.is_connected and await _is_stale(line):
+                    await line.disconnect()
+                await line.send_packed_command(line.pack_commands(commands), check_health=False)
+                if commands:
+                    answers.append(await _reply(line))
+            while len(answers) < len(commands):
+                async with time_limit(self._io_timeout_s):
+                    answers.append(await _reply(line))
         except BaseException:  # what is still to come must not be taken for a later reply
-            await line.disconnect(nowait=True)
+            if line is not None:
+                await line.disconnect(nowait=True)
             raise
         finally:
-            self._idle.append(line)
+            if line is not None:
+                self._idle.append(line)
         return answers
+
+
+async def _reply(line: Any) -> Any:
+    try:
+        return await line.read_response()
+    except ResponseError as error:
+        return error
 
 
 async def _is_stale(line: Any) -> bool:

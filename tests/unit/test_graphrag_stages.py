@@ -6,7 +6,6 @@ import random
 import re
 import time
 import unicodedata
-from collections.abc import Sequence
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +30,6 @@ from graphweft_workers.features.graphrag.expansion import (
     bounds,
     connect,
     expand,
-    in_turns,
-    is_full,
-    portions,
 )
 from graphweft_workers.features.graphrag.rows import Node, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
@@ -305,45 +301,6 @@ def test_bounds_hold_for_any_frontier() -> None:
 
 
 # Pack
-
-
-def test_portions_of_a_frontier_find_what_the_whole_one_finds() -> None:
-    rnd = random.Random(3)
-    asked = whole = 0
-    for _ in range(300):
-        frontier, most, each = rnd.sample(range(1_000), rnd.randint(1, 60)), rnd.randint(1, 60), rnd.randint(1, 4)
-        numbers = {  # of rows, by node and type: many types for most, and some nodes without any
-            (handle, type): rnd.randint(1, each)
-            for handle in frontier
-            for type in rnd.sample(RELATIONSHIPS, rnd.choice((0, 1, 2, 5, 7)))
-        }
-
-        def answer(
-            some: Sequence[str | int], numbers: dict[tuple[Any, str], int] = numbers, most: int = most
-        ) -> list[dict[str, Any]]:
-            """Return what the query ``neighbours`` would."""
-            rows = [
-                (turn, place, type, {"source": handle, "type": type, "turn": turn})
-                for place, handle in enumerate(some)
-                for type in RELATIONSHIPS
-                for turn in range(numbers.get((handle, type), 0))
-            ]
-            return [row for *_, row in sorted(rows, key=lambda row: row[:3])][:most]
-
-        rows: list[Any] = []
-        left = list(frontier)
-        for some in portions(frontier, most):
-            assert left[: len(some)] == list(some)
-            del left[: len(some)]
-            asked += len(some)
-            rows = in_turns([*rows, *answer(some)], frontier, most)
-            if is_full(rows, most):
-                break
-        else:
-            assert not left
-        whole += len(frontier)
-        assert rows == answer(frontier)
-    assert asked < 0.75 * whole
 
 
 def packed(*relations: Relation, pinned: tuple[Node, ...] = (), **bounded: Any) -> tuple[str, tuple[str, ...]]:

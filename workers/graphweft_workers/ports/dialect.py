@@ -148,6 +148,14 @@ class GraphDialect(ABC):
         """Return the expression for the first ``limit`` characters of a value if it is text or a whole number."""
 
     @abstractmethod
+    def first_text(self, values: Sequence[str]) -> str:
+        """Return the expression for the first value that is text or a whole number, as a whole, or an empty text."""
+
+    @abstractmethod
+    def cut_text(self, text: str, limit: int) -> str:
+        """Return the expression for the first ``limit`` characters of a variable that is text."""
+
+    @abstractmethod
     def subquery(self, parts: Sequence[str], imported: Sequence[str]) -> str:
         """Return a subquery: the union of the parts, which may use the imported variables."""
 

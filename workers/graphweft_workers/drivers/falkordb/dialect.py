@@ -27,6 +27,8 @@ from graphweft_workers.terms import scope_term
 
 _NARROW: Final = ("thread_id", "user_id", "agent_id", "application_id")
 """Scopes, the most selective first."""
+_TEXTS: Final = "['String', 'Integer']"
+"""Types of values that are shown as text."""
 _BLANKS: Final = " \t\n\v\f\r"
 """Characters that FalkorDB's indexes strip at both ends of a text."""
 
@@ -82,10 +84,18 @@ class FalkorDBDialect(GraphDialect):
 
     @override
     def short_text(self, value: str, limit: int) -> str:
-        # `left` reads past the end of a text with fewer characters, but more bytes, than the limit.
-        text = f"toStringOrNull({value})"
-        cut = f"CASE WHEN size({text}) > {limit} THEN left({text}, {limit}) ELSE {text} END"
-        return f"CASE WHEN typeOf({value}) IN ['String', 'Integer'] THEN {cut} END"
+        return f"CASE WHEN typeOf({value}) IN {_TEXTS} THEN {self.cut_text(f'toStringOrNull({value})', limit)} END"
+
+    @override
+    def first_text(self, values: Sequence[str]) -> str:
+        # One CASE: the server evaluates all branches of each, also those that it does not take.
+        cases = " ".join(f"WHEN typeOf({value}) IN {_TEXTS} THEN {value}" for value in values)
+        return f"toString(CASE {cases} ELSE '' END)"
+
+    @override
+    def cut_text(self, text: str, limit: int) -> str:
+        # `left` and `substring` read past the end of a text with fewer characters, but more bytes, than the limit.
+        return f"CASE WHEN size({text}) > {limit} THEN left({text}, {limit}) ELSE {text} END"
 
     @override
     def subquery(self, parts: Sequence[str], imported: Sequence[str]) -> str:

@@ -74,6 +74,16 @@ class Neo4jDialect(GraphDialect):
         return f"CASE WHEN {value} IS :: STRING OR {value} IS :: INTEGER THEN left(toString({value}), {limit}) END"
 
     @override
+    def first_text(self, values: Sequence[str]) -> str:
+        is_text = "IS :: STRING NOT NULL OR {0} IS :: INTEGER NOT NULL"
+        cases = " ".join(f"WHEN {value} {is_text.format(value)} THEN {value}" for value in values)
+        return f"toString(CASE {cases} ELSE '' END)"
+
+    @override
+    def cut_text(self, text: str, limit: int) -> str:
+        return f"left({text}, {limit})"
+
+    @override
     def subquery(self, parts: Sequence[str], imported: Sequence[str]) -> str:
         return f"CALL ({', '.join(imported)}) {{ {' UNION ALL '.join(parts)} }}"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import Any, Final, Self
 
 from graphweft_workers.features.graphrag.rows import Handle, Node, Relation
@@ -19,10 +19,6 @@ _SCANNED_BEYOND: Final = 1_000
 _LEAST_SCANNED: Final = (8, 4)
 """Of a node and type, in the first hop and in the second."""
 _LEAST_EACH: Final = 3
-_LEAST_ASKED: Final = 4
-"""Nodes of the frontier that are read first, at least."""
-_EXPECTED: Final = 4
-"""Types of rows that a node is expected to have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,37 +57,6 @@ def bounds(frontier: int, room: int, *, hop: int = 1) -> tuple[int, int]:
     each = -(-2 * room // max(1, frontier))
     least = _LEAST_SCANNED[hop > 1]
     return max(least, min(MOST_SCANNED, scan)), max(_LEAST_EACH, min(room, each))
-
-
-def portions(frontier: Sequence[Handle], most: int) -> Iterator[Sequence[Handle]]:
-    """Yield the nodes that are read first, and then others: the first often have the ``most`` wanted rows.
-
-    A node has up to ``RELATIONSHIPS`` types of rows; in the second hop it has at least the one that led to it.
-    """
-    first = max(_LEAST_ASKED, -(-most // _EXPECTED))
-    for start, end in pairwise((0, first, max(first, most), len(frontier))):
-        if some := frontier[start:end]:
-            yield some
-
-
-def in_turns(rows: Iterable[Mapping[str, Any]], frontier: Sequence[Handle], most: int) -> list[Mapping[str, Any]]:
-    """Return of the rows of portions those that the query ``neighbours`` would return for the whole frontier."""
-    place = {handle: number for number, handle in enumerate(frontier)}
-    turns = Counter[tuple[Handle, str]]()
-    ordered: list[tuple[int, int, str, Mapping[str, Any]]] = []
-    for row in rows:
-        group = row["source"], row["type"]
-        ordered.append((turns[group], place.get(row["source"], len(place)), row["type"], row))
-        turns[group] += 1
-    ordered.sort(key=lambda each: each[:3])
-    return [row for *_, row in ordered[:most]]
-
-
-def is_full(rows: Sequence[Mapping[str, Any]], most: int) -> bool:
-    """Tell whether no row of a later portion can displace one of these: they are ``most``, and each is the first one of
-    its node and type.
-    """
-    return len(rows) >= most and len({(row["source"], row["type"]) for row in rows}) == len(rows)
 
 
 def connect(found: Expansion, rows: Iterable[Mapping[str, Any]]) -> Expansion:

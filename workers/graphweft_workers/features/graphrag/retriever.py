@@ -24,9 +24,6 @@ from graphweft_workers.features.graphrag.expansion import (
     bounds,
     connect,
     expand,
-    in_turns,
-    is_full,
-    portions,
 )
 from graphweft_workers.features.graphrag.rows import Handle, Node, mapped
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked
@@ -280,13 +277,8 @@ class _Retrieval:
             return []
         scan, each = bounds(len(handles), room, hop=hop)
         most = min(room, self._caps.results + _SPARE, LIMIT_CAP)
-        rows: Sequence[Mapping[str, Any]] = []
-        for some in portions(handles, most):
-            asked = {"handles": list(some), "scan": scan, "each": each, "most": most, **self._times}
-            rows = in_turns([*rows, *await self._ask("neighbours", asked)], handles, most)
-            if is_full(rows, most):
-                break
-        return rows
+        asked = {"handles": list(handles), "scan": scan, "each": each, "most": most, **self._times}
+        return await self._ask("neighbours", asked)
 
     async def _between(self, handles: Sequence[Handle]) -> Sequence[Mapping[str, Any]]:
         if len(handles) < 2:

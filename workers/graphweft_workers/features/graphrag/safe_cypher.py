@@ -48,6 +48,18 @@ LONGEST_LABEL: Final = 64
 """Limit of characters in a relationship's own type."""
 MOST_SCANNED: Final = 200
 """Limit of relationships of a node and type that are read."""
+_NODE: Final = ("key", "name", "kind", "description")
+"""The columns of a node that are texts."""
+_RELATIONSHIP: Final = ("fact", "label")
+_TEXTS: Final[Mapping[str, tuple[Sequence[str], int]]] = {
+    "key": (("id", "uuid", "name"), LONGEST_NAME),
+    "name": (("name", "title", "id"), LONGEST_NAME),
+    "kind": (("type",), LONGEST_NAME),
+    "description": (("description", "summary"), LONGEST),
+    "fact": (("fact", "description", "text"), LONGEST),
+    "label": (("name",), LONGEST_LABEL + 1),
+}
+"""By column: the properties of which the first one with a text counts, and its limit of characters."""
 _LONGEST_ID: Final = 512
 _SAME: Final = 500
 """Limit of nodes of the same name or id that are sorted."""
@@ -82,6 +94,10 @@ _HOLDS: Final = "(r.invalid_at IS NULL OR r.invalid_at > $now) AND (r.valid_at I
 """The condition that a relationship is valid at ``$now``. Times are text in UTC; other values are invalid."""
 
 
+def _shown(variable: str) -> str:
+    return f"{variable}:{_ENTITY} OR {variable}:{_DOCUMENT}"
+
+
 class _Forms:
     """The queries in one dialect, for some scopes."""
 
@@ -92,45 +108,33 @@ class _Forms:
     def visible(self, variable: str) -> str:
         return _visible(variable, self._given)
 
-    def first(self, variable: str, names: Sequence[str], most: int) -> str:
-        return f"coalesce({', '.join(self._dialect.short_text(f'{variable}.{name}', most) for name in names)}, '')"
+    def text(self, variable: str, column: str) -> str:
+        """Return the whole text of a column."""
+        return self._dialect.first_text([f"{variable}.{name}" for name in _TEXTS[column][0]])
 
-    def name(self, variable: str) -> str:
-        return self.first(variable, ("name", "title", "id"), LONGEST_NAME)
+    def texts(self, variable: str, *columns: str) -> str:
+        """Return the whole texts of columns, as variables: to be cut once they are known, which is quicker."""
+        return ", ".join(f"{self.text(variable, column)} AS {column}" for column in columns)
 
-    def key(self, variable: str) -> str:
-        return self.first(variable, ("id", "uuid", "name"), LONGEST_NAME)
-
-    def kind(self, variable: str) -> str:
-        return self.first(variable, ("type",), LONGEST_NAME)
-
-    def description(self, variable: str) -> str:
-        return self.first(variable, ("description", "summary"), LONGEST)
-
-    def fact(self, variable: str) -> str:
-        return self.first(variable, ("fact", "description", "text"), LONGEST)
-
-    def label(self, variable: str) -> str:
-        return self.first(variable, ("name",), LONGEST_LABEL + 1)
+    def cut(self, *columns: str) -> str:
+        """Return the columns of ``texts``, cut."""
+        return ", ".join(f"{self._dialect.cut_text(column, _TEXTS[column][1])} AS {column}" for column in columns)
 
     def node(self, variable: str) -> str:
-        """Return the columns of a ``rows.Node``."""
+        """Return the columns of a ``rows.Node``; its ``texts`` are variables."""
         return ", ".join(
             (
                 f"{self._dialect.node_id(variable)} AS handle",
                 f"{variable}:{_ENTITY} AS entity",
-                f"{variable}:{_ENTITY} OR {variable}:{_DOCUMENT} AS shown",
-                f"{self.key(variable)} AS key",
-                f"{self.name(variable)} AS name",
-                f"{self.kind(variable)} AS kind",
-                f"{self.description(variable)} AS description",
+                f"{_shown(variable)} AS shown",
+                self.cut(*_NODE),
                 f"NOT {_unscoped(variable)} AS own",
             )
         )
 
     def lookup(self, places: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> str:
         """Return nodes by parameter, label and property: the value, the node. Up to 10 per value."""
-        columns = (self.name("n"), self.key("n"), self.kind("n"), self.description("n"))
+        columns = [self.text("n", column) for column in ("name", "key", "kind", "description")]
         parts: list[str] = []
         for parameter, keys in places:
             found = [f"MATCH (n:{label}) WHERE n.{name} = wanted RETURN n, n.{name} AS found" for label, name in keys]
@@ -140,7 +144,8 @@ class _Forms:
                 f"WITH n, found, own ORDER BY own DESC, {', '.join(columns)} LIMIT {2 * MOST_NAMESAKES} RETURN n, found"
             )
             parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
-        return f"CALL {{ {' UNION ALL '.join(parts)} }} RETURN found, {self.node('n')}"
+        found = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *_NODE)}"
+        return f"{found} RETURN found, {self.node('n')}"
 
     def documents(self) -> str:
         """Return nodes with one of ``$ids``: the id, the node."""
@@ -154,23 +159,25 @@ class _Forms:
     def neighbours(self) -> str:
         """Return up to ``$each`` relationships per type of each of ``$handles``, with their other nodes.
 
-        At most ``$most`` in all, in turns: the first of each node and type, then the second, and so on.
+        At most ``$most`` in all, in turns: the first of each node and type, then the second, and so on. So the first
+        ``$most`` types of nodes, in the order of the nodes, suffice, and the server reads no node behind them.
         """
         seen = f"{self.visible('b')} AND {self.visible('r')} AND {_HOLDS}"
-        each = self._dialect.subquery(
-            [f"MATCH (a)-[r:{kind}]-(b) WHERE {seen} RETURN r, b LIMIT $scan" for kind in RELATIONSHIPS], ["a"]
-        )
+        of_type = "MATCH (a)-[r:{0}]-(b) WHERE {1} WITH r, b LIMIT $scan RETURN '{0}' AS type, collect({2}) AS found"
+        shown = f"CASE WHEN {_shown('b')} THEN [r, b] END"
+        each = self._dialect.subquery([of_type.format(kind, seen, shown) for kind in sorted(RELATIONSHIPS)], ["a"])
         return (
             "UNWIND range(0, size($handles) - 1) AS place WITH place, $handles[place] AS source "
             f"MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {self.visible('a')} {each} "
-            f"WITH place, source, a, r, b WHERE b:{_ENTITY} OR b:{_DOCUMENT} "
-            f"WITH place, source, r, b, type(r) AS type, startNode(r) = a AS out, {self.fact('r')} AS fact, "
-            f"{self.name('b')} AS name, {self.key('b')} AS key ORDER BY name, out, fact, key "
-            "WITH place, source, type, collect([r, b, out, fact])[0..$each] AS taken "
+            "WITH place, source, a, type, found WHERE size(found) > 0 WITH place, source, a, type, found LIMIT $most "
+            "UNWIND found AS one WITH place, source, a, type, one[0] AS r, one[1] AS b "
+            f"WITH place, source, type, r, b, startNode(r) = a AS out, {self.texts('r', 'fact')}, "
+            f"{self.texts('b', 'name', 'key')} ORDER BY name, out, fact, key "
+            "WITH place, source, type, collect([r, b, out])[0..$each] AS taken "
             "UNWIND range(0, size(taken) - 1) AS turn WITH place, source, type, turn, taken[turn] AS one "
-            "ORDER BY turn, place, type LIMIT $most "
-            "WITH source, type, one[0] AS r, one[1] AS b, one[2] AS out, one[3] AS fact "
-            f"RETURN source, {self._dialect.node_id('r')} AS link, type, out, fact, {self.label('r')} AS label, "
+            "ORDER BY turn, place, type LIMIT $most WITH source, type, one[0] AS r, one[1] AS b, one[2] AS out "
+            f"WITH source, type, r, b, out, {self.texts('r', *_RELATIONSHIP)}, {self.texts('b', *_NODE)} "
+            f"RETURN source, {self._dialect.node_id('r')} AS link, type, out, {self.cut(*_RELATIONSHIP)}, "
             f"{self.node('b')}"
         )
 
@@ -184,8 +191,9 @@ class _Forms:
             f"UNWIND $handles AS target WITH a, source, target WHERE source <> target "
             f"MATCH (b) WHERE {self._dialect.node_id('b')} = target AND {self.visible('b')} "
             f"WITH a, b, source, target {self._dialect.subquery([found], ['a', 'b'])} "
-            f"RETURN source, target, {self._dialect.node_id('r')} AS link, type(r) AS type, {self.fact('r')} AS fact, "
-            f"{self.label('r')} AS label"
+            f"WITH source, target, r, {self.texts('r', *_RELATIONSHIP)} "
+            f"RETURN source, target, {self._dialect.node_id('r')} AS link, type(r) AS type, "
+            f"{self.cut(*_RELATIONSHIP)}"
         )
 
     def all(self) -> Mapping[Template, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import math
 import random
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -29,6 +31,7 @@ from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.features.graphrag import context_block as packing
+from graphweft_workers.features.graphrag import retriever as retrieving
 from graphweft_workers.features.graphrag.caps import Caps
 from graphweft_workers.features.graphrag.retriever import UNREACHABLE, GraphContext, HybridRetriever
 from graphweft_workers.features.graphrag.safe_cypher import KEYS, RELATIONSHIPS, checked, templates
@@ -677,7 +680,7 @@ async def test_texts_in_all_alphabets_arrive_as_they_are(place: Place, sign: str
         assert len(rest) == length if length <= 300 else 200 <= len(rest) <= 300
 
 
-async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place) -> None:
+async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [entity("Hub"), *(entity(f"N{n}") for n in range(40))]
     await falkordb.fill(Graph(nodes=nodes, edges=[(0, "RELATED_TO", n + 1, {}) for n in range(40)]))
     turns = 0
@@ -689,6 +692,9 @@ async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place) ->
             await asyncio.sleep(0)
 
     seen: set[int] = set()
+
+    clock = itertools.count(time.monotonic(), 0.002)  # so each line takes more than a turn
+    monkeypatch.setattr(retrieving, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     def count(text: str) -> int:
         seen.add(turns)

@@ -189,7 +189,7 @@ def without_marks(text: str) -> str:
 
 
 def _has_mark(text: str) -> bool:
-    if not any(line in text for line in _LOW_LINES):  # most texts end here
+    if "_" not in text and (text.isascii() or not any(line in text for line in _LOW_LINES)):  # most texts end here
         return False
     plain = _JOINERS.sub("", text)
     return _MARK.search(plain if plain.isascii() else unicodedata.normalize("NFKC", plain)) is not None

@@ -128,13 +128,14 @@ class _Lines:
         return f"{self._safe(node)}: {text}" if text and self._short(node.name, _NAME) else ""
 
     def related(self, relation: Relation) -> str:
-        source, target = _bounded(relation.source), _bounded(relation.target)
+        source, target = relation.source, relation.target
         said = relation.fact[: _TEXT + _MARGIN]
-        if not self._short(source.name, _NAME) or not self._short(target.name, _NAME):
-            return ""
         # "DB password RELATED_TO hunter2!" is an assignment, too.
         label = relation.label if _LABEL.fullmatch(relation.label) else ""
-        if hold_none_together((source.name, source.kind, label, target.name, target.kind, said)):
+        plain = hold_none_together((source.name, source.kind, label, target.name, target.kind, said))
+        if not self._short(source.name, _NAME, plain=plain) or not self._short(target.name, _NAME, plain=plain):
+            return ""
+        if plain:
             line, safe = f"{self._titled(source)} {label or relation.type} {self._titled(target)}", said
         else:
             line, safe = self._guarded(source, label, relation.type, target, said)
@@ -161,7 +162,8 @@ class _Lines:
         return _title(name, kind)
 
     def _titled(self, node: Node) -> str:
-        return _title(self._short(node.name, _NAME), self._short(node.kind, _KIND))
+        """Return the title of a node whose texts hold no secret."""
+        return _title(self._short(node.name, _NAME, plain=True), self._short(node.kind, _KIND, plain=True))
 
     def _is_value(self, label: str, text: str) -> bool:
         found = self._values.get((label, text))
@@ -169,12 +171,15 @@ class _Lines:
             found = self._values[label, text] = is_value(label, text)
         return found
 
-    def _short(self, text: str, most: int) -> str:
+    def _short(self, text: str, most: int, *, plain: bool = False) -> str:
+        """Return a text as it is shown; with ``plain`` it is known to hold no secret."""
         if not text:
             return ""
-        if (text, most) not in self._shown:
-            self._shown[text, most] = _cut(redact(text[: most + _MARGIN]), text, most, LONGEST_NAME)
-        return self._shown[text, most]
+        shown = self._shown.get((text, most))
+        if shown is None:
+            read = text[: most + _MARGIN]
+            shown = self._shown[text, most] = _cut(read if plain else redact(read), text, most, LONGEST_NAME)
+        return shown
 
 
 def _title(name: str, kind: str) -> str:
@@ -191,7 +196,9 @@ def _bounded(node: Node) -> Node:
 def _cut(redacted: str, text: str, most: int, longest: int) -> str:
     """Return a redacted text on one line of at most ``most`` characters; ``text`` is the original."""
     # The original was cut before redaction, or by the server, which may count in UTF-16.
-    if len(text) > most + _MARGIN or len(text.encode("utf-16-le", "replace")) // 2 >= longest - 3:
+    if len(text) > most + _MARGIN or (
+        2 * len(text) >= longest - 3 and len(text.encode("utf-16-le", "replace")) // 2 >= longest - 3
+    ):
         redacted = redacted[: max(0, len(redacted) - _UNSURE)]
     if not (redacted.isascii() and redacted.isprintable()):
         redacted = "".join(

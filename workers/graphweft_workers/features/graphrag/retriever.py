@@ -47,6 +47,8 @@ _BETWEEN: Final = 5
 _SPARE: Final = 10
 """Relationships fetched beyond the wanted facts: some are duplicates or have no name."""
 _GRACE_S: Final = 0.25
+_TURN_S: Final = 0.001
+"""How long facts are packed before other tasks run; for each line, that would cost as much as packing it."""
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()
@@ -188,7 +190,7 @@ class HybridRetriever:
         return GraphContext(outcome="failed" if failure else "empty", reason=failure)
 
     async def _packed(self, run: _Retrieval) -> Packed:
-        """Pack the facts line by line, and let other tasks run in between, because redaction takes a while."""
+        """Pack the facts line by line, and let other tasks run from time to time, because redaction takes a while."""
         lines = pack(
             run.found,
             most=self._caps.results,
@@ -197,10 +199,13 @@ class HybridRetriever:
             count=self._count,
             until=time.monotonic() + max(0.0, run.left_s()) + _GRACE_S,
         )
+        turn_ends = time.monotonic() + _TURN_S
         for packed in lines:
             if packed is not None:
                 return packed
-            await asyncio.sleep(0)
+            if time.monotonic() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + _TURN_S
         raise AssertionError  # the last item is the block
 
 

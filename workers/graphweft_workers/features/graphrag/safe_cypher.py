@@ -144,8 +144,8 @@ class _Forms:
                 f"WITH n, found, own ORDER BY own DESC, {', '.join(columns)} LIMIT {2 * MOST_NAMESAKES} RETURN n, found"
             )
             parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
-        found = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *_NODE)}"
-        return f"{found} RETURN found, {self.node('n')}"
+        every = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *_NODE)}"
+        return f"{every} RETURN found, {self.node('n')}"
 
     def documents(self) -> str:
         """Return nodes with one of ``$ids``: the id, the node."""

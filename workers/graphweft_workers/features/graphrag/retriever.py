@@ -48,7 +48,7 @@ _SPARE: Final = 10
 """Relationships fetched beyond the wanted facts: some are duplicates or have no name."""
 _GRACE_S: Final = 0.25
 _TURN_S: Final = 0.001
-"""How long facts are packed before other tasks run; for each line, that would cost as much as packing it."""
+"""How long facts are packed before other tasks run. After each line they would run too often: a turn costs time."""
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -45,3 +46,23 @@ def test_columns_of_plain_values_are_not_written_one_by_one(monkeypatch: pytest.
     monkeypatch.setattr(literals, "literal", lambda value: written.append(value) or "")
     header({}, {"__gw_rows": [[0, "a", None, 1.5, True], [1, "b", 7, 2, None]]})
     assert written == []
+
+
+@given(values=st.lists(st.one_of(VALUES, st.floats(allow_nan=False, allow_infinity=False)), min_size=6, max_size=12))
+def test_a_long_list_of_plain_values_is_written_like_its_values(values: list[Any]) -> None:
+    if any(isinstance(value, str) and not value.isprintable() for value in values):
+        return  # JSON also escapes what a literal need not
+    together, apart = json.loads(literal(values)), [json.loads(literal(value)) for value in values]
+    assert list(zip(map(type, together), together, strict=True)) == list(zip(map(type, apart), apart, strict=True))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 2**63, "a\0b", [math.nan], object()])
+def test_a_value_that_the_server_would_change_is_refused_in_a_long_list(value: Any) -> None:
+    with pytest.raises(QueryFailed):
+        literal([*range(20), value])
+
+
+def test_a_vector_is_not_written_number_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    vector = [1.5, 0.0, -3e-5] * 100
+    monkeypatch.setattr(literals, "_rarer", lambda value: pytest.fail(f"{value} alone"))
+    assert json.loads(literal(vector)) == vector

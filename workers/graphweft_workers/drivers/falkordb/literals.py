@@ -19,6 +19,8 @@ _SAFE: Final = frozenset({str, bool, type(None)})
 """Of their values, JSON is Cypher, except for some escapes."""
 _NUMBERS: Final = frozenset({int, float})
 _INT64: Final = 2**63
+_MANY: Final = 8
+"""Items of a list from which one pass is faster."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -48,14 +50,22 @@ def header(params: Mapping[str, Any], rows: Mapping[str, Sequence[Sequence[Any]]
 
 def _batch(rows: Sequence[Sequence[Any]]) -> str:
     """Return a list of rows, as ``literal`` does; of plain values it takes a tenth of the time."""
-    if all(map(_is_plain, zip(*rows, strict=True))):
-        try:
-            text = _encode(rows)
-        except UnicodeEncodeError:
-            return literal(rows)
-        if b"\\u" not in text:  # the server does not know this escape
-            return text.decode()
+    if all(map(_is_plain, zip(*rows, strict=True))) and (text := _encoded(rows)) is not None:
+        return text
     return literal(rows)
+
+
+def _plain_list(values: Sequence[Any]) -> str | None:
+    """Return a list of many plain values, such as a vector, as ``literal`` does; None if it is another."""
+    return _encoded(values) if len(values) >= _MANY and _is_plain(values) else None
+
+
+def _encoded(values: Sequence[Any]) -> str | None:
+    try:
+        text = _encode(values)
+    except UnicodeEncodeError:
+        return None
+    return None if b"\\u" in text else text.decode()  # the server does not know this escape
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
@@ -88,7 +98,7 @@ def literal(value: Any) -> str:
     if kind is dict:
         return "{" + ",".join([f"{_key(name)}:{literal(item)}" for name, item in value.items()]) + "}"
     if kind is list or kind is tuple:
-        return "[" + ",".join(map(literal, value)) + "]"
+        return _plain_list(value) or "[" + ",".join(map(literal, value)) + "]"
     return _rarer(value)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from graphweft_contracts.search import SEARCHED, Searched
-from graphweft_workers.retrieval.targets import scoped
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.retrieval import statements
+from graphweft_workers.retrieval.targets import memories, scoped
 
 NOW = "2026-02-01T10:00:00.000000Z"
 ALL = {"application_id": "p", "agent_id": "a", "user_id": "u", "thread_id": "t"}
@@ -32,3 +34,10 @@ def test_by_name_facts_and_entities_are_known_beyond_their_thread(
     of: Searched, given: dict[str, str], limits: list[set[str]]
 ) -> None:
     assert [target.scope.keys() for target in scoped(of, given, now=NOW)] == limits
+
+
+def test_pages_of_a_scope_are_not_found_by_the_keys_of_all_scopes() -> None:
+    """FalkorDB would combine both indexes, and walk through a million keys for each page."""
+    asked = statements.nodes(FALKORDB, memories({"user_id": "u"}), after="", limit=10)
+    assert "coalesce(n.`id`, '') > $__gw_after" in asked.text
+    assert "n.`id` > " not in asked.text

@@ -126,7 +126,8 @@ def nodes(dialect: GraphDialect, target: Target, *, after: str, limit: int) -> S
     text, key = _text_side(target), f"n.{dialect.quoted(target.key)}"
     whole = replace(target, valid_at=None)
     source, params = dialect.within(whole)
-    source = _where(source, [*_conditions(dialect, whole, "n"), f"{key} > $__gw_after"])
+    # An expression avoids the index of keys: FalkorDB walks through the keys of all scopes, 5 seconds for a million.
+    source = _where(source, [*_conditions(dialect, whole, "n"), f"coalesce({key}, '') > $__gw_after"])
     names = (target.time, text.length, text.terms, *(target.validity if target.valid_at is not None else (None, None)))
     shown = ", ".join(
         f"{f'n.{dialect.quoted(name)}' if name else 'null'} AS __gw_{place}" for place, name in enumerate(names)

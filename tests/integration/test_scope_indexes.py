@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,13 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
-from graphweft_workers.ports.graph_store import GraphStore, Table
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache
+from graphweft_workers.injection.index_versions import IndexVersions
+from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, Write
 from graphweft_workers.retrieval import fulltext, scope_indexes
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
@@ -44,16 +51,89 @@ class Given:
         return self.settled
 
 
+class Writer:
+    """Applies memory events as an engine does, so that versions change."""
+
+    def __init__(self, store: GraphStore) -> None:
+        self._store, self._pack, self._embedder = store, MemoryMutations(), HashingEmbedder(DIMENSIONS)
+        self._at: dict[str, Checkpoint] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._number = 0
+        self.there: dict[tuple[str, str], list[str]] = {}
+        """By app and user: the memories that have been written, and not yet begun to be forgotten."""
+        self.gone: set[str] = set()
+        """Those that are being forgotten, or are."""
+        self.forgotten: set[str] = set()
+
+    async def begin(self, app: str) -> None:
+        await self._store.prepare(app, self._pack.keys, self._pack.indexes)
+        self._at[app] = (await self._store.progress(app, 0)).checkpoint
+        self._locks[app] = asyncio.Lock()
+
+    async def add(self, app: str, user: str, text: str, home: str) -> None:
+        id = f"e{(number := self._next())}"
+        memory, scope = memory_id("/test", id, 0), {"user_id": user}
+        [vector] = await self._embedder.embed([text])
+        fact = {"subject": user, "predicate": "lives in", "object": home, "text": f"home {home}"}
+        summary = {"summary": "s", "model": "x", "memory_ids": [memory], "facts": [fact]}
+        await self._write(app, number, "memory.add", id, {"messages": [{"role": "user", "text": text}]} | scope)
+        embedded = {"memory_id": memory, "model": self._embedder.model, "embedding": vector}
+        await self._write(app, number, "memory.embedded", f"v{number}", embedded)
+        await self._write(app, number, "memory.summarized", f"s{number}", summary | scope)
+        self.there.setdefault((app, user), []).append(memory)
+
+    async def forget(self, app: str, user: str) -> None:
+        memory = self.there[app, user].pop(0)
+        self.gone.add(memory)
+        await self._write(app, self._next(), "memory.forget", f"f{memory}", {"memory_ids": [memory]})
+        self.forgotten.add(memory)
+
+    async def erase(self, app: str, user: str) -> None:
+        self.gone.update(self.there.pop((app, user)))
+        await self._write(app, self._next(), "memory.erase", f"x{user}", {"user_id": user})
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def _write(self, app: str, number: int, type: str, id: str, data: dict[str, Any]) -> None:
+        time = T0 - timedelta(days=30) + timedelta(minutes=number)
+        event = Event.create(type, app_id=app, chat_id="c", data=data, id=id, source="/test", time=time)
+        for mutation, params in self._pack.match(event):
+            async with self._locks[app]:
+                before = self._at[app]
+                after = Checkpoint(offset=f"{int(before.offset.partition('-')[0] or 0) + 1}-0")
+                write = Write(query=mutation.cypher, rows=[params], before=before, after=after)
+                applied = await self._store.apply(app, 0, [write])
+                assert (applied.count, applied.failure) == (1, None)
+                self._at[app] = after
+
+
+class Counted(HashingEmbedder):
+    """Counts what it is asked for."""
+
+    count = 0
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        self.count += len(texts)
+        return await super().embed(texts)
+
+
 class Both:
     """Asks with and without indexes."""
 
-    def __init__(self, store: GraphStore, *, limit: int = 100 * MB) -> None:
+    def __init__(self, store: GraphStore, *, limit: int = 100 * MB, versions: IndexVersions | None = None) -> None:
         self.versions, self.now = Given(), T0
-        self.embedder = HashingEmbedder(DIMENSIONS)
-        self.indexes = ScopeIndexes(store, self.versions, limit, self.embedder.model)
+        self.embedder = Counted(DIMENSIONS)
+        self.indexes = ScopeIndexes(store, versions or self.versions, limit, self.embedder.model)
         self.ours = Searcher(store, self.embedder, scopes=self.indexes, clock=lambda: self.now)
         self.server = Searcher(store, self.embedder, clock=lambda: self.now)
         self.rows = 0
+
+    @property
+    def embedded(self) -> int:
+        """How many texts were embedded."""
+        return self.embedder.count
 
     async def ask(self, app: str, **asked: Any) -> Table:
         """Return the rows, and make sure that they are the same before and after the index is built."""
@@ -186,6 +266,67 @@ async def test_no_index_is_used_for_another_version_of_the_graph(url: str, falko
     hits = both.indexes.hits
     assert len((await both.ask("shop", **asked)).rows) == 3
     assert both.indexes.hits > hits
+
+
+async def test_a_purge_during_a_search_makes_its_index_wrong(url: str, falkordb: GraphStore) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
+    both = Both(falkordb)
+    asked = {"text": "dog", "memory": {"user_id": "u"}, "of": "memories", "index_type": "hybrid"}
+    expected = await both.ask("shop", **asked)
+    hits, asked_for = both.indexes.hits, both.embedded
+
+    async def purged(app_id: str, timeout_s: float) -> object:
+        both.indexes.purge_app(app_id)
+        return both.versions.version
+
+    both.versions.current = purged  # type: ignore[method-assign]
+    found = await both.ours.search("shop", SearchQuery(**asked), timeout_s=30)
+    assert found.table == expected
+    assert both.indexes.hits == hits
+    assert both.embedded == asked_for + 1  # the question's vector is not asked for again
+
+
+async def test_an_index_is_right_beside_a_writer(url: str, falkordb: GraphStore) -> None:
+    """Memories are added, forgotten and erased, and facts superseded, of this user, another and one of another app."""
+    places = (("shop", "u"), ("shop", "v"), ("bank", "u"))
+    writer, rnd = Writer(falkordb), random.Random(7)
+    background = Background()
+    versions = IndexVersions(Versions(falkordb, Breaker(), background), Cache(0))
+    for app in ("shop", "bank"):
+        await writer.begin(app)
+    both = Both(falkordb, versions=versions)
+
+    async def searched(app: str, user: str) -> None:
+        """Search while the writer writes: what was there before and after is found, and what was gone is not."""
+        before, gone = frozenset(writer.there[app, user]), frozenset(writer.forgotten)
+        query = SearchQuery(text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=500)
+        table = (await both.ours.search(app, query, timeout_s=30)).table
+        found = {row[table.columns.index("id")] for row in table.rows}
+        assert before - writer.gone <= found
+        assert not found & gone
+
+    for number in range(6):
+        for app, user in places:
+            await writer.add(app, user, f"dog {app} {user} {number}", ["Rome", "Oslo", "Bern"][number % 3])
+        for app, user in places:
+            for of in ("memories", "facts"):
+                kind = "hybrid" if of == "memories" else "fulltext"
+                await both.ask(app, text="dog home", memory={"user_id": user}, of=of, index_type=kind, top_k=50)
+        hits = both.indexes.hits
+        for app, user in places:
+            await both.ask(app, text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=50)
+        assert both.indexes.hits == hits + 9  # three of each: the graph has not changed since the indexes were built
+        app, user = rnd.choice(places)
+        await asyncio.gather(
+            writer.add(app, user, f"dog late {number}", "Oslo"),
+            writer.forget(*rnd.choice(places)),
+            *(searched(*place) for place in places * 4),
+        )
+    await writer.erase("shop", "u")
+    for app, user in places:
+        table = await both.ask(app, text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=50)
+        assert bool(table.rows) == ((app, user) != ("shop", "u"))
+    await background.aclose()
 
 
 async def test_a_build_during_which_the_graph_changes_is_not_kept(url: str, falkordb: GraphStore) -> None:

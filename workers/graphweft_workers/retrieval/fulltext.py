@@ -79,6 +79,8 @@ async def by_words(
     for holds in (*(part.holding for part in parts), *(each.holding for each in words.values())):
         holding.update(holds)
     for of, each in words.items():
+        if not any(each.holding.values()):
+            continue
         best = indexes[of].best(each, total=total, mean_length=mean, holding=holding, count=limit, of=of)
         found += best
         await asyncio.sleep(0)

@@ -99,7 +99,7 @@ def fused(vector: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
             which = (hit.of, hit.handle)
             first.setdefault(which, hit)
             scores[which] = scores.get(which, 0.0) + part / 2
-    return ranked(replace(hit, score=scores[which]) for which, hit in first.items())
+    return ranked(Hit(hit.handle, hit.key, scores[which], hit.of) for which, hit in first.items())
 
 
 def _relative(hits: Sequence[Hit]) -> list[float]:

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from graphweft_workers.retrieval.ranking import K1, B, Candidate, idf
@@ -26,6 +27,7 @@ _HALF: Final = 2**13 - 1
 """Components of unit vectors are whole numbers of 1 / _HALF: 14 bits with their sign."""
 _ROOM: Final = 2**32 // (2 * _HALF + 1)
 """What the whole numbers of a question's vector may sum up to, so that no lane overflows."""
+_LEAST_SIZE: Final = 1e-12
 _SLACK: Final = 5e-5
 """Cosines that differ by less may be equal for a server: it rounds scores to five decimals and computes in 32 bits."""
 _NEARLY: Final = 1e-9
@@ -77,6 +79,8 @@ class Vectors:
         self.dimensions = 0
         self.error = 0.0
         """How far a vector may be from its whole numbers."""
+        self._usual = True
+        """Whether the squares of all sizes are numbers of 32 bits."""
         self._parts: list[bytearray] = []
         self._columns: list[int] = []
 
@@ -95,6 +99,9 @@ class Vectors:
             scale = _HALF / size
             scaled = [value * scale for value in vector]
             row = list(map(round, scaled))
+            if 0 in row:  # only a component that is 0 becomes 0: see ``apart``
+                row = [whole or (value > 0) - (value < 0) for whole, value in zip(row, scaled, strict=True)]
+            self._usual = self._usual and _LEAST_SIZE < size < 1 / _LEAST_SIZE
             self.error = max(self.error, math.dist(scaled, row) / _HALF)
             rows.append(row)
             self.numbers.append(number)
@@ -127,20 +134,30 @@ class Vectors:
                 above += column * number
             elif number:
                 below -= column * number
-        wide = len(self.numbers) * LANE_BYTES
-        # The lanes hold the sums of all components plus _HALF each, the same for every vector.
-        cosines = [
-            one - other
-            for one, other in zip(
-                memoryview(above.to_bytes(wide, sys.byteorder)).cast("I"),
-                memoryview(below.to_bytes(wide, sys.byteorder)).cast("I"),
-                strict=True,
-            )
-        ]
+        # The lanes of a column hold its numbers plus _HALF. No lane of the sum is less than 0.
+        most = -2 * _HALF * sum(number for number in whole if number < 0)
+        cosines = self._lanes(above + self._filled(most) - below)
         unit = scale * size * _HALF
         margin = math.ceil((2 * (error * (1 + self.error) + self.error) + _SLACK) * unit)
         least = heapq.nlargest(count, cosines)[-1] - margin
-        return [self.numbers[place] for place, cosine in enumerate(cosines) if cosine >= least]
+        return [number for number, cosine in zip(self.numbers, cosines, strict=True) if cosine >= least]
+
+    def apart(self, vector: Sequence[float]) -> set[int]:
+        """Return nodes that every server gives one and the same score: no component is other than 0 in both vectors."""
+        if not self._usual:
+            return set()
+        zeros, common = self._filled(_HALF), 0
+        for column, value in zip(self._columns, vector, strict=True):
+            if value:
+                common |= column ^ zeros
+        return {number for number, lane in zip(self.numbers, self._lanes(common), strict=True) if not lane}
+
+    def _filled(self, number: int) -> int:
+        """Return an integer with the number in each lane."""
+        return int.from_bytes(array("I", [number]) * len(self.numbers), sys.byteorder)
+
+    def _lanes(self, column: int) -> memoryview:
+        return memoryview(column.to_bytes(len(self.numbers) * LANE_BYTES, sys.byteorder)).cast("I")
 
 
 class ScopeIndex:
@@ -154,6 +171,10 @@ class ScopeIndex:
         ordered = sorted(nodes, key=lambda node: node.key)
         ordered.sort(key=lambda node: node.time, reverse=True)
         self.keys = [node.key for node in ordered]
+        self._by_key = array("I")
+        """The numbers of the nodes in the order of their keys; empty if servers may sort these differently."""
+        if all(map(str.isascii, self.keys)):
+            self._by_key.extend(sorted(range(len(self.keys)), key=self.keys.__getitem__))
         self.vectors: Vectors | None = None
         self._validity: list[tuple[str | None, str | None]] | None = None
         if any(node.begins is not None or node.ends is not None for node in ordered):
@@ -254,7 +275,18 @@ class ScopeIndex:
         """Return the keys of the nodes of which the ``count`` nearest are a part; None if the server must find them."""
         if self.vectors is None or self.vectors.dimensions != len(vector):
             return None
-        return [self.keys[number] for number in self.vectors.near(vector, count)]
+        near = self.vectors.near(vector, count)
+        if len(near) > 2 * count:
+            near = self._without_ties(near, self.vectors.apart(vector), count)
+        return [self.keys[number] for number in near]
+
+    def _without_ties(self, near: list[int], equal: set[int], count: int) -> list[int]:
+        """Leave out all but the ``count`` first by key of nodes with equal scores: ties go by key."""
+        if not self._by_key:
+            return near
+        tied = equal.intersection(near)
+        kept = islice((number for number in self._by_key if number in tied), count)
+        return [*(number for number in near if number not in tied), *kept]
 
     def _valid(self, at: str | None) -> frozenset[int] | None:
         if at is None or self._validity is None:

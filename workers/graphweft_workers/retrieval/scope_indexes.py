@@ -1,7 +1,7 @@
 """The indexes of scopes that this process keeps, each for one version of its graph.
 
-A search uses an index only if the graph is still at the index's version, as read after the search began. Otherwise the
-server answers, and an index is built beside it, from the second search of a scope on. One is built at a time.
+An answer counts only if the graph is still at the index's version, as read after the search began. Otherwise the server
+answers, and an index is built beside it, from the second search of a scope on. One is built at a time.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import Target
 from graphweft_workers.ports.graph_store import GraphStore, Table
@@ -83,6 +84,27 @@ class _Scope:
     """Monotonic time of its next build."""
 
 
+@dataclass(slots=True, eq=False)
+class Lookup:
+    """The indexes that there are for the targets of a search, by the place of the target.
+
+    They may be of an earlier version: an answer that used one counts only if ``right`` still has it.
+    """
+
+    indexes: Mapping[int, ScopeIndex]
+    _reading: asyncio.Task[object | None] | None
+    _settle: Callable[[object | None], dict[int, ScopeIndex]]
+
+    async def right(self) -> Mapping[int, ScopeIndex]:
+        """Return the indexes that are right for the graph as it was after the search began; call it once."""
+        return self._settle(await self._reading) if self._reading is not None else {}
+
+    def close(self) -> None:
+        """Read the version no longer."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+
 @dataclass(slots=True)
 class ScopeIndexes:
     """Keeps the most recently used indexes, up to ``limit`` bytes in total; 0 keeps none.
@@ -128,29 +150,36 @@ class ScopeIndexes:
             "index_evicted": self.evicted,
         }
 
-    async def find(self, app_id: str, targets: Sequence[Target], timeout_s: float) -> dict[int, ScopeIndex]:
-        """Return the indexes of targets that are right now, by the place of the target; build missing ones beside."""
+    def find(self, app_id: str, targets: Sequence[Target], timeout_s: float) -> Lookup:
+        """Look for the indexes of targets, and begin to read the version of the graph; build missing ones beside.
+
+        Close the result.
+        """
         if not self.limit:
-            return {}
+            return Lookup({}, None, lambda _: {})
         keys = {of: key for of, target in enumerate(targets) if (key := _key_of(app_id, target)) is not None}
-        found: dict[int, ScopeIndex] = {}
-        if any(key in self._kept for key in keys.values()):
-            version = await self.versions.current(app_id, min(timeout_s, _VERSION_S))
-            for of, key in keys.items():
-                kept = self._kept.get(key)
-                if kept is None:
+        kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}
+        reading = begun(self.versions.current(app_id, min(timeout_s, _VERSION_S))) if kept else None
+
+        def settle(version: object | None) -> dict[int, ScopeIndex]:
+            right: dict[int, ScopeIndex] = {}
+            for of, each in kept.items():
+                if self._kept.get(keys[of]) is not each:  # something was erased, or there was no room
                     continue
-                if version is not None and kept.version is version:
-                    self._kept.move_to_end(key)
-                    found[of] = kept.index
+                if version is not None and each.version is version:
+                    self._kept.move_to_end(keys[of])
+                    right[of] = each.index
                 elif version is not None:
-                    self._drop(key)
-        self.hits += len(found)
-        self.misses += len(targets) - len(found)
-        missing = [(key, targets[of]) for of, key in keys.items() if of not in found]
-        if missing:
-            self._build_later(app_id, missing)
-        return found
+                    self._drop(keys[of])
+            self.hits += len(right)
+            self.misses += len(targets) - len(right)
+            if missing := [(key, targets[of]) for of, key in keys.items() if of not in right]:
+                self._build_later(app_id, missing)
+            return right
+
+        if reading is None:
+            settle(None)
+        return Lookup({of: each.index for of, each in kept.items()}, reading, settle)
 
     def purge(self) -> None:
         """Drop all indexes, and those that are being built."""

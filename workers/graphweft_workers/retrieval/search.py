@@ -74,8 +74,11 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class _NoVector(Exception):
-    """The question has no vector; the message says why."""
+@dataclass(frozen=True, slots=True)
+class _NoVector:
+    """The question has no vector."""
+
+    reason: str
 
 
 class Searcher:
@@ -152,6 +155,8 @@ class _Search:
         self._now = now
         self._indexed: dict[int, ScopeIndex] = {}
         """The indexes of targets, by ``id`` of the target."""
+        self._vector: list[float] | _NoVector | None = None
+        """The question's, once it is asked for."""
 
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> Found:
         kind = self._kind()
@@ -164,20 +169,35 @@ class _Search:
             if kind is None or not self._query.text.strip():
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
                 return Found(table=_unscored(await self._shown(targets, await recent(targets))))
-            if scopes is not None:
-                found = await scopes.find(self._app_id, targets, self._left_s())
-                self._indexed = {id(targets[of]): index for of, index in found.items()}
         else:
             if not self._query.text.strip():
                 return Found(table=Table(columns=_FIRST, rows=()))
             targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
-        if kind == "fulltext":
-            hits, degraded = await self._by_words(targets), None
-        elif kind == "hybrid":
-            hits, degraded = await self._by_both(targets)
-        else:
-            hits, degraded = await self._by_vector(targets)
+        hits, degraded = await self._found(kind, targets, scopes if self._query.memory else None)
         return Found(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
+
+    async def _found(
+        self, kind: IndexType | None, targets: Sequence[Target], scopes: ScopeIndexes | None
+    ) -> tuple[list[Hit], str | None]:
+        """Return the hits, by indexes of scopes where these are right; and why there is no vector, if so."""
+        if scopes is None:
+            return await self._by(kind, targets)
+        lookup = scopes.find(self._app_id, targets, self._left_s())
+        try:
+            self._indexed = {id(targets[of]): index for of, index in lookup.indexes.items()}
+            found = await self._by(kind, targets)  # while the version is read
+            right = await lookup.right()
+        finally:
+            lookup.close()
+        if len(right) == len(lookup.indexes):
+            return found
+        self._indexed = {id(targets[of]): index for of, index in right.items()}
+        return await self._by(kind, targets)
+
+    async def _by(self, kind: IndexType | None, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
+        if kind == "fulltext":
+            return await self._by_words(targets), None
+        return await (self._by_both(targets) if kind == "hybrid" else self._by_vector(targets))
 
     def _kind(self) -> IndexType | None:
         """Return the type of search, or None for a search by recency."""
@@ -226,13 +246,13 @@ class _Search:
         if not isinstance(near, _NoVector):
             return (fused(near, words[: self._wide()]) if words else near), None
         if all(target.text is None for target in targets):
-            return [], f"{near}; the label has no fulltext index, so nothing was searched"
-        return await self._by_words(targets), f"{near}; words were searched instead"
+            return [], f"{near.reason}; the label has no fulltext index, so nothing was searched"
+        return await self._by_words(targets), f"{near.reason}; words were searched instead"
 
     async def _by_both(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
         words, near = await self._words_and_near(targets, targets)
         if isinstance(near, _NoVector):
-            return fused([], words[: self._wide()]), f"{near}; words alone were searched"
+            return fused([], words[: self._wide()]), f"{near.reason}; words alone were searched"
         return fused(near, words[: self._wide()]), None
 
     async def _words_and_near(
@@ -247,16 +267,19 @@ class _Search:
                 embedding = group.create_task(self._nearest_to_question(target, of))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return [replace(hit, of=places[hit.of]) for hit in wording.result()], embedding.result()
+        words, near = wording.result(), embedding.result()
+        if places != list(range(len(places))):
+            words = [replace(hit, of=places[hit.of]) for hit in words]
+        return words, near
 
     async def _nearest_to_question(self, target: Target, of: int) -> list[Hit] | _NoVector:
-        try:
-            found = await self._nearest(target, await self._embedded(), self._wide())
-        except _NoVector as reason:
-            return reason
-        return [replace(hit, of=of) for hit in found]
+        if self._vector is None:  # once, although an index may have been wrong
+            self._vector = await self._embedded()
+        if isinstance(self._vector, _NoVector):
+            return self._vector
+        return await self._nearest(target, of, self._vector, self._wide())
 
-    async def _nearest(self, target: Target, vector: Sequence[float], limit: int) -> list[Hit]:
+    async def _nearest(self, target: Target, of: int, vector: Sequence[float], limit: int) -> list[Hit] | _NoVector:
         side = target.vector
         assert side is not None
         assert self._embedder is not None
@@ -281,12 +304,12 @@ class _Search:
             if "dimension" not in str(error):
                 raise
             # A vector of an earlier version, whose length is not stored, must not stop every search of the scope.
-            raise self._of_another_size(vector) from error
+            return self._of_another_size(vector)
         if not table.rows and side.size:  # else the vectors of another length are a few
             asked = statements.of_another_size(self._dialect, target, vector, model=self._embedder.model)
             if (await self._ask(asked)).rows:
-                raise self._of_another_size(vector)
-        return [Hit(row[1], row[-1], row[0] / GRID) for row in table.rows]
+                return self._of_another_size(vector)
+        return [Hit(row[1], row[-1], row[0] / GRID, of) for row in table.rows]
 
     def _of_another_size(self, vector: Sequence[float]) -> _NoVector:
         assert self._embedder is not None
@@ -295,21 +318,21 @@ class _Search:
             "another length under its name: rename the model, or embed the memories again"
         )
 
-    async def _embedded(self) -> list[float]:
-        """Return the vector of the question. Raises ``_NoVector``."""
+    async def _embedded(self) -> list[float] | _NoVector:
+        """Return the vector of the question."""
         assert self._embedder is not None
         limit_s = self._left_s() * _EMBEDDING
         try:
             async with asyncio.timeout(limit_s):
                 [vector] = await self._embedder.embed([self._query.text])
         except TimeoutError:
-            raise _NoVector(f"the embedder returned no vector within {limit_s:.3f} s") from None
+            return _NoVector(f"the embedder returned no vector within {limit_s:.3f} s")
         except GraphweftError as error:
-            raise _NoVector(str(error)) from error
-        except Exception as error:  # a custom embedder must not end the search
-            raise _NoVector(f"the embedder failed: {type(error).__name__}") from error
+            return _NoVector(str(error))
+        except Exception as error:  # noqa: BLE001 - a custom embedder must not end the search
+            return _NoVector(f"the embedder failed: {type(error).__name__}")
         if not any(vector) or not all(map(math.isfinite, vector)):
-            raise _NoVector("the embedder returned a vector that is zero or not finite")
+            return _NoVector("the embedder returned a vector that is zero or not finite")
         return vector
 
     def _wide(self) -> int:

@@ -1,0 +1,75 @@
+"""The nodes that an index names for the server to compare, without a server."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Vectors
+
+COUNT = 10
+
+
+def index_of(vectors: dict[str, Sequence[float]]) -> ScopeIndex:
+    index = ScopeIndex([Node(key, "2026-02-01T10:00:00Z", "dog", 1) for key in vectors])
+    while not index.read(1_000):
+        pass
+    index.vectors = Vectors()
+    index.vectors.add([(number, vectors[key]) for number, key in enumerate(index.keys)])
+    while not index.vectors.close(1_000):
+        pass
+    return index
+
+
+def nearest(vectors: dict[str, Sequence[float]], question: Sequence[float]) -> list[str]:
+    """Return the first nodes as a server orders them: by the rounded score, then by key."""
+
+    def score(vector: Sequence[float]) -> int:
+        cosine = math.sumprod(vector, question) / math.hypot(*vector) / math.hypot(*question)
+        return round((1 + cosine) / 2 * 100_000)
+
+    return sorted(vectors, key=lambda key: (-score(vectors[key]), key))[:COUNT]
+
+
+def sparse(rnd: random.Random, size: int, most: int) -> list[float]:
+    vector = [0.0] * size
+    for place in rnd.sample(range(size), rnd.randint(1, most)):
+        vector[place] = rnd.choice([1.0, -1.0, 0.5, rnd.gauss(0, 1), 3e-5])
+    return vector
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_nearest_are_among_the_named_and_ties_are_not_all_named(seed: int) -> None:
+    rnd = random.Random(seed)
+    vectors = {f"{rnd.randrange(10**9):09}": sparse(rnd, 64, 3) for _ in range(400)}
+    index = index_of(vectors)
+    for _ in range(30):
+        question = sparse(rnd, 64, 4)
+        near = index.near(question, COUNT)
+        assert near is not None
+        assert set(nearest(vectors, question)) <= set(near)
+        common = [key for key, vector in vectors.items() if any(a and b for a, b in zip(vector, question, strict=True))]
+        assert len(near) <= len(common) + COUNT
+        assert len(near) == len(set(near))
+
+
+def test_a_component_too_small_for_the_index_makes_a_node_no_tie() -> None:
+    """The server gives it another score than to those without the component."""
+    vectors: dict[str, Sequence[float]] = {f"a{number:02}": [1.0, 0.0, 0.0] for number in range(50)}
+    vectors["z"] = [1.0, 3e-5, 0.0]
+    near = index_of(vectors).near([0.0, 1.0, 0.0], COUNT)
+    assert nearest(vectors, [0.0, 1.0, 0.0])[0] == "z"
+    assert near is not None
+    assert "z" in near
+    assert len(near) == COUNT + 1
+
+
+@pytest.mark.parametrize("odd", ["é", "tiny"])
+def test_ties_stay_where_servers_may_differ(odd: str) -> None:
+    """By a key that they sort differently, or a vector so short that its score is no number."""
+    vectors: dict[str, Sequence[float]] = {f"a{number:02}": [1.0, 0.0] for number in range(50)}
+    vectors[odd] = [1e-30 if odd == "tiny" else 1.0, 0.0]
+    assert len(index_of(vectors).near([0.0, 1.0], COUNT) or ()) == 51

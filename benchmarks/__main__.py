@@ -66,7 +66,7 @@ PARTS: Final = (
     Part("p", "with failing rows, redis x falkordb", 60, partial(poison.run, "falkordb")),
     Part("g", "context over redis", 35, partial(context.against_plain, "redis")),
     Part("g", "context under load", 43, context.under_load),
-    Part("h", "search in 110,000 memories", 75, search.run),
+    Part("h", "search in 110,000 memories, or a million", 75, search.run),
     Part("i", "facts out of a million relationships, falkordb", 60, partial(graphrag.run, graph="falkordb")),
     Part("j", "what an adapter adds to a turn", 90, adapters.run),
     Part("g", "context over kafka", 55, partial(context.against_plain, "kafka")),
@@ -86,7 +86,7 @@ ROWS: Final = sorted({row for part in PARTS for row in part.rows})
 def main(
     only: Annotated[str, typer.Option(help=f"Rows to measure, of {','.join(ROWS)}.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="3 short rounds: to see that it runs.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With a million events; takes long.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With a million events, or memories; takes long.")] = False,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     seconds: Annotated[float, typer.Option(min=0.2, help="Longest time of one measurement.")] = 0.7,
     minutes: Annotated[float, typer.Option(help="Time for all rows; each leaves out rounds to keep to its share.")] = 9,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Vectors
 COUNT = 10
 
 
-def index_of(vectors: dict[str, Sequence[float]]) -> ScopeIndex:
+def index_of(vectors: Mapping[str, Sequence[float]]) -> ScopeIndex:
     index = ScopeIndex([Node(key, "2026-02-01T10:00:00Z", "dog", 1) for key in vectors])
     while not index.read(1_000):
         pass
@@ -24,7 +24,7 @@ def index_of(vectors: dict[str, Sequence[float]]) -> ScopeIndex:
     return index
 
 
-def nearest(vectors: dict[str, Sequence[float]], question: Sequence[float]) -> list[str]:
+def nearest(vectors: Mapping[str, Sequence[float]], question: Sequence[float]) -> list[str]:
     """Return the first nodes as a server orders them: by the rounded score, then by key."""
 
     def score(vector: Sequence[float]) -> int:

@@ -126,7 +126,7 @@ def nodes(dialect: GraphDialect, target: Target, *, after: str, limit: int) -> S
     text, key = _text_side(target), f"n.{dialect.quoted(target.key)}"
     whole = replace(target, valid_at=None)
     source, params = dialect.within(whole)
-    # An expression avoids the index of keys: FalkorDB walks through the keys of all scopes, 5 seconds for a million.
+    # An expression avoids the index of keys: a server may walk through the keys of all scopes, 5 seconds for a million.
     source = _where(source, [*_conditions(dialect, whole, "n"), f"coalesce({key}, '') > $__gw_after"])
     names = (target.time, text.length, text.terms, *(target.validity if target.valid_at is not None else (None, None)))
     shown = ", ".join(

@@ -140,14 +140,14 @@ async def test_events_take_effect_in_order(url: str, bus: RedisEventLog, graph: 
 async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_before(
     url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arranged, ahead = applying.arranged, asyncio.Event()
+    rows_of, ahead = applying.rows_of, asyncio.Event()
     sizes: list[int] = []
 
-    def noted(events: Sequence[MatchedEvent], arranger: Arranger) -> Any:
+    def noted(events: Sequence[MatchedEvent]) -> Any:
         sizes.append(len(events))
         if len(sizes) == 2:
             ahead.set()
-        return arranged(events, arranger)
+        return rows_of(events)
 
     class Waiting:
         def __getattr__(self, name: str) -> Any:
@@ -158,7 +158,7 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
                 await ahead.wait()
             return await graph.apply(app_id, partition, writes)
 
-    monkeypatch.setattr(applying, "arranged", noted)
+    monkeypatch.setattr(applying, "rows_of", noted)
     monkeypatch.setattr(app_queues, "_PATIENCE_S", 60.0)  # nobody gives the second batch before the first is applied
     async with Client(url) as client:
         for number in range(200):

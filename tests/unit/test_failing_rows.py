@@ -24,7 +24,7 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import Plan
-from graphweft_workers.engine.plan_run import _amid  # pyright: ignore[reportPrivateUsage]
+from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.ports.dead_letters import DeadLetters
@@ -273,6 +273,23 @@ def test_suspects_with_sound_rows_between_them_put_nothing_in_quarantine(rules: 
     assert "quarantined" in {letter.reason for letter in letters.kept.values()}
 
 
+def test_a_suspect_is_not_blamed_for_the_row_after_it(rules: RuleSet) -> None:
+    """The search for the first broken row, which nothing had shown before, reaches a suspect and another broken row."""
+    first = [*((f"s{number}", 1) for number in range(20)), ("s0", SOMETIMES)]
+    second = [*((f"s{number}", 1) for number in range(20)), ("x", BROKEN), ("r", 1), ("new", SOMETIMES), ("y", BROKEN)]
+    events = events_of(rules, [*first, *second, *((f"s{number}", 1) for number in range(20))])
+    for event in events:
+        object.__setattr__(event, "mutations", event.mutations[:1])
+    graph, letters = Graph(), Letters()
+    worker = applier(rules, graph, letters)
+
+    async def both() -> None:
+        await worker.apply(0, "app", await worker.apply(0, "app", START, events[: len(first)]), events[len(first) :])
+
+    asyncio.run(both())
+    assert (graph.state, letters.rows) == serially(events)
+
+
 def test_a_failing_row_without_an_example_is_found_in_few_calls(rules: RuleSet) -> None:
     events = events_of(rules, [(f"s{number}", BROKEN if number == 777 else 1) for number in range(1_000)])
     for event in events:
@@ -293,8 +310,8 @@ def test_rows_of_another_workflow_stand_between_no_suspects(tmp_path: Path) -> N
     arranger = asyncio.run(Arrangers(FixedRules(rules), FALKORDB).of(events))
     rows = Plan.of(START, events, arranger).rows
     first, second, third = sorted(rows, key=lambda row: row.number)
-    assert _amid(rows, {id(second), id(third)}) == set()
-    assert _amid(rows, {id(first), id(third)}) == {id(third)}
+    assert amid(rows, {id(second): second, id(third): third}) == set()
+    assert amid(rows, {id(first): first, id(third): third}) == {id(third)}
 
 
 # Batches whose rows are arranged before they are applied

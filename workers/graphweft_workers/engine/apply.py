@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -23,8 +23,8 @@ from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.letter_payloads import LetterPayloads
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
-from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
-from graphweft_workers.engine.plan_run import Careful, PlanRun, statement_of
+from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, rows_of, rules_of, steps_of, unwritten
+from graphweft_workers.engine.plan_run import Careful, PlanRun, statement_of, suspected
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
 from graphweft_workers.engine.suspects import Suspects
@@ -87,6 +87,10 @@ class _Ahead(NamedTuple):
     steps: Sequence[Step[Row]]
     known: int
     """How many rule sets had been active: rows of a newer one may have written meanwhile, from another partition."""
+    suspects: Mapping[int, Row]
+    """The rows that have steps of their own, by ``id``."""
+    changes: int
+    """How often the suspected traits had changed."""
 
 
 class Applier:
@@ -140,7 +144,10 @@ class Applier:
             _log_defect(error, app_id)
             return await self._apply_singly(partition, app_id, checkpoint, events)
         self._noted.pop((partition, app_id), None)
-        reached = await self._run(partition, app_id, plan, strikes)
+        run = PlanRun(partition=partition, app_id=app_id, plan=plan, apart=ahead.suspects)
+        if ahead.changes != self._suspects.changes and not strikes:
+            run.isolate(self._suspects)
+        reached = await self._run(run, strikes)
         self._noted[partition, app_id] = plan.rules
         return reached
 
@@ -173,7 +180,9 @@ class Applier:
     async def _arranged(self, events: Sequence[MatchedEvent]) -> _Ahead:
         known = self._arrangers.known
         arranger = await self._arrangers.of(events)
-        return _Ahead(events, arranger, arranged(events, arranger), known)
+        rows, changes = rows_of(events), self._suspects.changes
+        suspects = suspected(rows, self._suspects, are_new=True)
+        return _Ahead(events, arranger, steps_of(rows, arranger, suspects.keys()), known, suspects, changes)
 
     def opened(self, partition: int, app_id: str, progress: Progress) -> None:
         """Remember what the graph's note says: other workers may have written it."""
@@ -188,7 +197,10 @@ class Applier:
             await self._write_letters(partition, failed, events)
         plan, gone = resumed(progress, events, await self._arrangers.of(events))
         await self._write_letters_of_gone(partition, gone)
-        return await self._run(partition, app_id, plan, strikes)
+        run = PlanRun(partition=partition, app_id=app_id, plan=plan)
+        if not strikes:
+            run.isolate(self._suspects)
+        return await self._run(run, strikes)
 
     async def _apply_singly(
         self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent]
@@ -207,7 +219,7 @@ class Applier:
                     sound.append(bound)
             if sound:
                 plan = Plan.of(checkpoint, [replace(event, mutations=tuple(sound))], arranger)
-                checkpoint = await self._run(partition, app_id, plan, 0)
+                checkpoint = await self._run(PlanRun(partition=partition, app_id=app_id, plan=plan), 0)
         return checkpoint
 
     async def refuse(self, partition: int, events: Sequence[MatchedEvent], failure: QueryFailed) -> None:
@@ -217,18 +229,15 @@ class Applier:
                 names = (bound.mutation.rule, bound.mutation.id)
                 await self._write_letter(partition, event, names, "query_error", str(failure))
 
-    async def _run(self, partition: int, app_id: str, plan: Plan, strikes: int) -> Checkpoint:
-        run = PlanRun(partition=partition, app_id=app_id, plan=plan)
-        singly = bool(strikes)
+    async def _run(self, run: PlanRun, strikes: int) -> Checkpoint:
+        singly, end = bool(strikes), run.plan.end
         """Whether writes are sent one at a time."""
-        if strikes and plan.rows:
+        if strikes and run.plan.rows:
             run.careful = Careful(statement_of(run.row), 1)
             if strikes >= STRIKES:
                 await self._drop_row(run, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
         if self._names is not None:
             await self._drop_new_names(run)
-        if self._suspects and not strikes:
-            run.isolate(self._suspects)
         while True:
             if self._failures:
                 await self._drop_quarantined(run)
@@ -237,14 +246,14 @@ class Applier:
             if run.plan.failed is not None and not writes[-1].after.plan:
                 await self._tell_skipped(run)  # the last write of a plan removes its note
                 continue
-            applied = await self._send(app_id, partition, writes)
+            applied = await self._send(run.app_id, run.partition, writes)
             if applied is None:
                 singly = True
                 continue
             cleared = self._took(run, writes[: applied.count])
             if applied.failure is not None:
                 await self._failure(run, writes[applied.count], applied.failure)
-            elif applied.count == len(writes) and writes[-1].after.offset == plan.end and not writes[-1].after.plan:
+            elif applied.count == len(writes) and writes[-1].after.offset == end and not writes[-1].after.plan:
                 return writes[-1].after
             elif cleared:
                 run.isolate(self._suspects)  # rows that are no suspects any more share queries again
@@ -272,7 +281,7 @@ class Applier:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {failure}")
         row, timed_out = run.row, failure.code == "timeout"
         if id(row) in run.apart and not timed_out:
-            if id(row) in run.amid:  # suspects run one after the other, but they need not be so in the log
+            if run.is_amid():  # suspects run one after the other, but they need not be so in the log
                 self._failures.pop(_broken(run.app_id, row), None)
             failed = self._failed_row(run.app_id, row, failure)
             if not run.skip(failed):
@@ -343,7 +352,7 @@ class Applier:
 
     async def _drop(self, run: PlanRun, failed: FailedRows) -> None:
         events = [row.event for row in run.plan.rows]
-        run.go_on(run.plan.without(run.done, failed))
+        run.drop(failed, self._suspects)
         await self._open(run)
         await self._write_letters(run.partition, failed, events)
         run.go_on(run.plan.reported())

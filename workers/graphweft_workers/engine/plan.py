@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -120,15 +120,23 @@ class Plan:
             is_noted=noted == rules,
         )
 
-    def without(self, done: int, failed: FailedRows) -> Plan:
+    def without(self, done: int, failed: FailedRows, apart: Collection[int] = frozenset()) -> Plan:
         """Return the plan that replaces this one after ``done`` rows and drops the rows of ``failed``.
 
         The remaining rows are arranged again. If a failed row should have created an entity, later rows must not stay
-        before the rows between them.
+        before the rows between them. ``apart``: see ``Arranger.arrange``.
         """
         gone = {(offset, failed.rule, failed.mutation) for offset in failed.offsets}
-        rest = sorted((row for row in self.rows[done:] if row.name not in gone), key=lambda row: row.number)
-        return replace(self, before=self.checkpoint(done), steps=_arranged(self.arranger, rest), failed=failed)
+        rest = [row for row in self.rows[done:] if row.name not in gone]
+        return replace(self._again(done, rest, apart), failed=failed)
+
+    def isolating(self, done: int, apart: Collection[int]) -> Plan:
+        """Return the plan that replaces this one after ``done`` rows, with other rows in steps of their own."""
+        return self._again(done, self.rows[done:], apart)
+
+    def _again(self, done: int, rows: Sequence[Row], apart: Collection[int]) -> Plan:
+        in_order = sorted(rows, key=attrgetter("number"))
+        return replace(self, before=self.checkpoint(done), steps=steps_of(in_order, self.arranger, apart))
 
     def reported(self) -> Plan:
         """Return the plan that replaces this one when the dead letter of ``failed`` is written."""
@@ -182,7 +190,12 @@ class Plan:
 
 def arranged(events: Sequence[MatchedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
     """Return the rows of events in the order in which they run; it does not depend on the graph."""
-    return _arranged(arranger, _rows(events))
+    return steps_of(rows_of(events), arranger)
+
+
+def steps_of(rows: Iterable[Row], arranger: Arranger, apart: Collection[int] = frozenset()) -> Sequence[Step[Row]]:
+    """Return rows, given in the log's order, in the order in which they run; ``apart``: see ``Arranger.arrange``."""
+    return arranger.arrange([(row.bound, row) for row in rows], apart)
 
 
 def _light(rows: Sequence[Row]) -> int:
@@ -242,7 +255,7 @@ def resumed(
     (offset, rule, mutation) are returned too.
     """
     note = PlanNote.decode(progress.note)
-    by_name = {row.name: row for row in _rows(events)}
+    by_name = {row.name: row for row in rows_of(events)}
     steps: list[Step[Row]] = []
     gone: list[tuple[str, str, str]] = []
     done = progress.checkpoint.done
@@ -255,13 +268,10 @@ def resumed(
     return Plan(before=progress.checkpoint, end=note.end, steps=steps, arranger=arranger, rules=note.rules), gone
 
 
-def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
+def rows_of(events: Iterable[MatchedEvent]) -> list[Row]:
+    """Return the rows of events, given in the log's order."""
     pairs = [(event, bound) for event in events for bound in event.mutations]
     return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]
-
-
-def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
-    return arranger.arrange([(row.bound, row) for row in rows])
 
 
 @lru_cache(maxsize=64)

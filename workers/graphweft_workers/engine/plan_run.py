@@ -10,8 +10,9 @@ rows after it stay as they are: a batch with many failing rows is arranged once,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 from graphweft_rules import BoundMutation
@@ -60,12 +61,12 @@ class PlanRun:
     careful: Careful | None = None
     alone: Row | None = None
     """The row that timed out alone."""
-    apart: dict[int, Row] = field(default_factory=dict[int, Row])
+    apart: Mapping[int, Row] = field(default_factory=dict[int, Row])
     """By ``id``: suspects, each in a step of its own."""
-    amid: set[int] = field(default_factory=set[int])
-    """The ``id`` of suspects that follow a row of their mutation that is none, in the log's order."""
     skipped: list[MatchedEvent] = field(default_factory=list[MatchedEvent])
     """Events of suspects that failed and whose dead letters are not written yet; the rows are in ``plan.failed``."""
+    _amid: set[int] | None = field(init=False, default=None)
+    """See ``is_amid``; None until a suspect has failed."""
 
     @property
     def row(self) -> Row:
@@ -125,20 +126,27 @@ class PlanRun:
     def isolate(self, suspects: Suspects) -> bool:
         """Put the suspects among the rows that are left, and no others, in steps of their own.
 
-        Return False, and change nothing, if they are already, or if they are most of the rows.
+        Return False, and change nothing, if they are already.
         """
         rows = self.left
-        numbers = suspects.among((statement_of(row), row.bound.params) for row in rows)
-        found = {id(rows[number]): rows[number] for number in numbers}
-        before = {id(row) for row in rows if id(row) in self.apart}
-        if found.keys() == before or len(found) * 2 > len(rows):
+        found = suspected(rows, suspects, self.apart)
+        if found.keys() == {id(row) for row in rows if id(row) in self.apart}:
             return False
-        amid = _amid(self.plan.rows, found)
-        in_order = sorted(rows, key=lambda row: row.number)
-        steps = self.plan.arranger.arrange([(row.bound, row) for row in in_order], found.keys())
-        self.go_on(replace(self.plan, before=self.plan.checkpoint(self.done), steps=steps))
-        self.apart, self.amid = found, amid
+        self.go_on(self.plan.isolating(self.done, found.keys()))
+        self.apart, self._amid = found, None
         return True
+
+    def drop(self, failed: FailedRows, suspects: Suspects) -> None:
+        """Leave out rows that failed; arrange those that are left, with the suspects among them apart."""
+        apart = suspected(self.left, suspects, self.apart)
+        self.go_on(self.plan.without(self.done, failed, apart.keys()))
+        self.apart, self._amid = apart, None
+
+    def is_amid(self) -> bool:
+        """Tell whether the next row, a suspect, follows a row of its mutation that is none, in the log's order."""
+        if self._amid is None:
+            self._amid = amid(self.plan.rows, self.apart)
+        return id(self.row) in self._amid
 
     def skip(self, failed: FailedRows) -> bool:
         """Leave out the next row, a suspect that failed. Return False if the rows skipped before must be told first.
@@ -173,10 +181,23 @@ class PlanRun:
         return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed)
 
 
-def _amid(rows: Iterable[Row], suspects: Collection[int]) -> set[int]:
+def suspected(
+    rows: Sequence[Row], suspects: Suspects, before: Collection[int] = frozenset(), *, are_new: bool = False
+) -> dict[int, Row]:
+    """Return the suspects among rows by ``id``. If they are most of the rows, only those of ``before``."""
+    if not suspects:
+        return {}
+    numbers = suspects.among([(row.bound.mutation.cypher.statement, row.bound.params) for row in rows], are_new=are_new)
+    found = {id(rows[number]): rows[number] for number in numbers}
+    return found if len(found) * 2 <= len(rows) else {each: row for each, row in found.items() if each in before}
+
+
+def amid(rows: Iterable[Row], suspects: Mapping[int, Row]) -> set[int]:
+    """Return the ``id`` of suspects that follow a row of their mutation that is none, in the log's order."""
     found: set[int] = set()
     is_suspect: dict[tuple[str | None, str, str], bool] = {}
-    for row in sorted(rows, key=lambda row: row.number):
+    statements = set(map(statement_of, suspects.values()))
+    for row in sorted([row for row in rows if statement_of(row) in statements], key=attrgetter("number")):
         mutation = (row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id)
         before = is_suspect.get(mutation, True)
         is_suspect[mutation] = id(row) in suspects

@@ -32,11 +32,18 @@ class _Known:
     """The traits of the failed rows of a statement."""
 
     traits: BoundedDict[_Trait, None] = field(default_factory=lambda: BoundedDict(_MOST_TRAITS))
+    by_name: dict[str, set[object]] = field(default_factory=dict[str, set[object]])
+    """The same by parameter, because every row is looked up."""
     idle: int = 0
     """Batches since the last one with a suspect."""
 
+    def changed(self) -> None:
+        self.by_name = {}
+        for name, trait in self.traits:
+            self.by_name.setdefault(name, set()).add(trait)
+
     def have(self, params: Params) -> bool:
-        return any(trait in self.traits for trait in _traits(params))
+        return any([name in params and _trait(params[name]) in traits for name, traits in self.by_name.items()])
 
 
 class Suspects:
@@ -44,6 +51,8 @@ class Suspects:
 
     def __init__(self) -> None:
         self._known: BoundedDict[str, _Known] = BoundedDict(_MOST_STATEMENTS)
+        self.changes = 0
+        """How often what it knows has changed."""
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -59,10 +68,12 @@ class Suspects:
         for params in sound[-_MOST_COMPARED:]:
             own.difference_update(_traits(params))
         if own:
-            traits = self._known.setdefault(statement, _Known()).traits
+            known = self._known.setdefault(statement, _Known())
             for trait in own:
-                traits[trait] = None
-                traits.move_to_end(trait)
+                known.traits[trait] = None
+                known.traits.move_to_end(trait)
+            known.changed()
+            self.changes += 1
 
     def clear(self, statement: str, sound: Params) -> None:
         """Forget the traits of a row that was suspected and took effect."""
@@ -71,11 +82,16 @@ class Suspects:
             return
         for trait in _traits(sound):
             known.traits.pop(trait, None)
+        known.changed()
+        self.changes += 1
         if not known.traits:
             del self._known[statement]
 
-    def among(self, rows: Iterable[tuple[str, Params]]) -> list[int]:
-        """Return the indexes of the rows of a batch, given as statement and parameters, that look like failed ones."""
+    def among(self, rows: Iterable[tuple[str, Params]], *, are_new: bool = True) -> list[int]:
+        """Return the indexes of rows, given as statement and parameters, that look like failed ones.
+
+        ``are_new``: they are those of another batch, for the count of batches without a suspect.
+        """
         found: list[int] = []
         seen: dict[str, bool] = {}
         for number, (statement, params) in enumerate(rows):
@@ -87,11 +103,12 @@ class Suspects:
                 seen[statement] = True
             else:
                 seen.setdefault(statement, False)
-        for statement, has in seen.items():
+        for statement, has in seen.items() if are_new else ():
             known = self._known[statement]
             known.idle = 0 if has else known.idle + 1
             if known.idle > _MOST_IDLE:
                 del self._known[statement]
+                self.changes += 1
         return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from graphweft_workers.bounded_dict import BoundedDict
 
@@ -21,6 +21,7 @@ _LONG: Final = 1_000
 _MOST_COMPARED: Final = 500
 """Rows that took effect, with which a failed one is compared."""
 _LARGEST: Final = 2**63
+_PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 type _Trait = tuple[str, object]
 """A parameter, and its value or what is unusual about it."""
@@ -32,18 +33,29 @@ class _Known:
     """The traits of the failed rows of a statement."""
 
     traits: BoundedDict[_Trait, None] = field(default_factory=lambda: BoundedDict(_MOST_TRAITS))
-    by_name: dict[str, set[object]] = field(default_factory=dict[str, set[object]])
-    """The same by parameter, because every row is looked up."""
+    looked_up: list[tuple[str, set[object], set[object], bool]] = field(
+        default_factory=list[tuple[str, set[object], set[object], bool]]
+    )
+    """The same by parameter, because all rows are compared: its traits, the values among them, and whether these are
+    all of them."""
     idle: int = 0
     """Batches since the last one with a suspect."""
 
     def changed(self) -> None:
-        self.by_name = {}
+        by_name: dict[str, set[object]] = {}
         for name, trait in self.traits:
-            self.by_name.setdefault(name, set()).add(trait)
+            by_name.setdefault(name, set()).add(trait)
+        self.looked_up = []
+        for name, traits in by_name.items():
+            values = {value for trait in traits for value in _value_of(trait)}
+            self.looked_up.append((name, traits, values, len(values) == len(traits)))
 
     def have(self, params: Params) -> bool:
-        return any([name in params and _trait(params[name]) in traits for name, traits in self.by_name.items()])
+        for name, traits, values, are_all in self.looked_up:
+            value = params.get(name)
+            if (not are_all or (type(value) in _PLAIN and value in values)) and _trait(value) in traits:
+                return True
+        return False
 
 
 class Suspects:
@@ -128,3 +140,11 @@ def _trait(value: object) -> object:
             return (kind, "nul")
         return (kind, value) if len(value) <= _LONG else (kind, len(value).bit_length())
     return (kind, len(value).bit_length()) if isinstance(value, Sized) else kind
+
+
+def _value_of(trait: object) -> Iterable[object]:
+    """Yield the value that a trait is, if it is one and not a kind or a size."""
+    if isinstance(trait, tuple):
+        kind, value = cast("tuple[str, object]", trait)
+        if type(value).__name__ == kind and trait != ("str", "nul"):
+            yield value

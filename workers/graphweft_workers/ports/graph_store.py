@@ -197,7 +197,8 @@ class GraphStore(Protocol):
         """Run the writes in order; stop at the first one that the server refuses for good.
 
         Each write's ``before`` is the ``after`` of the previous one. Raises ``Fenced`` if the checkpoint does not equal
-        the first ``before``.
+        the first ``before``. A write that the server refuses in any case may be returned as such before that is known;
+        a write that takes effect must follow before anything else does.
         """
         ...
 

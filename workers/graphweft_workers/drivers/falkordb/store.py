@@ -467,48 +467,47 @@ class FalkorDBStore:
                     if query.shared and (run_time_ms(reply) or 0.0) > SLOW_MS:
                         self._fusing.keep_apart(writes[query.first : query.end])
                 return self._applied(app_id, partition, writes)
-            [where] = await sender.execute_all(
-                [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + READ_CHECKPOINT)]
+            failed = next(
+                ((query, reply) for query, reply in zip(queries, replies, strict=True) if isinstance(reply, Exception)),
+                None,
             )
+            reason = translate(failed[1]) if failed else None
+            if reason is not None and not isinstance(reason, QueryFailed):
+                raise reason
+            done = [query.end for query, reply in zip(queries, replies, strict=True) if took_effect(reply)]
+            count = failed[0].first if failed else queries[-1].end if queries else 0
+            where: Any = None
+            # A refused query leaves the checkpoint where those before it moved it. If another worker has moved it since,
+            # the next write has no effect, and only then something would follow from the refusal.
+            if reason is None or not spared or reason.code == "timeout" or max(done, default=0) != count:
+                [where] = await sender.execute_all(
+                    [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + READ_CHECKPOINT)]
+                )
         except (RedisError, OSError) as error:
             self._named.pop(app_id, None)  # a restarted server may have lost the names
             raise translate(error) from error
-        failed = next(
-            ((query, reply) for query, reply in zip(queries, replies, strict=True) if isinstance(reply, Exception)),
-            None,
-        )
-        count = failed[0].first if failed else queries[-1].end if queries else 0
-        failure = unsendable
-        refused: FusedQuery | None = None
-        if failed:
-            reason = translate(failed[1])
-            if not isinstance(reason, QueryFailed):
-                raise reason
-            if failed[0].shared:
-                refused = failed[0]
-            else:
-                failure = placed(reason, writes[count])
-        expected = writes[count - 1].after if count else writes[0].before
-        if isinstance(where, Exception) and not isinstance(translate(where), QueryFailed):
-            raise translate(where) from where
-        rows: Any = [] if isinstance(where, Exception) else where[1]
-        if not rows:
-            self._named.pop(app_id, None)  # the graph was replaced or deleted
-        checkpoint = checkpoint_of(rows)
-        done = [query.end for query, reply in zip(queries, replies, strict=True) if took_effect(reply)]
-        if checkpoint is None and done:
-            # One of these writes deleted the checkpoint. Without it they would run again, for ever.
-            await self._restore(app_id, partition, writes[: done[-1]])
-            return Applied(count=done[-1])
-        if checkpoint != expected:
-            raise Fenced(
-                f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
-                retry_after_s=0.05,
-            )
-        applied = self._applied(app_id, partition, writes[:count], failure)
-        if refused is None:
-            return applied
-        self._fusing.keep_apart(writes[refused.first : refused.end])
+        if where is not None:
+            if isinstance(where, Exception) and not isinstance(translate(where), QueryFailed):
+                raise translate(where) from where
+            rows: Any = [] if isinstance(where, Exception) else where[1]
+            if not rows:
+                self._named.pop(app_id, None)  # the graph was replaced or deleted
+            checkpoint = checkpoint_of(rows)
+            if checkpoint is None and done:
+                # One of these writes deleted the checkpoint. Without it they would run again, for ever.
+                await self._restore(app_id, partition, writes[: done[-1]])
+                return Applied(count=done[-1])
+            if checkpoint != (writes[count - 1].after if count else writes[0].before):
+                raise Fenced(
+                    f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
+                    retry_after_s=0.05,
+                )
+        if failed is None or reason is None:
+            return self._applied(app_id, partition, writes[:count], unsendable)
+        if not failed[0].shared:
+            return self._applied(app_id, partition, writes[:count], placed(reason, writes[count]))
+        self._applied(app_id, partition, writes[:count])
+        self._fusing.keep_apart(writes[failed[0].first : failed[0].end])
         rest = await self._apply_now(app_id, partition, writes[count:], share=False)
         return Applied(count=count + rest.count, failure=rest.failure)
 

@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import batched
 from typing import Final, NamedTuple
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
@@ -46,6 +47,8 @@ FIRST_PROBE_S: Final = 10.0
 _LAST_PROBE_S: Final = 600.0
 _MOST_AHEAD: Final = 64
 """Apps of a partition whose next rows are arranged before they are applied."""
+_LETTERS: Final = 100
+"""Dead letters that are written at once."""
 _MOST_COUNTED: Final = 10_000
 """Mutations whose failures are counted; beyond that only those in quarantine are."""
 
@@ -214,7 +217,7 @@ class Applier:
                     Plan.of(checkpoint, [replace(event, mutations=(bound,))], arranger)
                 except Exception as error:  # noqa: BLE001
                     names = (bound.mutation.rule, bound.mutation.id)
-                    await self._write_letter(partition, event, names, "internal_error", internal_error(error))
+                    await self._put_letters([_letter(partition, event, names, "internal_error", internal_error(error))])
                 else:
                     sound.append(bound)
             if sound:
@@ -224,10 +227,8 @@ class Applier:
 
     async def refuse(self, partition: int, events: Sequence[MatchedEvent], failure: QueryFailed) -> None:
         """Write dead letters for the events of an app that has no graph."""
-        for event in events:
-            for bound in event.mutations:
-                names = (bound.mutation.rule, bound.mutation.id)
-                await self._write_letter(partition, event, names, "query_error", str(failure))
+        names = [(event, (bound.mutation.rule, bound.mutation.id)) for event in events for bound in event.mutations]
+        await self._put_letters([_letter(partition, event, name, "query_error", str(failure)) for event, name in names])
 
     async def _run(self, run: PlanRun, strikes: int) -> Checkpoint:
         singly, end = bool(strikes), run.plan.end
@@ -281,8 +282,9 @@ class Applier:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {failure}")
         row, timed_out = run.row, failure.code == "timeout"
         if id(row) in run.apart and not timed_out:
-            if run.is_amid():  # suspects run one after the other, but they need not be so in the log
-                self._failures.pop(_broken(run.app_id, row), None)
+            broken = _broken(run.app_id, row)
+            if broken in self._failures and run.is_amid():
+                del self._failures[broken]  # suspects run one after the other, but they need not be so in the log
             failed = self._failed_row(run.app_id, row, failure)
             if not run.skip(failed):
                 await self._tell_skipped(run)
@@ -448,6 +450,8 @@ class Applier:
 
     def _succeeded(self, app_id: str, rows: Sequence[Row]) -> None:
         for row in rows:
+            if not self._failures:
+                return
             failures = self._failures.pop(_broken(app_id, row), None)
             if failures is not None and failures.quarantined:
                 mutation = row.bound.mutation
@@ -460,10 +464,10 @@ class Applier:
         by_offset = {event.entry.offset: event for event in events}
         there = [by_offset[offset] for offset in failed.offsets if offset in by_offset]
         if failed.reason != "quarantined":
-            for event in there:
-                await self._write_letter(partition, event, failed.name, failed.reason, failed.message)
+            letters = [_letter(partition, event, failed.name, failed.reason, failed.message) for event in there]
+            await self._put_letters(letters)
         elif there:
-            await self._write_letter_of_quarantined(partition, failed, there)
+            await self._write_quarantined(partition, failed, there)
 
     async def _write_letters_of_gone(self, partition: int, rows: Sequence[tuple[str, str, str]]) -> None:
         """Write the dead letters of rows of an unfinished plan that the rules no longer have; idempotent."""
@@ -484,9 +488,7 @@ class Applier:
             letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
             await self._letters.put_dead_letters([self._payloads.once(letter)])
 
-    async def _write_letter_of_quarantined(
-        self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]
-    ) -> None:
+    async def _write_quarantined(self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]) -> None:
         first = events[0]
         offsets = tuple(event.entry.offset for event in events)
         letter = _letter(partition, first, failed.name, failed.reason, failed.message)
@@ -509,20 +511,19 @@ class Applier:
         if failures is not None:
             failures.letters[partition] = letter
 
-    async def _write_letter(
-        self, partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
-    ) -> None:
-        letter = self._payloads.once(_letter(partition, event, name, reason, message))
-        await self._letters.put_dead_letters([letter])
-        rule, mutation = name
-        cause = (*name, reason)
-        times = self._logged[cause] = self._logged.get(cause, 0) + 1
-        # Only the 1st, 10th, 100th … of a cause is an error: a broken rule must not flood the log.
-        level = logger.error if str(times).strip("0") == "1" else logger.debug
-        level(
-            "mutation_buried", times=times, rule=rule, mutation=mutation, place=letter.place, reason=reason,
-            message=message, event_id=event.event.id, position=letter.position,
-        )  # fmt: skip
+    async def _put_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Write the dead letters of single rows, many at once."""
+        for some in batched(letters, _LETTERS):
+            await self._letters.put_dead_letters([self._payloads.once(letter) for letter in some])
+        for letter in letters:
+            cause = (str(letter.rule), str(letter.mutation), letter.reason)
+            times = self._logged[cause] = self._logged.get(cause, 0) + 1
+            # Only the 1st, 10th, 100th … of a cause is an error: a broken rule must not flood the log.
+            level = logger.error if str(times).strip("0") == "1" else logger.debug
+            level(
+                "mutation_buried", times=times, rule=letter.rule, mutation=letter.mutation, place=letter.place,
+                reason=letter.reason, message=letter.message, event_id=letter.event_id, position=letter.position,
+            )  # fmt: skip
 
 
 def _letter(

@@ -477,8 +477,8 @@ class FalkorDBStore:
             done = [query.end for query, reply in zip(queries, replies, strict=True) if took_effect(reply)]
             count = failed[0].first if failed else queries[-1].end if queries else 0
             where: Any = None
-            # A refused query leaves the checkpoint where those before it moved it. If another worker has moved it since,
-            # the next write has no effect, and only then something would follow from the refusal.
+            # A refused query leaves the checkpoint where those before it moved it. If another worker has moved it, the
+            # next write has no effect, and nothing follows from the refusal before that.
             if reason is None or not spared or reason.code == "timeout" or max(done, default=0) != count:
                 [where] = await sender.execute_all(
                     [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + READ_CHECKPOINT)]

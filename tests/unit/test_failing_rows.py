@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.services.rules import load_rules, rules_of_parts
 
@@ -18,6 +19,7 @@ from graphweft_contracts import DeadLetter, Event, GraphUnavailable, QueryFailed
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -42,6 +44,8 @@ BROKEN: Final = None
 SOMETIMES: Final = 8
 """A value that ``see`` cannot take after an odd one."""
 
+APPS: Final = ("app", "other")
+
 type State = dict[str, dict[str, Any]]
 
 
@@ -51,19 +55,25 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
 
 
 def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]], workflow: str = "W") -> list[MatchedEvent]:
+    return list(events_of_apps(rules, [("app", *each) for each in values], workflow).get("app", ()))
+
+
+def events_of_apps(
+    rules: RuleSet, values: Sequence[tuple[str, str, int | None]], workflow: str = "W"
+) -> Mapping[str, Sequence[MatchedEvent]]:
     entries = [
         Entry(
             offset=f"{number:05}",
             fields=wire.encode(
                 Event.create(
-                    "x.y", app_id="app", chat_id=f"c{number}", workflow=workflow, id=f"e{number}", data={"s": s, "v": v}
+                    "x.y", app_id=app, chat_id=f"c{number}", workflow=workflow, id=f"e{number}", data={"s": s, "v": v}
                 )
             ),
             received=NOW,
         )
-        for number, (s, v) in enumerate(values, start=1)
+        for number, (app, s, v) in enumerate(values, start=1)
     ]
-    return read_range(0, entries, FixedRules(rules), RecentEvents()).apps.get("app", [])
+    return read_range(0, entries, FixedRules(rules), RecentEvents()).apps
 
 
 def run_row(state: State, statement: str, params: Any) -> None:
@@ -86,12 +96,16 @@ def run_row(state: State, statement: str, params: Any) -> None:
             session["any"] = session["seen"]
 
 
-def serially(events: Sequence[MatchedEvent]) -> tuple[State, set[tuple[str, str]]]:
-    """Return the graph and the dead letters of one row after the other."""
+def serially(
+    events: Sequence[MatchedEvent], without: Collection[tuple[str, str]] = ()
+) -> tuple[State, set[tuple[str, str]]]:
+    """Return the graph and the dead letters of one row after the other; ``without`` are rows to leave out."""
     state: State = {}
     failed: set[tuple[str, str]] = set()
     for event in events:
         for bound in event.mutations:
+            if (event.entry.offset, bound.mutation.id) in without:
+                continue
             try:
                 run_row(state, bound.mutation.cypher.statement, bound.params)
             except QueryFailed:
@@ -139,6 +153,19 @@ class Graph:
 
 
 @dataclass
+class Graphs:
+    """The graphs of two apps, which are written in turn."""
+
+    of: Mapping[str, Graph]
+    runs_again: bool
+    dialect: Any = FALKORDB
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        await asyncio.sleep(0)
+        return await self.of[app_id].apply(app_id, partition, writes)
+
+
+@dataclass
 class Letters:
     """Dead letters by id, as a bus keeps them."""
 
@@ -158,7 +185,12 @@ class Letters:
 
 
 def applier(
-    rules: RuleSet, graph: Graph, letters: Letters, *, quarantine: bool = False, arrangers: Arrangers | None = None
+    rules: RuleSet,
+    graph: Graph | Graphs,
+    letters: Letters,
+    *,
+    quarantine: bool = False,
+    arrangers: Arrangers | None = None,
 ) -> Applier:
     arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
     log = cast("EventLog", None)  # only rows that the rules no longer have are read again
@@ -207,6 +239,65 @@ def test_rows_take_effect_once_and_in_order_whatever_fails(
     state, failed = serially(events)
     assert graph.state == state
     assert letters.rows == failed
+
+
+@given(
+    values=st.lists(
+        st.tuples(
+            st.sampled_from(["app", "other"]),
+            st.sampled_from("abc"),
+            st.sampled_from([1, 2, 3, 5, SOMETIMES, SOMETIMES, BROKEN]),
+        ),
+        min_size=8,
+        max_size=60,
+    ),
+    away=st.fixed_dictionaries(dict.fromkeys(APPS, st.dictionaries(st.integers(1, 40), st.booleans(), max_size=4))),
+    letters_away=st.frozensets(st.integers(1, 30), max_size=3),
+    runs_again=st.booleans(),
+    quarantine=st.booleans(),
+    size=st.integers(5, 40),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_row_of_two_apps_takes_effect_or_has_a_letter(
+    rules: RuleSet,
+    monkeypatch: pytest.MonkeyPatch,
+    values: list[tuple[str, str, int | None]],
+    away: dict[str, dict[int, bool]],
+    letters_away: frozenset[int],
+    runs_again: bool,
+    quarantine: bool,
+    size: int,
+) -> None:
+    """One worker after the other writes both, batches are arranged ahead, and mutations may be in quarantine."""
+    monkeypatch.setattr(applying, "FAILURES_TO_QUARANTINE", 3)
+    monkeypatch.setattr(applying, "CHATS_TO_QUARANTINE", 2)
+    events = events_of_apps(rules, [*[(app, "a", 1) for app in APPS] * 20, *values])
+    graphs = Graphs({app: Graph(away=away[app]) for app in APPS}, runs_again)
+    letters = Letters(away=letters_away)
+    workers = [applier(rules, graphs, letters, quarantine=quarantine)]
+
+    async def work(app: str) -> None:
+        batches = [events[app][at : at + size] for at in range(0, len(events[app]), size)]
+        graph = graphs.of[app]
+        for batch, following in pairwise([*batches, ()]):
+            while graph.progress.checkpoint.offset < batch[-1].entry.offset:
+                await workers[-1].prepare(0, following)
+                try:
+                    if has_plan(graph.progress.checkpoint):
+                        await workers[-1].resume(0, app, graph.progress, batch)
+                    else:
+                        await workers[-1].apply(0, app, graph.progress.checkpoint, batch)
+                except GraphUnavailable:
+                    workers.append(applier(rules, graphs, letters, quarantine=quarantine))
+
+    async def both() -> None:
+        await asyncio.gather(*map(work, APPS))
+
+    asyncio.run(both())
+    for app, own in events.items():
+        assert serially(own, letters.rows) == (graphs.of[app].state, set())
+        if not quarantine:
+            assert serially(own)[1] == {row for row in letters.rows if row[0] in {each.entry.offset for each in own}}
 
 
 def queries_for(rules: RuleSet, failing: int, *, runs_again: bool = False) -> tuple[int, int]:

@@ -63,6 +63,39 @@ async def test_applying_again_changes_nothing(graph: FalkorDBStore) -> None:
     assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
 
 
+REFUSED = "MERGE (a:A {id: 1}) SET a.x = 100 / $n"
+
+
+async def test_a_refused_row_costs_no_look_at_the_checkpoint(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    writes = chain(COUNT, REFUSED, n=0)
+
+    async def looks() -> int:
+        return int((await graph._redis.info("commandstats"))["cmdstat_graph.RO_QUERY"]["calls"])
+
+    assert (await graph.apply(APP, 0, writes)).count == 1
+    before = await looks()  # new labels are looked up once
+    applied = await graph.apply(APP, 0, writes[1:])
+    assert applied.count == 0
+    assert str(applied.failure) == "Division by zero"
+    assert await looks() == before
+    assert (await graph.progress(APP, 0)).checkpoint == writes[0].after
+
+
+@pytest.mark.parametrize("statement", [REFUSED, "MERGE (a:A {id: 1}) SET a.x = no.such(1)"])
+async def test_a_displaced_writer_learns_of_it_at_the_next_write(graph: FalkorDBStore, statement: str) -> None:
+    """The server refuses the second query before it looks at the guard."""
+    await graph.progress(APP, 0)
+    await graph.apply(APP, 0, chain(COUNT, COUNT, COUNT))
+    with contextlib.suppress(Fenced):
+        assert (await graph.apply(APP, 0, chain(statement, n=0))).count == 0
+    with pytest.raises(Fenced):
+        await graph.apply(APP, 0, [Write(before=START, after=Checkpoint(plan="p"), note="dropped")])
+    progress = await graph.progress(APP, 0)
+    assert progress.checkpoint == Checkpoint(offset="3-0")
+    assert not progress.note
+
+
 # Each of these writes from no rows, so a guard in front of it, instead of around it, would not hold it back.
 WRITES_FROM_NOTHING = [
     "MATCH (n:Nothing) WITH count(n) AS c MERGE (t:Stale {k: c})",

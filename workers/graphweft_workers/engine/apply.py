@@ -231,8 +231,7 @@ class Applier:
         await self._put_letters([_letter(partition, event, name, "query_error", str(failure)) for event, name in names])
 
     async def _run(self, run: PlanRun, strikes: int) -> Checkpoint:
-        singly, end = bool(strikes), run.plan.end
-        """Whether writes are sent one at a time."""
+        end, singly = run.plan.end, bool(strikes)  # whether writes are sent one at a time
         if strikes and run.plan.rows:
             run.careful = Careful(statement_of(run.row), 1)
             if strikes >= STRIKES:

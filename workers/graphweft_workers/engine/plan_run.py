@@ -65,8 +65,13 @@ class PlanRun:
     """By ``id``: suspects, each in a step of its own."""
     skipped: list[MatchedEvent] = field(default_factory=list[MatchedEvent])
     """Events of suspects that failed and whose dead letters are not written yet; the rows are in ``plan.failed``."""
+    _among: Sequence[Row] = field(init=False)
+    """The rows that were arranged together with ``apart``."""
     _amid: set[int] | None = field(init=False, default=None)
-    """See ``is_amid``; None until a suspect has failed."""
+    """See ``is_amid``; None until it is asked for."""
+
+    def __post_init__(self) -> None:
+        self._among = self.plan.rows
 
     @property
     def row(self) -> Row:
@@ -133,19 +138,19 @@ class PlanRun:
         if found.keys() == {id(row) for row in rows if id(row) in self.apart}:
             return False
         self.go_on(self.plan.isolating(self.done, found.keys()))
-        self.apart, self._amid = found, None
+        self.apart, self._among, self._amid = found, self.plan.rows, None
         return True
 
     def drop(self, failed: FailedRows, suspects: Suspects) -> None:
         """Leave out rows that failed; arrange those that are left, with the suspects among them apart."""
         apart = suspected(self.left, suspects, self.apart)
         self.go_on(self.plan.without(self.done, failed, apart.keys()))
-        self.apart, self._amid = apart, None
+        self.apart, self._among, self._amid = apart, self.plan.rows, None
 
     def is_amid(self) -> bool:
         """Tell whether the next row, a suspect, follows a row of its mutation that is none, in the log's order."""
         if self._amid is None:
-            self._amid = amid(self.plan.rows, self.apart)
+            self._amid = amid(self._among, self.apart)
         return id(self.row) in self._amid
 
     def skip(self, failed: FailedRows) -> bool:

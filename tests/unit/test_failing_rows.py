@@ -179,9 +179,17 @@ class Letters:
             raise GraphUnavailable("the bus is away")
         self.kept |= {letter.id: letter for letter in letters}
 
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        return self.kept.get(letter_id)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        await self.put_dead_letters([longer])
+        return True
+
     @property
     def rows(self) -> set[tuple[str, str]]:
-        return {(letter.offset, letter.mutation or "") for letter in self.kept.values()}
+        letters = self.kept.values()
+        return {(each, letter.mutation or "") for letter in letters for each in letter.offsets or (letter.offset,)}
 
 
 def applier(

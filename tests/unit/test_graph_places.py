@@ -25,8 +25,8 @@ class Server:
         """What it works on."""
         self.begun: list[str] = []
 
-    def ask(self, app: str, statement: str, *, timeout_s: float = 60.0) -> asyncio.Task[str]:
-        return asyncio.create_task(self.places.run(app, statement, self._work, timeout_s=timeout_s))
+    def ask(self, app: str, statement: str, *, timeout_s: float = 60.0, to_end: bool = False) -> asyncio.Task[str]:
+        return asyncio.create_task(self.places.run(app, statement, self._work, timeout_s=timeout_s, to_end=to_end))
 
     async def _work(self, query: Query) -> str:
         ends: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
@@ -300,3 +300,54 @@ async def play(steps: list[tuple[str, int]]) -> None:
 @given(steps=STEPS)
 def test_however_queries_come_and_go_no_place_is_lost(steps: list[tuple[str, int]]) -> None:
     asyncio.run(play(steps))
+
+
+async def test_a_query_to_its_end_keeps_its_place_after_the_time_of_its_caller() -> None:
+    server = Server(threads=2)
+    await server.teach("app", "slow", SLOW)  # an app may have one slow query for every second thread
+    late = server.ask("app", "slow", timeout_s=0.001, to_end=True)
+    await settle()
+    waits = server.ask("app", "slow")
+    done, _ = await asyncio.wait([late], timeout=0.2)
+    assert not done
+    assert server.begun.count("slow") == 31
+    server.end()
+    assert await late == "slow"
+    await settle()
+    assert server.count("app") == 1
+    server.end()
+    assert await waits == "slow"
+    assert_all_given_back(server.places)
+
+
+async def test_a_query_to_its_end_that_is_aborted_as_quick_is_asked_again() -> None:
+    server = Server()
+    asked = server.ask("app", "now slow", to_end=True)
+    await settle()
+    query, ends = server.at[0]
+    query.aborted = True
+    ends.set_exception(ValueError("aborted"))
+    await settle()
+    assert server.begun == ["now slow", "now slow"]
+    assert server.at[0][0].is_slow
+    server.end()
+    assert await asked == "now slow"
+
+
+async def test_a_query_to_its_end_that_fails_gives_its_place_back() -> None:
+    server = Server()
+    asked = server.ask("app", "broken", to_end=True)
+    await settle()
+    server.at[0][1].set_exception(ValueError("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        await asked
+    assert_all_given_back(server.places)
+
+
+async def test_closing_ends_a_query_to_its_end() -> None:
+    server = Server()
+    asked = server.ask("app", "one", to_end=True)
+    await settle()
+    await server.places.aclose()
+    assert asked.cancelled()
+    assert not server.at

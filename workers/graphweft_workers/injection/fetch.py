@@ -18,6 +18,7 @@ from graphweft_rules import BoundQuery
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, Key, key_of
+from graphweft_workers.injection.countdown import Countdown
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.rows import Failure, QueryResult, Rows
 from graphweft_workers.injection.versions import Version, Versions
@@ -50,10 +51,18 @@ class _Fetch:
     bound: BoundQuery
     key: Key | None
     until: float
+    countdown: Countdown
     run: _Run | None = None
     task: asyncio.Task[QueryResult | Failure] | None = None
     """The task of ``run``, or one that waits for it."""
     rows: Rows | None = None
+    ended: bool = False
+
+    def end(self) -> None:
+        """Tell the request that this is not waited for any more; a query that began anew tells it once."""
+        if not self.ended:
+            self.ended = True
+            self.countdown.end()
 
 
 @dataclass(slots=True)
@@ -76,7 +85,8 @@ class RowFetcher:
         The queries run at the same time. ``version`` is the graph's, if it was read after the request arrived.
         """
         started = time.monotonic()
-        fetches = [self._fetch(app_id, bound, started, until) for bound in queries]
+        countdown = Countdown(len(queries))
+        fetches = [self._fetch(app_id, bound, started, until, countdown) for bound in queries]
         last = self.versions.last(app_id)
         undecided: list[_Fetch] = []
         for each in fetches:
@@ -91,9 +101,7 @@ class RowFetcher:
                 self.versions.refresh(app_id)
         for each in undecided:
             self._decide(app_id, each, version, started)
-        tasks = [each.task for each in fetches if each.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+        await countdown.wait(until)
         return [each.rows or _outcome(each, started) for each in fetches]
 
     def refuse(self, app_id: str, queries: Sequence[BoundQuery]) -> list[Rows | Failure]:
@@ -103,12 +111,12 @@ class RowFetcher:
             self.runner.skip_facts(app_id)
         return [failure for _ in queries]
 
-    def _fetch(self, app_id: str, bound: BoundQuery, started: float, until: float) -> _Fetch:
+    def _fetch(self, app_id: str, bound: BoundQuery, started: float, until: float, countdown: Countdown) -> _Fetch:
         limit_s = self.query_timeout_s
         if bound.timeout_ms is not None:
             limit_s = min(limit_s, bound.timeout_ms / 1000)
         key = key_of(app_id, bound) if self.cache.on else None
-        return _Fetch(bound=bound, key=key, until=min(until, started + limit_s))
+        return _Fetch(bound=bound, key=key, until=min(until, started + limit_s), countdown=countdown)
 
     def _may_be_known(self, each: _Fetch, last: Version) -> bool:
         """Tell whether there are rows, or will be soon, that are valid if the graph is still at ``last``."""
@@ -126,6 +134,7 @@ class RowFetcher:
                 entry.right_at = max(entry.right_at, started)
                 self.cache.hits += 1
                 each.rows = Rows(table=entry.table, elapsed_s=now - started, cached=True)
+                each.end()
                 return
             if self._join(app_id, each, version, now):
                 return
@@ -143,15 +152,18 @@ class RowFetcher:
 
     async def _follow(self, app_id: str, each: _Fetch, version: Version, run: _Run) -> QueryResult | Failure:
         assert run.task is not None
-        outcome = await _result(run.task, each)
-        now = time.monotonic()
-        if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
-            return outcome
-        # The joined query timed out, but this one has time left: one of all that joined starts a new query.
-        if not self._join(app_id, each, version, now):
-            self._start(app_id, each, version, now)
-        assert each.task is not None
-        return await _result(each.task, each)
+        try:
+            outcome = await _result(run.task, each)
+            now = time.monotonic()
+            if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
+                return outcome
+            # The joined query timed out, but this one has time left: one of all that joined starts a new query.
+            if not self._join(app_id, each, version, now):
+                self._start(app_id, each, version, now)
+            assert each.task is not None
+            return await _result(each.task, each)
+        finally:
+            each.end()
 
     def _start(self, app_id: str, each: _Fetch, version: Version | None, now: float) -> None:
         known = version if self.versions.is_settled(version, now) else None
@@ -190,6 +202,7 @@ class RowFetcher:
             run.ended_at = time.monotonic()
             if each.key is not None and self._runs.get(each.key) is run:
                 del self._runs[each.key]
+            each.end()
 
 
 async def _version(reading: asyncio.Task[Version], until: float) -> Version | None:

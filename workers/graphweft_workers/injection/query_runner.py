@@ -53,7 +53,7 @@ class QueryRunner:
         assert bound.cypher is not None
         statement, limit = bound.cypher.statement, bound.query.most_rows
         return QueryResult(
-            table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=limit)
+            table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=limit, to_end=True)
         )
 
     async def _run_facts(

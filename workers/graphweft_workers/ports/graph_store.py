@@ -226,6 +226,7 @@ class GraphStore(Protocol):
         timeout_s: float,
         enough: int | None = None,
         elements: bool = False,
+        to_end: bool = False,
     ) -> Table:
         """Run a query that the server prevents from writing. Without a graph there are no rows.
 
@@ -237,6 +238,9 @@ class GraphStore(Protocol):
         values, counting those in lists and maps. With ``enough`` it returns the first ``enough`` rows instead, if these
         are within the limits. Cancelling does not stop the query on the server. The store limits concurrent queries of
         one app.
+
+        With ``to_end`` it may return after ``timeout_s``, when the server does: for a task that nobody has to wait for,
+        and that is not cancelled before the store is closed.
         """
         ...
 

@@ -91,10 +91,11 @@ class PreludeGraph:
         timeout_s: float,
         enough: int | None = None,
         elements: bool = False,
+        to_end: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
         return await self._graph.read(
-            self._app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements
+            self._app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements, to_end=to_end
         )
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:

@@ -109,17 +109,25 @@ class Places:
         self._closed = False
 
     async def run[Result](
-        self, app_id: str, statement: str, ask: Callable[[Query], Coroutine[Any, Any, Result]], *, timeout_s: float
+        self,
+        app_id: str,
+        statement: str,
+        ask: Callable[[Query], Coroutine[Any, Any, Result]],
+        *,
+        timeout_s: float,
+        to_end: bool = False,
     ) -> Result:
         """Call ``ask`` once its query has a place, and return its result. The query keeps the place until it ends.
 
         Raises ``TimeoutError`` after ``timeout_s``, and ``GraphUnavailable`` after ``aclose``. A query that was sent
         continues after a timeout, or when the caller is cancelled. A query that is aborted as a quick one is asked
-        again as a slow one.
+        again as a slow one. With ``to_end`` it is asked in the caller's task, which waits as long as the query runs;
+        ``aclose`` cancels that task.
         """
         until = time.monotonic() + timeout_s
+        once = self._run_here if to_end else self._run
         while True:
-            query, result = await self._run(app_id, statement, ask, until)
+            query, result = await once(app_id, statement, ask, until)
             if not query.aborted or query.is_slow or time.monotonic() >= until:
                 return result()
 
@@ -127,10 +135,7 @@ class Places:
         self, app_id: str, statement: str, ask: Callable[[Query], Coroutine[Any, Any, Result]], until: float
     ) -> tuple[Query, Callable[[], Result]]:
         """Ask once; return the query, and what returns or raises its result."""
-        query = self._enter(app_id, statement, until)
-        if not query.has_place:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                await self._place(query)
+        query = await self._placed(app_id, statement, until)
         running = begun(ask(query))
         self._running.add(running)
         running.add_done_callback(partial(self._ended, query))
@@ -143,6 +148,31 @@ class Places:
         if running.cancelled():
             raise _closed()
         return query, running.result
+
+    async def _run_here[Result](
+        self, app_id: str, statement: str, ask: Callable[[Query], Coroutine[Any, Any, Result]], until: float
+    ) -> tuple[Query, Callable[[], Result]]:
+        """Like ``_run``, without a task for the query: one costs a tenth of a quick query's time."""
+        query = await self._placed(app_id, statement, until)
+        here = asyncio.current_task()
+        assert here is not None
+        self._running.add(here)
+        try:
+            found = await ask(query)
+        except Exception as error:  # noqa: BLE001 - raised below, unless the query is asked again
+            return query, partial(_raised, error)
+        finally:
+            self._running.discard(here)
+            self._leave_with(query)
+        return query, lambda: found
+
+    async def _placed(self, app_id: str, statement: str, until: float) -> Query:
+        """Return a query that has a place. Raises ``TimeoutError`` if there is none at ``until``."""
+        query = self._enter(app_id, statement, until)
+        if not query.has_place:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                await self._place(query)
+        return query
 
     async def aclose(self) -> None:
         """Cancel all queries and accept no more; a second call does nothing."""
@@ -240,20 +270,28 @@ class Places:
 
     def _ended(self, query: Query, running: asyncio.Task[Any]) -> None:
         self._running.discard(running)
+        self._leave_with(query)
+        if not running.cancelled():
+            running.exception()  # retrieve the error, or asyncio warns about it
+
+    def _leave_with(self, query: Query) -> None:
+        """Give back the place of a query that has ended, and learn from what it took."""
         key = query.app_id, query.statement
         if query.took_ms is not None:
             self._learn(key, query.took_ms)
         if query.aborted or (query.took_ms or 0.0) >= _TRY_S * 1000:
             self._slow_until[key] = time.monotonic() + _SLOW_S
         self._leave(query)
-        if not running.cancelled():
-            running.exception()  # retrieve the error, or asyncio warns about it
 
     def _learn(self, key: tuple[str, str], took_ms: float) -> None:
         before = self._needs.pop(key, _UNKNOWN_MS)
         self._needs[key] = before + _WEIGHT * (took_ms - before)
         if len(self._needs) > _REMEMBERED:
             self._needs.popitem(last=False)
+
+
+def _raised(error: Exception) -> Any:
+    raise error
 
 
 def _closed() -> GraphUnavailable:

@@ -290,9 +290,12 @@ class FalkorDBStore:
         timeout_s: float,
         enough: int | None = None,
         elements: bool = False,
+        to_end: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
-        return await self._read(app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements)
+        return await self._read(
+            app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements, to_end=to_end
+        )
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         """See ``GraphStore.checkpoints``."""
@@ -358,12 +361,13 @@ class FalkorDBStore:
         enough: int | None = None,
         limited: bool = True,
         elements: bool = False,
+        to_end: bool = False,
     ) -> Table:
         """Like ``read``; without ``limited`` the number of rows is not limited."""
         text = header(params) + statement if params else statement
         try:
             ask = partial(self._ask, text, limited, enough, elements)
-            return await self._places.run(app_id, statement, ask, timeout_s=timeout_s)
+            return await self._places.run(app_id, statement, ask, timeout_s=timeout_s, to_end=to_end)
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
         except (RedisError, OSError) as error:

@@ -219,6 +219,7 @@ class Neo4jStore:
         timeout_s: float,
         enough: int | None = None,
         elements: bool = False,
+        to_end: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
         until = time.monotonic() + timeout_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateConnection
 
 from graphweft.transports.redis import connection
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 
 pytestmark = pytest.mark.integration
@@ -104,6 +104,35 @@ async def test_a_call_whose_connection_breaks_is_repeated_as_often_as_said(url: 
         with pytest.raises(RedisError):
             await call
         assert await lines.execute("ECHO", "next") == b"next"
+
+
+async def test_a_first_command_is_sent_at_once_and_the_next_ones_go_together(lines: Lines) -> None:
+    sent: list[int] = []
+
+    class Counted:
+        async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+            sent.append(len(commands))
+            return await lines.exchange(commands)
+
+    together = Together(Counted(), connections=8, at_once=True)
+    first = together.execute("ECHO", "0")
+    with contextlib.suppress(StopIteration):
+        first.send(None)
+    assert sent == [1]
+    first.close()
+    answers = await asyncio.gather(*(together.execute("ECHO", str(number)) for number in range(16)))
+    assert answers == [str(number).encode() for number in range(16)]
+    assert sent == [1, 1, 15]
+
+
+async def test_a_cancelled_command_that_was_sent_at_once_leaves_no_reply(lines: Lines, raw: Any) -> None:
+    together = Together(lines, connections=8, at_once=True)
+    call = asyncio.create_task(together.execute("BLPOP", "lines", 0))
+    await eventually(lambda: blocked(raw))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await together.execute("ECHO", "mine") == b"mine"
 
 
 async def gone(raw: Any, number: str) -> bool:

@@ -138,10 +138,16 @@ class Together:
 
     At most ``connections`` round trips run at once; further commands go together with the next. A running round trip
     continues if its callers are cancelled. The creator closes ``client``, which is one of ``connect``, or ``Lines``.
+
+    With ``at_once`` a command that meets no round trip is sent before the call waits; those that follow in the same
+    iteration go together. If its caller is cancelled, this round trip ends, and its connection is closed.
     """
 
-    def __init__(self, client: Any, *, connections: int) -> None:
+    def __init__(self, client: Any, *, connections: int, at_once: bool = False) -> None:
         self._client = client
+        self._at_once = at_once
+        self._alone = False
+        """Whether a command that was sent at once waits for its answer."""
         self._exchange = getattr(client, "exchange", self._answers)
         self._free = asyncio.Semaphore(connections)
         self._batch: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
@@ -159,6 +165,13 @@ class Together:
 
         Raises ``RedisError`` or ``OSError`` if the connection is lost.
         """
+        if self._at_once and not self._alone and not self._tasks:
+            self._alone = True
+            try:
+                own: list[Any] = await self._exchange(commands)
+                return own
+            finally:
+                self._alone = False
         answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._batch.append((commands, answers))
         if len(self._batch) == 1:

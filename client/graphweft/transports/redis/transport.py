@@ -83,7 +83,7 @@ class RedisTransport:
         self._redis = connect(url, io_timeout_s=_IO_S)
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = Lines(url, io_timeout_s=_IO_S, repeats=1)
-        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS)
+        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=True)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new
         self._layout: Layout | None = None

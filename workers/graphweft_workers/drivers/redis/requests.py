@@ -112,7 +112,7 @@ class RedisRequestQueue:
         self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
         self._reader = Lines(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
         self._repeating = Lines(url, io_timeout_s=_IO_GRACE_S, repeats=1)
-        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS)
+        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS, at_once=True)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
         self._clean: Any = self._redis.register_script(_CLEAN)

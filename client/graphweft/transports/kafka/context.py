@@ -31,7 +31,6 @@ _REQUEST_MS: Final = 5_000
 _BATCH_BYTES: Final = 256 * 1024
 """Bytes of requests that wait in a partition's batch while the broker is unavailable."""
 _RETRY_S: Final = 0.2
-_IDLE_MS: Final = 60_000
 _END_S: Final = 1.0
 
 
@@ -172,7 +171,8 @@ class KafkaContext:
     async def _listen(self, inbox: Any, partition: Any) -> None:
         while True:
             try:
-                records = (await inbox.getmany(partition, timeout_ms=_IDLE_MS)).get(partition, ())
+                self._deliver(await inbox.getone(partition))  # without the timer of a `getmany` that waits
+                records = (await inbox.getmany(partition)).get(partition, ())
             except UnicodeDecodeError:  # a foreign header that is not UTF-8: aiokafka cannot pass it
                 await inbox.seek_to_end(partition)
                 continue
@@ -181,10 +181,12 @@ class KafkaContext:
                 await asyncio.sleep(_RETRY_S)
                 continue
             for record in records:
-                if record.value is not None:
-                    self._deliver(record.value)
+                self._deliver(record)
 
-    def _deliver(self, data: bytes) -> None:
+    def _deliver(self, record: Any) -> None:
+        data: bytes | None = record.value
+        if data is None:
+            return
         request_id, _, body = data.partition(b"\n")
         future = self._pending.get(request_id)
         if future is not None and not future.done():

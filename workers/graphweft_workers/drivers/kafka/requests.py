@@ -36,7 +36,6 @@ logger = get_logger("graphweft.injection")
 
 _SESSION_S: Final = 6.0
 """The shortest session that a broker allows by default."""
-_WAIT_S: Final = 1.0
 _COMMIT_S: Final = 0.1
 _COMMIT_LIMIT_S: Final = 5.0
 _PROBE_EVERY_S: Final = 1.0
@@ -45,7 +44,6 @@ _REQUEST_MS: Final = 5_000
 _RETRY_S: Final = 0.2
 _LOOK_S: Final = 1.0
 """How often the topics are listed for one that is not known: requests may name any."""
-_IDLE_MS: Final = 60_000
 _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
@@ -96,11 +94,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             raise error
         if not self._ready and wait:
             self._woken = asyncio.get_running_loop().create_future()
-            timer = asyncio.get_running_loop().call_later(_WAIT_S, self.wake)
             try:
                 await self._woken
             finally:
-                timer.cancel()
                 self._woken = None
         handed = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
         if len(self._ready) < _READ_AHEAD:
@@ -122,10 +118,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         if producer is None:
             raise BusUnavailable("the bus is unavailable: no connection")
         with bus_errors("the bus did not accept a reply"):
-            async with asyncio.timeout(_REQUEST_MS / 1000):
-                if not await self._exists(topic) or partition not in await producer.partitions_for(topic):
-                    return False
-                sent = await producer.send(topic, encode(reply), partition=partition)
+            if not await self._exists(topic) or partition not in await producer.partitions_for(topic):
+                return False
+            sent = await producer.send(topic, encode(reply), partition=partition)  # waits `_REQUEST_MS` at most
         sent.add_done_callback(_note_lost)
         return True
 
@@ -136,7 +131,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_S
-        self._topics = set((await self._producer.client.fetch_all_metadata()).topics())
+        async with asyncio.timeout(_REQUEST_MS / 1000):
+            self._topics = set((await self._producer.client.fetch_all_metadata()).topics())
         return topic in self._topics
 
     async def age_s(self, token: str) -> float | None:
@@ -247,6 +243,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 await self._commit()
                 if time.monotonic() >= probe_at:
                     probe_at = time.monotonic() + _PROBE_EVERY_S
+                    self.wake()  # for ``next``, which waits about a second
                     with contextlib.suppress(TimeoutError):  # during a rebalance
                         async with asyncio.timeout(_PROBE_S):
                             # It returns nothing, because all is paused, but raises errors.
@@ -331,7 +328,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         while True:
             await self._has_room()
             try:
-                found = await consumer.getmany(timeout_ms=_IDLE_MS, max_records=_READ_AHEAD)
+                first = await consumer.getone()  # without the timer of a `getmany` that waits
+                self._add(self._readers[first.partition], [first], first.offset + 1)
+                found = await consumer.getmany(max_records=_READ_AHEAD)
             except UnicodeDecodeError:  # a header is not text
                 await self._read_leniently(consumer)
                 continue

@@ -114,7 +114,7 @@ async def test_a_first_command_is_sent_at_once_and_the_next_ones_go_together(lin
             sent.append(len(commands))
             return await lines.exchange(commands)
 
-    together = Together(Counted(), connections=8, at_once=True)
+    together = Together(Counted(), connections=8, at_once=lambda: True)
     first = together.execute("ECHO", "0")
     with contextlib.suppress(StopIteration):
         first.send(None)
@@ -126,7 +126,7 @@ async def test_a_first_command_is_sent_at_once_and_the_next_ones_go_together(lin
 
 
 async def test_a_cancelled_command_that_was_sent_at_once_leaves_no_reply(lines: Lines, raw: Any) -> None:
-    together = Together(lines, connections=8, at_once=True)
+    together = Together(lines, connections=8, at_once=lambda: True)
     call = asyncio.create_task(together.execute("BLPOP", "lines", 0))
     await eventually(lambda: blocked(raw))
     call.cancel()

@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import struct
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias
 
 import redis.asyncio as redis
@@ -139,11 +139,11 @@ class Together:
     At most ``connections`` round trips run at once; further commands go together with the next. A running round trip
     continues if its callers are cancelled. The creator closes ``client``, which is one of ``connect``, or ``Lines``.
 
-    With ``at_once`` a command that meets no round trip is sent before the call waits; those that follow in the same
-    iteration go together. If its caller is cancelled, this round trip ends, and its connection is closed.
+    While ``at_once()`` is true, a command that meets no round trip is sent before the call waits; those that follow in
+    the same iteration go together. If its caller is cancelled, this round trip ends, and its connection is closed.
     """
 
-    def __init__(self, client: Any, *, connections: int, at_once: bool = False) -> None:
+    def __init__(self, client: Any, *, connections: int, at_once: Callable[[], bool] = lambda: False) -> None:
         self._client = client
         self._at_once = at_once
         self._alone = False
@@ -165,7 +165,7 @@ class Together:
 
         Raises ``RedisError`` or ``OSError`` if the connection is lost.
         """
-        if self._at_once and not self._alone and not self._tasks:
+        if not self._alone and not self._tasks and self._at_once():
             self._alone = True
             try:
                 own: list[Any] = await self._exchange(commands)

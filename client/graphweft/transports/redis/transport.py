@@ -83,7 +83,7 @@ class RedisTransport:
         self._redis = connect(url, io_timeout_s=_IO_S)
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = Lines(url, io_timeout_s=_IO_S, repeats=1)
-        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=True)
+        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new
         self._layout: Layout | None = None
@@ -167,6 +167,10 @@ class RedisTransport:
         await self._requests.aclose()
         await self._repeating.aclose()
         await self._redis.aclose()
+
+    def _is_alone(self) -> bool:
+        """Tell whether no other request is under way, which could go together with this one."""
+        return len(self._pending) <= 1
 
     def _trim(self) -> tuple[str, str, int]:
         """Return the trim arguments of XADD: usually by number, every few seconds by age."""

@@ -112,7 +112,7 @@ class RedisRequestQueue:
         self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
         self._reader = Lines(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
         self._repeating = Lines(url, io_timeout_s=_IO_GRACE_S, repeats=1)
-        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS, at_once=True)
+        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS, at_once=self._is_last)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
         self._clean: Any = self._redis.register_script(_CLEAN)
@@ -208,6 +208,10 @@ class RedisRequestQueue:
         await self._repeating.aclose()
         await self._reader.aclose()
         await self._redis.aclose()
+
+    def _is_last(self) -> bool:
+        """Tell whether at most one request is open, so that no other reply could go together with its own."""
+        return len(self._held) - len(self._done) <= 1
 
     async def _read(self, limit: int, wait: bool) -> None:
         try:

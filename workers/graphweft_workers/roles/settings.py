@@ -6,35 +6,43 @@ An empty variable counts as not set, because compose files pass unset variables 
 given by the variables of other tools: the graph by those of its product (see ``drivers.settings``), the embedder
 ``azure`` by ``AZURE_*``, the extractor ``graphiti`` by those of Graphiti's server.
 
-Kubernetes and Docker add variables for services: those of ``graphweft-gateway`` begin with ``GRAPHWEFT_GATEWAY_``. They
-are ignored. An unknown setting stops a command, because a misspelled one would otherwise be found in production; a
-process that runs a role only logs a warning about a variable.
+An unknown setting stops a command, because a misspelled one would otherwise be found in production; a process that runs
+a role only logs a warning about a variable.
 
-No other module of this package reads the environment, except ``heartbeat`` and ``drivers.settings``.
+No other module of this package reads the environment, except ``setting_sources``, ``heartbeat`` and
+``drivers.settings``.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from string import Formatter
-from typing import Any, Final, Literal, Self, override
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from graphweft.secret_files import FILE, read_secret_file
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.roles.console_settings import ConsoleSettings
-from graphweft_workers.roles.service_variables import PREFIX, service_variables
+from graphweft_workers.roles.setting_sources import (
+    PREFIX,
+    as_field,
+    as_variable,
+    azure_settings,
+    file_values,
+    graphiti_settings,
+    header_value,
+    http_url,
+    own_variables,
+    secrets_of_files,
+)
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 CONFIG_FILE: Final = "graphweft.yaml"
 _CONFIG: Final = "config"
@@ -53,10 +61,8 @@ _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
 """Settings, and the variables that give them if nothing else does: the first that is set."""
 
 
-class Settings(ConsoleSettings, BaseSettings):
+class Settings(ConsoleSettings):
     """The settings of every graphweft command; field ``x_y`` is ``GRAPHWEFT_X_Y`` or ``x_y:`` in graphweft.yaml."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     data: Path = Field(default=DEFAULT_DATA, description="Folder of the embedded server (`graphweft up --data`).")
     rules: Path = Field(default=Path("workflows"), description="Folder of workflows with graph_injection.yaml files.")
@@ -247,12 +253,12 @@ class Settings(ConsoleSettings, BaseSettings):
     @field_validator("embedder_url", "summariser_url", "extractor_url")
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
-        return None if value is None else _http_url(value)
+        return None if value is None else http_url(value)
 
     @field_validator("embedder_api_key", "summariser_api_key", "extractor_api_key")
     @classmethod
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None else SecretStr(_header_value(value.get_secret_value()))
+        return None if value is None else SecretStr(header_value(value.get_secret_value()))
 
     @field_validator("signing_key")
     @classmethod
@@ -306,21 +312,21 @@ class Settings(ConsoleSettings, BaseSettings):
         that the command uses the gateway of ``GRAPHWEFT_GATEWAY_URL`` if there is one. A ``data`` in ``more`` that the
         environment does not give is refused beside a bus or such a gateway, which would silently take its place.
         """
-        variables = _own_variables()
-        path = file or (Path(named) if (named := variables.get(_as_variable(_CONFIG))) else None)
+        variables = own_variables()
+        path = file or (Path(named) if (named := variables.get(as_variable(_CONFIG))) else None)
         if path is not None and not path.is_file():
             raise InvalidSettings(f"the settings file {str(path)!r} does not exist")
         cwd, path = cwd or path is not None, path or Path(CONFIG_FILE)
-        values: dict[str, Any] = _file_values(path) if cwd and path.is_file() else {}
+        values: dict[str, Any] = file_values(path) if cwd and path.is_file() else {}
         known = set(cls.model_fields)
-        secrets = _secrets_of_files(cls, variables, values, path)
+        secrets = secrets_of_files(cls.model_fields, variables, values, path)
         faults = [
             _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
         ]
-        strangers = [name for name in variables if _as_field(name) not in known | _NO_SETTINGS]
+        strangers = [name for name in variables if as_field(name) not in known | _NO_SETTINGS]
         if unknown is None:
             faults += [
-                _unknown(f"unknown environment variable {name!r}", _as_field(name), known | _NO_SETTINGS, _as_variable)
+                _unknown(f"unknown environment variable {name!r}", as_field(name), known | _NO_SETTINGS, as_variable)
                 for name in strangers
             ]
         else:
@@ -328,29 +334,23 @@ class Settings(ConsoleSettings, BaseSettings):
         if faults:
             raise InvalidSettings("\n".join(faults))
         given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-        if "bus_url" not in given and str(given.get("data", "")) not in {"", variables.get(_as_variable("data"))}:
-            buses: dict[str, Any] = {_as_variable(name): value for name, value in secrets.items()} | variables
+        if "bus_url" not in given and str(given.get("data", "")) not in {"", variables.get(as_variable("data"))}:
+            buses: dict[str, Any] = {as_variable(name): value for name, value in secrets.items()} | variables
             buses[f"bus_url in {path}"] = values.get("bus_url") or ""
             _refuse_beside(given["data"], buses, through_gateway=through_gateway)
-        given = {**{name: value for name, value in secrets.items() if not variables.get(_as_variable(name))}, **given}
-        from_environment = {_as_field(name) for name, value in variables.items() if value}
-        chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
-        if not chosen and (graph_url := graph_url_of_environment()):
-            given["graph_url"] = SecretStr(graph_url)
+        environment = {as_field(name): value for name, value in variables.items() if value}
+        chosen: dict[str, Any] = values | secrets | {name: environment[name] for name in environment.keys() & known}
+        chosen |= given
+        if chosen.get("graph_url") is None and (graph_url := graph_url_of_environment()):
+            chosen["graph_url"] = SecretStr(graph_url)
         unprefixed = {
             name: variable
-            for name in _UNPREFIXED.keys() - from_environment - given.keys()
-            if values.get(name) is None and (variable := next(filter(os.environ.get, _UNPREFIXED[name]), None))
+            for name, variables_of in _UNPREFIXED.items()
+            if chosen.get(name) is None and (variable := next(filter(os.environ.get, variables_of), None))
         }
-        given |= {name: os.environ[variable] for name, variable in unprefixed.items()}
-        chosen_values = {**values, **{_as_field(name): value for name, value in variables.items() if value}, **given}
-        given |= _azure(chosen_values) | _graphiti(chosen_values)
-        # The base class reads the environment too, and there a service's variable may have the name of a setting.
-        passed_by = {_as_field(name) for name in service_variables(os.environ)} & known - from_environment
-        given |= {name: cls.model_fields[name].default for name in passed_by - chosen_values.keys()}
-        given |= {name: values[name] for name in passed_by & values.keys() - given.keys()}
+        chosen |= {name: os.environ[variable] for name, variable in unprefixed.items()}
         try:
-            return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
+            return cls(**{**chosen, **azure_settings(chosen), **graphiti_settings(chosen)})
         except ValidationError as error:
             lines = [
                 f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} "
@@ -362,25 +362,12 @@ class Settings(ConsoleSettings, BaseSettings):
             # The cause would show its input to whoever prints it, and a URL may hold a password.
             raise InvalidSettings("\n".join(lines)) from None
 
-    @override
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take explicit values first, then the environment."""
-        return (init_settings, env_settings)
-
     def as_environment(self) -> dict[str, str]:
         """Return the environment of this process with the settings in it, for a child process."""
         values = {
             name: value
             for name, value in os.environ.items()
-            if not name.upper().startswith(PREFIX) or name in map(_as_variable, _NO_SETTINGS)
+            if not name.upper().startswith(PREFIX) or name in map(as_variable, _NO_SETTINGS)
         }
         for name in self.model_fields_set:
             value: Any = getattr(self, name)
@@ -389,7 +376,7 @@ class Settings(ConsoleSettings, BaseSettings):
             elif isinstance(value, Path):
                 value = value.expanduser().resolve()
             if value is not None:
-                values[_as_variable(name)] = str(value)
+                values[as_variable(name)] = str(value)
         return values
 
     @property
@@ -426,141 +413,13 @@ class Settings(ConsoleSettings, BaseSettings):
 
 def _refuse_beside(data: object, named: Mapping[str, Any], *, through_gateway: bool) -> None:
     """Raise if a value of ``named`` is another bus than that of ``--data``: it would be used, and not the folder."""
-    buses = {_as_variable("gateway_url")} if through_gateway else set[str]()
+    buses = {as_variable("gateway_url")} if through_gateway else set[str]()
     other = next((name for name in named if "bus_url" in name.lower() or name in buses if named[name]), None)
     if other is not None:
         raise InvalidSettings(
             f"--data {str(data)!r} names the folder of an embedded server, and {other} another server, which would "
             "take its place: leave out one of them"
         )
-
-
-def _secrets_of_files(
-    model: type[BaseSettings], variables: dict[str, str], values: dict[str, Any], path: Path
-) -> dict[str, str]:
-    """Return the secrets that ``GRAPHWEFT_X_FILE``, or ``x_file`` in the settings file, name a file of.
-
-    The names of the files are removed from both. Raises ``InvalidSettings`` if the secret is given beside its file.
-    """
-    found: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        if field.annotation != SecretStr | None:
-            continue
-        variable, setting = _as_variable(name) + FILE, f"{name}{FILE.lower()}"
-        named = variables.pop(variable, "")
-        in_file = values.pop(setting, None)
-        if named:
-            if variables.get(_as_variable(name)):
-                raise InvalidSettings(f"{_as_variable(name)} and {variable} are both set: keep one")
-            found[name] = read_secret_file(Path(named), variable)
-        elif in_file is not None:
-            if values.get(name) is not None:
-                raise InvalidSettings(f"{path}: {name} and {setting} are both given: keep one")
-            found[name] = read_secret_file(Path(str(in_file)), f"{path}: {setting}")
-    return found
-
-
-def _azure(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the variables of Azure's own tools add to the embedder ``azure``."""
-    if chosen.get("embedder") != "azure" and not str(chosen.get("embedder")).startswith("azure:"):
-        return {}
-    added: dict[str, Any] = {}
-    if chosen["embedder"] == "azure" and (name := os.environ.get("AZURE_AI_EMBEDDING_NAME")):
-        added["embedder"] = f"azure:{name}"
-    taken = {
-        "embedder_url": (("AZURE_AI_PROJECT_ENDPOINT",), _http_url),
-        "embedder_api_key": (("AZURE_AI_API_KEY", "AZURE_OPENAI_API_KEY"), _header_value),
-    }
-    return added | _taken(chosen, taken)
-
-
-def _graphiti(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the variables of a Graphiti server add to the extractor ``graphiti``."""
-    extractor = str(chosen.get("extractor"))
-    if extractor != "graphiti" and not extractor.startswith("graphiti:"):
-        return {}
-    added: dict[str, Any] = {}
-    if extractor == "graphiti" and (name := os.environ.get("MODEL_NAME")):
-        added["extractor"] = f"graphiti:{name}"
-    taken = {
-        "extractor_url": (("OPENAI_BASE_URL",), _http_url),
-        "extractor_api_key": (("OPENAI_API_KEY",), _header_value),
-    }
-    return added | _taken(chosen, taken)
-
-
-def _taken(
-    chosen: Mapping[str, Any], taken: Mapping[str, tuple[tuple[str, ...], Callable[[str], str]]]
-) -> dict[str, str]:
-    """Return settings that nothing else gives, each from the first of its variables that is set, and checked."""
-    added: dict[str, str] = {}
-    for field, (variables, check) in taken.items():
-        found = next((variable for variable in variables if os.environ.get(variable)), None)
-        if chosen.get(field) is None and found is not None:
-            try:
-                added[field] = check(os.environ[found])
-            except ValueError as error:
-                raise InvalidSettings(f"{found}: {error}") from None
-    return added
-
-
-def _http_url(value: str) -> str:
-    msg = "invalid base URL: expected http://host[:port]/path or https://…, without user, password, ? and #"
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # no port, or no IPv6 address
-        raise ValueError(msg) from None
-    if not sound or re.search(r"[\s@?#\\]", value) or not value.isascii():
-        raise ValueError(msg)
-    return value
-
-
-def _header_value(value: str) -> str:
-    """Return a key without the line end that a file of secrets adds."""
-    value = value.strip()
-    if not re.fullmatch(r"[!-~]+", value, re.ASCII):
-        msg = "invalid key: only ASCII letters, digits and signs are allowed, without blanks"
-        raise ValueError(msg)
-    return value
-
-
-def _file_values(path: Path) -> dict[str, Any]:
-    import yaml  # most commands find no such file
-
-    try:
-        text = path.read_text("utf-8-sig")
-        tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-        values: Any = yaml.safe_load(text)
-    except OSError as error:
-        raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a password
-        where = f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}" if error.problem_mark else ""
-        raise InvalidSettings(f"{path}{where}: invalid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:  # bytes that are no text
-        raise InvalidSettings(f"{path}: invalid YAML: {error}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, Mapping):
-        raise InvalidSettings(f"{path}: expected `name: value` lines at the top")
-    names = [key.value for key, _ in tree.value]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidSettings(f"{path}: repeated setting {', '.join(map(repr, twice))}: keep one")
-    return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-
-
-def _own_variables() -> dict[str, str]:
-    """Return the variables with our prefix that are for us."""
-    others = service_variables(os.environ)
-    return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX) and name not in others}
-
-
-def _as_field(variable: str) -> str:
-    return variable[len(PREFIX) :].lower()
-
-
-def _as_variable(name: str) -> str:
-    return PREFIX + name.upper()
 
 
 def _said(fault: ErrorDetails) -> str:
@@ -570,16 +429,20 @@ def _said(fault: ErrorDetails) -> str:
 
 
 def _origin(name: str, unprefixed: Mapping[str, str], path: Path) -> str:
-    return f"set by {unprefixed[name]}" if name in unprefixed else f"set by {_as_variable(name)} or in {path}"
+    return f"set by {unprefixed[name]}" if name in unprefixed else f"set by {as_variable(name)} or in {path}"
 
 
 def _warning(variable: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(_as_field(variable), known, n=1)
-    hint = f"; did you mean {_as_variable(close[0])!r}?" if close else ""
+    import difflib  # for a misspelled name only
+
+    close = difflib.get_close_matches(as_field(variable), known, n=1)
+    hint = f"; did you mean {as_variable(close[0])!r}?" if close else ""
     return f"unknown environment variable {variable!r} is ignored{hint}"
 
 
 def _unknown(where: str, name: str, known: set[str], spell: Any) -> str:
+    import difflib  # for a misspelled name only
+
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {spell(close[0])!r}?" if close else f"known: {', '.join(sorted(spell(k) for k in known))}"
     return f"{where}; {hint}"

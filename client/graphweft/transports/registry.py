@@ -13,7 +13,6 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from graphweft.transport import NEW_LAYOUT, Transport
-from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import InvalidSettings, Layout
 from graphweft_contracts.signatures import SigningKey
 
@@ -36,6 +35,8 @@ def make_transport(url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKe
     found = _SCHEME.match(url)
     scheme = found[1] if found else ""
     if scheme in _REDIS:
+        from graphweft.transports.redis.transport import RedisTransport
+
         return RedisTransport(url, new=new, signing_key=signing_key)
     if scheme in _KAFKA:
         return _kafka_transport(url, new, signing_key)

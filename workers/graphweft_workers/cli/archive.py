@@ -16,9 +16,9 @@ from graphweft_workers.archive.archiver import archive_now as copy_now
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.trim import trim, trim_place
 from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.connections import make_archive, make_bus
 from graphweft_workers.roles.running import running_bus
@@ -47,7 +47,7 @@ async def archive_now(data: Data = None, json: Json = False) -> int | None:
     """Copy all entries that are on the bus now into the archive, and end. `graphweft run archive` goes on."""
     settings = Settings.load(data=data)
     blobs = make_archive(settings)
-    set_up_logs("critical" if "log_level" not in settings.model_fields_set else settings.log_level, settings.log_format)
+    set_up_command_logs(settings)
     async with _bus_alone(settings) as bus:
         added, lost = await copy_now(bus, blobs)
     if json:

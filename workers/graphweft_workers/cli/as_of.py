@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts.plurals import counted
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import past_time
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.replay import Replayed
-from graphweft_workers.roles.past_graph import PastGraph, replay_past
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.replay.replay import Replayed
+    from graphweft_workers.roles.past_graph import PastGraph
 
 OPTION: Final = "--as-of"
 
@@ -27,8 +29,10 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
     Raises ``InvalidSettings`` if the log lacks its beginning, or there is no place for a second graph.
     """
     when = past_time(as_of, OPTION)
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     async with running_bus(settings) as bus, running_graph(settings) as live, AsyncExitStack() as stack:
+        from graphweft_workers.roles.past_graph import replay_past
+
         with replay_progress(app) as (tell, _):
             found = await stack.enter_async_context(
                 replay_past(settings, bus, live, app, when, into=into, tell=tell, warn=warn)

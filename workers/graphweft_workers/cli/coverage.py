@@ -25,7 +25,6 @@ from graphweft_workers.cli.output import (
 )
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.inspection.coverage import Coverage
-from graphweft_workers.inspection.judging import judge_event
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder, Limits, ends, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
@@ -82,6 +81,8 @@ async def coverage(
 
 
 def _of_file(path: Path, settings: Settings, app: str | None) -> Coverage:
+    from graphweft_workers.inspection.judging import judge_event
+
     rules = load_rules(settings)
     found = Coverage()
     found.add_rules(rules)
@@ -115,6 +116,8 @@ def _events(path: Path) -> Iterator[Event]:
 
 
 async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits, *, folder: bool) -> Coverage:
+    from graphweft_workers.inspection.judging import judge_event
+
     given = load_rules(settings) if folder else None
     decoder = await Decoder.of(bus)
     active = RulesAt(bus, rules_maker(settings))

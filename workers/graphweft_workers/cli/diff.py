@@ -7,29 +7,25 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.cli.diff_page import page_of
-from graphweft_workers.cli.diff_report import DiffReport
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import print_json, warn
 from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.replay.causes import Side
-from graphweft_workers.replay.histories import refuse_preludes
-from graphweft_workers.replay.history_diff import HistoryComparison
-from graphweft_workers.replay.places import check_complete, ends_of, entries_of, offsets_at, partitions_of
-from graphweft_workers.replay.replay import Replayed
-from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
 from graphweft_workers.roles.running import running_graph, running_log
 from graphweft_workers.roles.second_graph import scratch_graph
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.replay.causes import Side
+    from graphweft_workers.replay.replay import Replayed
 
 
 @command
@@ -60,10 +56,17 @@ async def diff(
     place = read_to(to or [])
     if html is not None and not html.parent.is_dir():
         raise InvalidSettings(f"invalid --html {str(html)!r}: the folder {str(html.parent)!r} does not exist")
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     given = load_given_rules(settings, rules)
     started = time.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
+        from graphweft_workers.cli.diff_page import page_of
+        from graphweft_workers.cli.diff_report import DiffReport
+        from graphweft_workers.replay.histories import refuse_preludes
+        from graphweft_workers.replay.history_diff import HistoryComparison
+        from graphweft_workers.replay.places import check_complete, ends_of, entries_of, offsets_at, partitions_of
+        from graphweft_workers.roles.query_check import refuse_wrong_queries
+
         await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await refuse_preludes(bus, live, app)
         await check_to(bus, place)

@@ -6,22 +6,22 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.archive.subject import Subject
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.erase import Erasure
-from graphweft_workers.replay.remains import Place
 from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.replay.remains import Place
 
 
 @command
@@ -47,7 +47,7 @@ async def erase(
     if user == "":
         raise InvalidSettings("invalid --user '': name the user, or leave --user out to erase the whole app")
     blobs = make_archive(settings)
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     what = f"the user {user!r} of the app {app!r}" if user is not None else f"the whole app {app!r}"
     report = report or verify
     if not report and not yes:
@@ -63,6 +63,9 @@ async def erase(
             await stack.enter_async_context(running_graph(second_place(settings, app, suffix=suffix)))
             for suffix in (".erased", ".rebuilt")
         ]
+        from graphweft_workers.archive.subject import Subject
+        from graphweft_workers.replay.erase import Erasure
+
         one_place = await kept.place(app) == await live.place(app)
         work = Erasure(
             alone,

@@ -6,7 +6,7 @@ import json as json_module
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,15 +15,17 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
-from graphweft_workers.inspection.effects import Effect, Letters, effect_of, letters_of
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.entry_dicts import dict_of, fate_dict
-from graphweft_workers.inspection.lookup import Relatives, at_position, relatives_of, with_id
 from graphweft_workers.inspection.scan import Decoder, Limits, ends
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.inspection.effects import Effect, Letters
+    from graphweft_workers.inspection.lookup import Relatives
 
 _PARAMS: Final = 2_000
 """Characters of the parameters of one mutation in the text."""
@@ -62,6 +64,8 @@ async def events_show(
     limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
     async with _found(settings, target, app, limits) as found:
+        from graphweft_workers.inspection.effects import letters_of
+
         letters = await letters_of(found.bus, found.seen, ())
     if json:
         print_json(dict_of(found.seen) | fate_dict(found.effect, found.relatives, found.elsewhere, letters.found))
@@ -118,6 +122,9 @@ async def _found(settings: Settings, target: str, app: str | None, limits: Limit
     if app is not None:
         check_app(app)
     async with running_bus(settings) as bus:
+        from graphweft_workers.inspection.effects import effect_of
+        from graphweft_workers.inspection.lookup import at_position, relatives_of
+
         decoder = await Decoder.of(bus)
         known = await ends(bus)
         seen, elsewhere = await at_position(bus, decoder, target, known), list[str]()
@@ -138,6 +145,8 @@ async def _found(settings: Settings, target: str, app: str | None, limits: Limit
 async def _by_id(
     bus: Bus, decoder: Decoder, event_id: str, app: str | None, known: dict[int, str], limits: Limits
 ) -> tuple[Seen, list[str]]:
+    from graphweft_workers.inspection.lookup import with_id
+
     if app is not None:
         own = (await bus.layout()).partitions_of(app)
         known = {partition: end for partition, end in known.items() if partition in own}

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.export import Export, Exported
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.replay.export import Exported
 
 
 @command
@@ -36,9 +38,11 @@ async def export(
     if file.exists() or not file.parent.is_dir():
         reason = "it exists" if file.exists() else "its folder does not exist"
         raise InvalidSettings(f"invalid FILE {str(file)!r}: {reason}; give the path of a new file")
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     partial = file.with_name(f".{file.name}.{uuid4().hex[:8]}.partial")
     async with running_bus(settings) as bus, running_graph(settings) as live:
+        from graphweft_workers.replay.export import Export
+
         work = Export(
             bus, live, app, version=metadata.version("graphweft"), wait_s=wait_s,
             tell=lambda step: None if json else warn(f"{step} …"),

@@ -12,8 +12,6 @@ import typer
 from graphweft_contracts import QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.engine.plan import rules_of
 from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
@@ -68,6 +66,9 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
     ``--json`` also tells how far the graph is in each partition, and by which rules it got there.
     """
     async with running_graph(Settings.load(data=data)) as graph:
+        from graphweft_workers.engine.digest import read_digest
+        from graphweft_workers.engine.plan import rules_of
+
         found = await read_digest(graph, app)
         at = [
             {"partition": partition, "offset": progress.checkpoint.offset, "rules": rules_of(progress) or None}

@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from graphweft_contracts import GraphweftError, InvalidSettings
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.garbage_collection import collect_less_often
-from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.replay.places import apps_of_log, entries_of, offsets_at
-from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.roles.apps import apps_of_graphs
-from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
 from graphweft_workers.roles.running import running_graph, running_log
 from graphweft_workers.roles.second_graph import drop_second, second_place
@@ -120,10 +116,12 @@ async def rebuild(
         place.of(Settings.load(data=data), app)
     settings = Settings.load(data=data)
     to = read_to(options.to or [])
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     given = None if options.rules is None else load_given_rules(settings, options.rules)
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         if given is not None:
+            from graphweft_workers.roles.query_check import refuse_wrong_queries
+
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, to)
         work = _Work(settings, bus, live, logged_rules(settings, bus), place, options, given, to)
@@ -159,6 +157,9 @@ class _Work:
         )
         with replay_progress(app) as (tell, expect):
             async with running_graph(place) as graph:
+                from graphweft_workers.replay.places import entries_of, offsets_at
+                from graphweft_workers.replay.rebuild import Rebuild
+
                 snapshots = make_snapshots(self.settings, graph, warn)
                 work = Rebuild(
                     self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell, snapshots=snapshots
@@ -211,6 +212,9 @@ async def _one(work: _Work, app: str, *, json: bool) -> int | None:
 
 
 async def _all(work: _Work, *, json: bool) -> int | None:
+    from graphweft_workers.replay.places import apps_of_log
+    from graphweft_workers.roles.apps import apps_of_graphs
+
     apps = sorted({*await apps_of_graphs(work.live), *await apps_of_log(work.bus)})
     rows: list[dict[str, Any]] = []
     for app in apps:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import DeadLetter
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import say, warn
-from graphweft_workers.replay.rebuild import Compared, Restated
-from graphweft_workers.replay.replay import Replayed
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.replay.rebuild import Compared, Restated
+    from graphweft_workers.replay.replay import Replayed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class RebuildReport:
     app: str
     graph: str
     """The name of the new graph."""
-    done: Mapping[int, Replayed] = field(default_factory=dict[int, Replayed])
+    done: Mapping[int, Replayed] = field(default_factory=dict[int, "Replayed"])
     restored: int = 0
     """Events that came from a snapshot."""
     elapsed_s: float = 0.0

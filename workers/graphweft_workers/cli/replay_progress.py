@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import stderr
-from graphweft_workers.replay.replay import Replayed
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.replay.replay import Replayed
 
 _TELL_S: Final = 2.0
 

@@ -6,26 +6,25 @@ import asyncio
 import contextlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
-from graphweft_workers.archive.archived_bus import ArchiveAlone
-from graphweft_workers.archive.blobs import open_blobs
-from graphweft_workers.archive.export_check import check_export
-from graphweft_workers.archive.export_file import UnpackedExport
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.restore import Restore, Restored
 from graphweft_workers.roles.connections import make_archive
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.archive.export_file import UnpackedExport
+    from graphweft_workers.replay.restore import Restored
 
 
 @command
@@ -51,13 +50,17 @@ async def restore(
     if name is not None:
         check_app(name)
     blobs = make_archive(settings) if into is None else None
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="graphweft-restore-"))
         export = await asyncio.to_thread(_unpacked, file, Path(folder))
         app = name or export.manifest.app
         place = settings if into is None else second_place(settings, app, into=into, suffix="")
         graph = await stack.enter_async_context(running_graph(place))
+        from graphweft_workers.archive.archived_bus import ArchiveAlone
+        from graphweft_workers.archive.blobs import open_blobs
+        from graphweft_workers.replay.restore import Restore
+
         rules = logged_rules(settings, ArchiveAlone(open_blobs(str(export.folder / "0001"))))
         tell, _ = stack.enter_context(replay_progress(app))
         work = Restore(export, graph, rules, app, tell=tell)
@@ -75,6 +78,9 @@ async def restore(
 
 
 def _unpacked(file: Path, folder: Path) -> UnpackedExport:
+    from graphweft_workers.archive.export_check import check_export
+    from graphweft_workers.archive.export_file import UnpackedExport
+
     try:
         with file.open("rb") as given:
             export = UnpackedExport.unpack(given, folder)

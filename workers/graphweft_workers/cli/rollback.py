@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 
 from graphweft_contracts.plurals import counted
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.rebuild import SecondPlace
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
@@ -25,10 +24,12 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     """
     settings = Settings.load(data=data)
     other = place.of(settings, app)
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     report = RebuildReport(app=app, graph=other.graph_template.replace("{app_id}", app), swap=True, resumed=True)
     with replay_progress(app) as (tell, _):
         async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(other) as graph:
+            from graphweft_workers.replay.rebuild import Rebuild
+
             work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
             started = time.monotonic()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed, Transient, wire
 from graphweft_rules import RuleSet
@@ -14,15 +14,15 @@ from graphweft_rules.matching.explain import why_no_rule
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
 from graphweft_rules.rule_tests.outcome import Counts, NotRan, Outcome, Ran, Rows, Trouble, Unmatched
 from graphweft_workers.active_rules import FixedRules
-from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import Range, letter_for, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
-from graphweft_workers.roles.query_check import refuse_wrong_queries
-from graphweft_workers.roles.rule_tests import RuleTestServer, rule_test_server
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.roles.rule_tests import RuleTestServer
 
 _APPLY_S: Final = 300.0
 _QUERY_S: Final = 30.0
@@ -37,6 +37,8 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
     outcomes = [_matched(rules, case) for case in cases]
     served = [(case, outcome) for case, outcome in zip(cases, outcomes, strict=True) if case.needs_server]
     if served:
+        from graphweft_workers.roles.rule_tests import rule_test_server
+
         async with rule_test_server(settings) as server:
             await _serve(server, rules, served)
     return outcomes
@@ -118,6 +120,8 @@ async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[
 
 
 async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, Outcome]]) -> None:
+    from graphweft_workers.roles.query_check import refuse_wrong_queries
+
     await refuse_wrong_queries(server.graph, (*rules.mutations, *rules.injections))
     letters = await _apply(server, rules, [case for case, _ in served])
     for case, outcome in served:
@@ -133,6 +137,8 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
     events = [event for case in cases for event in case.events]
     if not events:
         return ()
+    from graphweft_workers.cli.delivery import send, wait_until_applied
+
     worker = server.worker(rules)
     working = asyncio.create_task(worker.run())
     try:

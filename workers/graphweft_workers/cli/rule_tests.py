@@ -16,10 +16,10 @@ from graphweft_rules.rule_tests.folder import RuleTests, load_tests
 from graphweft_rules.rule_tests.judge import failures_of
 from graphweft_rules.rule_tests.model import Case
 from graphweft_rules.rule_tests.outcome import Failure
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Json, command
 from graphweft_workers.cli.output import print_json, say, stderr
 from graphweft_workers.cli.rule_test_run import run_cases
-from graphweft_workers.logs import set_up_logs
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
 
@@ -53,7 +53,7 @@ async def rule_tests(
     """
     began = time.perf_counter()
     settings = Settings.load()
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     path = path or settings.rules
     if not path.exists():
         raise InvalidSettings(f"{str(path)!r} does not exist: give a folder of rules, or a test file")

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import structlog
 import typer
 
 from graphweft_contracts import InvalidSettings
@@ -17,11 +16,13 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command
 from graphweft_workers.cli.output import say, warn
-from graphweft_workers.logs import set_up_logs
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.optional_dependencies import naming_extra
 from graphweft_workers.roles import run as roles
 from graphweft_workers.roles.heartbeat import beating
 from graphweft_workers.roles.settings import CONFIG_FILE, Settings
+
+logger = get_logger("graphweft.settings")
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
@@ -71,6 +72,7 @@ async def up(data: Data = None, rules: Rules = None) -> None:
     GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER, GRAPHWEFT_MEMORY_KEEP_DAYS or
     GRAPHWEFT_MEMORY_KEEP_COUNT, and the archive role if you set GRAPHWEFT_ARCHIVE_URL or GRAPHWEFT_ARCHIVE_TRIM.
     """
+    from graphweft_workers.logs import set_up_logs
     from graphweft_workers.roles.supervisor import Supervisor
 
     settings = Settings.load(data=data, rules=rules)
@@ -113,6 +115,8 @@ async def run(
     data: Data = None,
 ) -> None:
     """Run one role until SIGTERM. It uses the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name."""
+    from graphweft_workers.logs import set_up_logs
+
     # Containers often share their variables with other programs, so an unknown one is only a warning here.
     unknown: list[str] = []
     # A client of MCP starts its server in whatever folder it works, and that is not to say where memories go.
@@ -121,9 +125,9 @@ async def run(
     set_up_logs(settings.log_level, settings.log_format)
     if not cwd and Path(CONFIG_FILE).is_file():
         message = f"{CONFIG_FILE} of the working folder is not read by `run mcp`, unless GRAPHWEFT_CONFIG names it"
-        structlog.get_logger("graphweft.settings").warning("settings_file", message=message)
+        logger.warning("settings_file", message=message)
     for warning in unknown:
-        structlog.get_logger("graphweft.settings").warning("unknown_variable", message=warning)
+        logger.warning("unknown_variable", message=warning)
     if role not in _SERVERS and gateway != GatewayOptions():
         raise InvalidSettings(
             "--host and --port work with `run gateway` and `run console`, --insecure-app with `run gateway`"

@@ -6,26 +6,25 @@ import json as json_module
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from graphweft_contracts.plurals import counted
-from graphweft_rules.cypher.node_writes import Target
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.event_lines import clock
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import plain, print_json, printable, say, short, warn
-from graphweft_workers.cli.why_target import hints, target_of
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.histories import refuse_preludes
-from graphweft_workers.replay.node_state import Change, NodeReader, State
-from graphweft_workers.replay.recording import Recorded
-from graphweft_workers.replay.why import Found, Why
-from graphweft_workers.replay.why_dicts import why_dict
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.running import running_graph, running_log
 from graphweft_workers.roles.second_graph import scratch_graph
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_rules.cypher.node_writes import Target
+    from graphweft_workers.replay.node_state import Change, State
+    from graphweft_workers.replay.recording import Recorded
+    from graphweft_workers.replay.why import Found
 
 _TELL_S: Final = 2.0
 _VALUE: Final = 100
@@ -62,10 +61,16 @@ async def why(
     The log is replayed into a second graph, which is deleted afterwards. The app's graph is only read.
     """
     settings = Settings.load(data=data)
-    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    set_up_command_logs(settings)
     telling = _Telling()
     started = time.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
+        from graphweft_workers.cli.why_target import hints, target_of
+        from graphweft_workers.replay.histories import refuse_preludes
+        from graphweft_workers.replay.node_state import NodeReader
+        from graphweft_workers.replay.why import Why
+        from graphweft_workers.replay.why_dicts import why_dict
+
         await refuse_preludes(bus, live, app)
         rules = logged_rules(settings, bus)
         work = Why(bus, live, rules, app, limit=limit, tell=telling.tell)

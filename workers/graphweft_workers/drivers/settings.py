@@ -29,7 +29,8 @@ UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
 class DriverSettings(BaseModel):
     """The settings of the drivers that graphweft comes with."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # All settings are one model, which is built when it is used; the parts of it never are.
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
     bus_url: SecretStr | None = Field(
         default=None, description="Redis or Kafka URL of the bus; without it the embedded server of `data` is meant."

@@ -15,14 +15,13 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import batched
 from typing import Final
 
-import structlog
-
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, Transient, wire
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.turns import TurnClock
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.job import Job, Seen
@@ -53,7 +52,7 @@ class JobWorker:
         self._transport = transport
         self._job = job
         self._batch_events = batch_events
-        self._logger = structlog.get_logger("graphweft.memory").bind(group=job.group)
+        self._logger = get_logger("graphweft.memory").bind(group=job.group)
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=self._logger)
         self._waits = False
         self._appended: Counter[int] = Counter()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from graphweft_contracts import Event
-from graphweft_rules import RuleSet
-from graphweft_workers.inspection.judging import Judged, Missed
+
+if TYPE_CHECKING:
+    from graphweft_rules import RuleSet
+    from graphweft_workers.inspection.judging import Judged, Missed
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.rules_log import Activation
-from graphweft_workers.inspection.effects import Effect
 from graphweft_workers.inspection.entries import Seen
-from graphweft_workers.inspection.lookup import Relatives
+
+if TYPE_CHECKING:
+    from graphweft_workers.inspection.effects import Effect
+    from graphweft_workers.inspection.lookup import Relatives
 
 
 def dict_of(seen: Seen) -> dict[str, Any]:

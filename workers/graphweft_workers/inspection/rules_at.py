@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest, restated_scope
-from graphweft_rules import RuleSet
 from graphweft_workers.ports.bus import Bus
+
+if TYPE_CHECKING:
+    from graphweft_rules import RuleSet
 
 
 def activation_at(

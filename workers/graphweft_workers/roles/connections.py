@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from graphweft.transports import registry
 from graphweft_contracts import InvalidSettings, Layout, channels
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers import drivers
@@ -127,6 +126,8 @@ def make_graph(settings: Settings) -> GraphStore:
 
 def make_transport(settings: Settings) -> Transport:
     """Return the client's side of the bus."""
+    from graphweft.transports import registry
+
     return registry.make_transport(settings.bus, new=new_layout(settings), signing_key=signing_key(settings))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
-import structlog
+from graphweft_workers.lazy_logger import get_logger
 
 MOST_HOPS: Final = 2
 LIMIT_CAP: Final = 100
@@ -19,7 +19,7 @@ MOST_NAMESAKES: Final = 5
 MOST_PINS: Final = 20
 """Entities that an expansion begins with."""
 
-_logger: Any = structlog.get_logger("graphweft.graphrag")
+_logger: Any = get_logger("graphweft.graphrag")
 
 
 class GraphragSettings(Protocol):

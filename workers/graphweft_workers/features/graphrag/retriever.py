@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
-import structlog
-
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_rules.matching.clock import utc_text
@@ -29,6 +27,7 @@ from graphweft_workers.features.graphrag.rows import Handle, Node, mapped
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
 from graphweft_workers.features.graphrag.starting_entities import Path, documents_of, named, pin
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore
 
@@ -52,7 +51,7 @@ _TURN_S: Final = 0.001
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()
-_logger: Any = structlog.get_logger("graphweft.graphrag")
+_logger: Any = get_logger("graphweft.graphrag")
 
 
 def _now() -> datetime:

@@ -9,8 +9,9 @@ from tests.chaos.memory_bus import MemoryBus
 
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.apps import AppPolicies
+from graphweft_workers.apps.quotas import Quotas
 from graphweft_workers.cli.app_uses import show_uses
-from graphweft_workers.engine.app_use import FORGOTTEN_S, read_uses
+from graphweft_workers.engine.app_use import FORGOTTEN_S, AppUse, read_uses
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.responder_usage import ResponderUsage
 
@@ -36,6 +37,16 @@ async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.
     show_uses(found)
     out = capsys.readouterr().out
     assert "acme: 5 slow queries got no turn in time: make them quicker, or raise the budget" in out
+
+
+def test_an_app_without_turns_is_told_beyond_the_table_and_the_rest_is_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quiet = [AppUse(app_id=f"quiet{number}", quotas=Quotas()) for number in range(25)]
+    show_uses(AppUses(apps=[*quiet, AppUse(app_id="last", quotas=Quotas(), without_turn=3)]))
+    assert "last: 3 slow queries got no turn in time" in capsys.readouterr().out
+    show_uses(AppUses(apps=[AppUse(app_id=f"a{number}", quotas=Quotas(), without_turn=1) for number in range(23)]))
+    assert "3 more apps have such letters or queries; `graphweft status --json` shows all" in capsys.readouterr().out
 
 
 async def test_a_report_that_fails_is_made_later() -> None:

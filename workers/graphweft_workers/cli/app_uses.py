@@ -12,11 +12,11 @@ from graphweft_workers.roles.app_uses import AppUses
 _KEEPS_NO: Final = "dead letter keeps no event"
 _KEEP_NO: Final = "dead letters keep no event"
 _MOST: Final = 20
-"""Apps of the table."""
+"""Apps of the table, and apps with a line of their own."""
 
 
 def show_uses(uses: AppUses) -> None:
-    """Print a table of the first apps, and what is over a quota."""
+    """Print a table of the first apps, which apps lose events or queries, and what is over a quota."""
     if uses.apps:
         print_table(
             ("app", "events/s", "stored", "dead letters", "names", "highest use", "refused"),
@@ -25,13 +25,19 @@ def show_uses(uses: AppUses) -> None:
         )
     if len(uses.apps) > _MOST:
         say(f"and {counted(len(uses.apps) - _MOST, 'other app')}; `graphweft status --json` shows all")
-    for use in uses.apps[:_MOST]:
+    hindered = [use for use in uses.apps if use.without_payload or use.without_turn]
+    for use in hindered[:_MOST]:
         if use.without_payload:
             letters = counted(use.without_payload, _KEEPS_NO, _KEEP_NO)
             say(f"{use.app_id}: {letters}: another one of the event does, or the quota is full; a retry reads the log")
         if use.without_turn:
             queries = counted(use.without_turn, "slow query", "slow queries")
             say(f"{use.app_id}: {queries} got no turn in time: make them quicker, or raise the budget")
+    if len(hindered) > _MOST:
+        more = counted(
+            len(hindered) - _MOST, "more app has such letters or queries", "more apps have such letters or queries"
+        )
+        say(f"{more}; `graphweft status --json` shows all")
     for note in uses.notes:
         warn(note)
 

@@ -28,8 +28,8 @@ from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.roles.console_settings import ConsoleSettings
+from graphweft_workers.roles.service_variables import PREFIX
 from graphweft_workers.roles.setting_sources import (
-    PREFIX,
     as_field,
     as_variable,
     azure_settings,

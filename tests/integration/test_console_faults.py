@@ -142,7 +142,7 @@ async def test_lost_rules_are_named_and_come_back_with_a_push(url: str, tmp_path
             rules = await ask("rules")
             assert (rules["lost"], rules["active"]["rules"]) == (True, digest[:12])
             replay = await ask.answer("graph/past", time=datetime.now(UTC).isoformat())
-            assert (problem(replay), "push its folder again" in replay.text) == ((422, "refused"), True)
+            assert (problem(replay), "graphweft rules push" in replay.text) == ((422, "refused"), True)
             whole = await ask("rules/faults", "operator")
             assert [each["scope"] for each in whole["lost"]] == ["*"]
             assert (await ask("rules/faults", "theirs"))["lost"] == [], "the other app has rules of its own"

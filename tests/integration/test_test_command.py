@@ -14,9 +14,8 @@ import pytest
 from tests.services.commands import Done, inside
 from tests.services.environment import clean_environment
 
-from graphweft_workers.cli import rule_test_run
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles import query_check
 
 pytestmark = pytest.mark.integration
 
@@ -311,7 +310,7 @@ tests:
 
 def test_a_server_that_ends_stops_the_tests(run: Run, tmp_path: Path) -> None:
     write(tmp_path, f"tests: [{{name: a, events: [{ORDER}]}}]")
-    start = EmbeddedServer.start
+    start, refuse_wrong_queries = EmbeddedServer.start, query_check.refuse_wrong_queries
 
     servers: list[EmbeddedServer] = []
 
@@ -327,7 +326,7 @@ def test_a_server_that_ends_stops_the_tests(run: Run, tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EmbeddedServer, "start", started)
-        patch.setattr(rule_test_run, "refuse_wrong_queries", killed)
+        patch.setattr(query_check, "refuse_wrong_queries", killed)
         done = run()
     assert done.code == 2
     assert "the server of the tests ended with code -9" in done.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 
 import pytest
@@ -17,12 +16,19 @@ def work() -> None:
     time.sleep(0.03)
 
 
+async def agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer what a client says about itself when it connects."""
+    while said := await reader.read(1_000):
+        writer.write(b"+OK\r\n" * said.count(b"CLIENT"))
+    writer.close()
+
+
 async def test_a_busy_event_loop_does_not_make_a_server_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_CONNECT_S", 0.01)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = connect(f"redis://127.0.0.1:{server.getsockname()[1]}", io_timeout_s=None)
+    async with await asyncio.start_server(agree, "127.0.0.1", 0) as server:
+        client = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}", io_timeout_s=None)
         opened = client.connection_pool.make_connection()
-        opening = asyncio.create_task(opened._connect())
+        opening = asyncio.create_task(opened.connect())
         for _ in range(5):
             await asyncio.sleep(0)
             work()

@@ -105,11 +105,16 @@ async def opened(opening: Coroutine[Any, Any, None], limit_s: float) -> None:
 class _Patient(redis.Connection):
     """A connection over TCP; see ``opened``."""
 
-    async def _connect(self) -> None:
+    async def connect_check_health(self, *arguments: Any, **options: Any) -> None:
+        if self.is_connected:
+            return
         limit_s, self.socket_connect_timeout = self.socket_connect_timeout, None
         try:
-            opening: Any = super()._connect  # redis-py does not say what it returns
-            await opened(opening(), _CONNECT_S if limit_s is None else limit_s)
+            opening: Any = super().connect_check_health  # redis-py does not say what it returns
+            await opened(opening(*arguments, **options), _CONNECT_S if limit_s is None else limit_s)
+        except asyncio.TimeoutError as error:
+            await self.disconnect(nowait=True)
+            raise redis.TimeoutError("Timeout connecting to server") from error
         finally:
             self.socket_connect_timeout = limit_s
 

@@ -32,6 +32,7 @@ class Lines:
         self._io_timeout_s = io_timeout_s
         self._repeats = repeats
         self._idle: list[Any] = []
+        self._closed = False
 
     async def execute(self, *command: Any) -> Any:
         """Return the server's reply. Raises ``RedisError`` or ``OSError``."""
@@ -60,7 +61,7 @@ class Lines:
 
     async def aclose(self) -> None:
         """Close all connections; a second call does nothing."""
-        self._idle = []
+        self._idle, self._closed = [], True
         await self._client.aclose()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -83,8 +84,10 @@ class Lines:
                 await line.disconnect(nowait=True)
             raise
         finally:
-            if line is not None:
+            if line is not None and not self._closed:
                 self._idle.append(line)
+            elif line is not None:  # it may have opened while all were closed
+                await line.disconnect(nowait=True)
         return answers
 
 

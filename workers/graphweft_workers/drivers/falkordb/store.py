@@ -471,14 +471,12 @@ class FalkorDBStore:
                     if query.shared and (run_time_ms(reply) or 0.0) > SLOW_MS:
                         self._fusing.keep_apart(writes[query.first : query.end])
                 return self._applied(app_id, partition, writes)
-            failed = next(
-                ((query, reply) for query, reply in zip(queries, replies, strict=True) if isinstance(reply, Exception)),
-                None,
-            )
+            answered = list(zip(queries, replies, strict=True))
+            failed = next(((query, reply) for query, reply in answered if isinstance(reply, Exception)), None)
             reason = translate(failed[1]) if failed else None
             if reason is not None and not isinstance(reason, QueryFailed):
                 raise reason
-            done = [query.end for query, reply in zip(queries, replies, strict=True) if took_effect(reply)]
+            done = [query.end for query, reply in answered if took_effect(reply)]
             count = failed[0].first if failed else queries[-1].end if queries else 0
             where: Any = None
             # A refused query leaves the checkpoint where those before it moved it. If another worker has moved it, the

@@ -154,3 +154,14 @@ async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str, monk
         assert all(await asyncio.gather(*(client.ping() for _ in range(32))))
     finally:
         await client.aclose()
+
+
+async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(url: str) -> None:
+    for turns in range(8):
+        lines = Lines(url, io_timeout_s=5)
+        asked = asyncio.create_task(lines.execute("PING"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await lines.aclose()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert not [line for line in lines._idle if line.is_connected]

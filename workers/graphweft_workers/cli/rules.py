@@ -16,7 +16,7 @@ from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.lost_rule_sets import how_to_restore, lost_rule_sets
+from graphweft_workers.roles.lost_rule_sets import how_to_restore
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -83,10 +83,8 @@ async def rules_push(
             await graph.aclose()
         changes = changed_files(before, rules.files)
         pushed: Activation | None = None
-        found_again = bool(
-            await lost_rule_sets(
-                bus, [each for each in activations if (each.scope, each.digest) == (scope, rules.digest)]
-            )
+        found_again = (scope, rules.digest) in {(each.scope, each.digest) for each in activations} and (
+            await bus.stored_rules(rules.digest) is None
         )
         is_active = active is not None and active.digest == rules.digest
         if not dry_run and (is_active or found_again):

@@ -380,23 +380,24 @@ class AppQueues:
         if await self._writer.state.graph.check() != self._run_id:
             raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
 
+    def _hinder(self, queue: AppQueue, trouble: str) -> None:
+        """Note why an app does not get on; the others do not wait for it."""
+        queue.slow_until, queue.trouble = time.monotonic() + _COOL_DOWN_S, trouble
+        queue.troubled_at = queue.troubled_at or time.time()
+        self._free_slot(queue)
+        self._changed.set()
+
     async def _await_rules(self, queue: AppQueue, error: RulesLost) -> None:
         """Wait before the lost rule set is looked for again; other apps do not wait."""
         if queue.trouble != "rules_lost":
             logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
-        queue.slow_until, queue.trouble = time.monotonic() + _COOL_DOWN_S, "rules_lost"
         queue.lost_rules = error.digest
-        queue.troubled_at = queue.troubled_at or time.time()
-        self._free_slot(queue)
-        self._changed.set()
+        self._hinder(queue, "rules_lost")
         await asyncio.sleep(backoff_s(_RULES_S, 1))
 
     async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
         queue.checkpoint = None
-        queue.slow_until, queue.trouble = time.monotonic() + _COOL_DOWN_S, "unavailable"
-        queue.troubled_at = queue.troubled_at or time.time()
-        self._free_slot(queue)
-        self._changed.set()
+        self._hinder(queue, "unavailable")
         wait_s = backoff_s(error.retry_after_s, attempt)
         logger.warning(
             "app_waits", partition=self._number, app_id=queue.app_id, error=str(error), retry_after_s=round(wait_s, 2)

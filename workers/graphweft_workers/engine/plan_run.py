@@ -137,15 +137,18 @@ class PlanRun:
         found = suspected(rows, suspects, self.apart)
         if found.keys() == {id(row) for row in rows if id(row) in self.apart}:
             return False
-        self.go_on(self.plan.isolating(self.done, found.keys()))
-        self.apart, self._among, self._amid = found, self.plan.rows, None
+        self._go_on_apart(self.plan.isolating(self.done, found.keys()), found)
         return True
 
     def drop(self, failed: FailedRows, suspects: Suspects) -> None:
         """Leave out rows that failed; arrange those that are left, with the suspects among them apart."""
         apart = suspected(self.left, suspects, self.apart)
-        self.go_on(self.plan.without(self.done, failed, apart.keys()))
-        self.apart, self._among, self._amid = apart, self.plan.rows, None
+        self._go_on_apart(self.plan.without(self.done, failed, apart.keys()), apart)
+
+    def _go_on_apart(self, plan: Plan, apart: Mapping[int, Row]) -> None:
+        """Continue with a plan in which other suspects have steps of their own."""
+        self.go_on(plan)
+        self.apart, self._among, self._amid = apart, plan.rows, None
 
     def is_amid(self) -> bool:
         """Tell whether the next row, a suspect, follows a row of its mutation that is none, in the log's order."""

@@ -95,7 +95,7 @@ async def opened(opening: Coroutine[Any, Any, None], limit_s: float) -> None:
             await asyncio.wait([task], timeout=step_s)
             if task.done():
                 return task.result()
-        raise asyncio.TimeoutError  # the one that redis-py catches, also in Python 3.10
+        raise asyncio.TimeoutError  # in Python 3.10 this is not the built-in TimeoutError
     finally:
         if not task.done():
             task.cancel()

@@ -84,10 +84,10 @@ class Lines:
                 await line.disconnect(nowait=True)
             raise
         finally:
-            if line is not None and not self._closed:
-                self._idle.append(line)
-            elif line is not None:  # it may have opened while all were closed
+            if self._closed and line is not None:  # it may have opened while all were closed
                 await line.disconnect(nowait=True)
+            elif line is not None:
+                self._idle.append(line)
         return answers
 
 

@@ -120,6 +120,8 @@ class GraphDialect(ABC):
     """The query that lists the fulltext and vector indexes on nodes; ``read_indexes`` reads its rows."""
     one_parameter: bool
     """Whether many parameters should be sent as the entries of one map."""
+    one_row: bool
+    """Whether many short rows should be asked for as one list of lists."""
     no_node: int | str
     """A value of the type of ``node_id`` that no node has."""
 

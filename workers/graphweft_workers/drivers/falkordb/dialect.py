@@ -43,6 +43,7 @@ class FalkorDBDialect(GraphDialect):
         "RETURN label, types, options"
     )
     one_parameter = False
+    one_row = False
     no_node = 0
 
     @override

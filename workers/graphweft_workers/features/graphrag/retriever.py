@@ -23,8 +23,8 @@ from graphweft_workers.features.graphrag.expansion import (
     connect,
     expand,
 )
-from graphweft_workers.features.graphrag.rows import Handle, Node, mapped
-from graphweft_workers.features.graphrag.safe_cypher import Template, checked
+from graphweft_workers.features.graphrag.rows import Handle, Node
+from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
 from graphweft_workers.features.graphrag.starting_entities import Path, documents_of, named, pin
 from graphweft_workers.lazy_logger import get_logger
@@ -295,7 +295,8 @@ class _Retrieval:
             raise TimeoutError
         text, values = checked(self._graph.dialect, template, {**params, **self._scopes})
         timeout_s = min(left_s, self._caps.query_timeout_s)
-        return mapped(await self._graph.read(self._app_id, text, values, timeout_s=timeout_s))
+        table = await self._graph.read(self._app_id, text, values, timeout_s=timeout_s)
+        return rows_of(self._graph.dialect, template, table)
 
 
 async def _together[One, Two](one: Any, two: Any) -> tuple[Any, Any]:

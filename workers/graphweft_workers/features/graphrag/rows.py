@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from graphweft_workers.ports.graph_store import Table
 
 type Handle = str | int
 """Identifies a node or relationship on its server during one retrieval."""
@@ -54,8 +52,3 @@ class Relation:
     """The type as its writer named it; any text."""
     hop: int
     """0 between pinned entities, else the number of the hop that found it."""
-
-
-def mapped(table: Table) -> Sequence[Mapping[str, Any]]:
-    """Return the rows as maps of columns."""
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]

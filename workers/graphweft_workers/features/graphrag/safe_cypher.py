@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 from graphweft_contracts.memory import SCOPES
 from graphweft_workers.features.graphrag.caps import LIMIT_CAP, MOST_DOCUMENTS, MOST_NAMES, MOST_NAMESAKES
 from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 
 RELATIONSHIPS: Final = ("REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS")
@@ -71,6 +72,14 @@ _NOW_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:
 type Given = tuple[str, ...]
 """The names of the scopes that a query has, in the order of ``SCOPES``."""
 type Template = Literal["documents", "names", "neighbours", "between"]
+_OF_NODE: Final = ("handle", "entity", "shown", *_NODE, "own")
+_COLUMNS: Final[Mapping[Template, Sequence[str]]] = {
+    "documents": ("found", *_OF_NODE),
+    "names": ("found", *_OF_NODE),
+    "neighbours": ("source", "link", "type", "out", *_RELATIONSHIP, *_OF_NODE),
+    "between": ("source", "target", "link", "type", *_RELATIONSHIP),
+}
+"""The columns of each query, in their order."""
 
 
 def _unscoped(variable: str) -> str:
@@ -132,6 +141,12 @@ class _Forms:
             )
         )
 
+    def returned(self, template: Template, values: str) -> str:
+        """Return the end of a query: the values of its columns, in their order. ``rows_of`` reads the result."""
+        if not self._dialect.one_row:
+            return f"RETURN {values}"
+        return f"WITH {values} RETURN collect([{', '.join(_COLUMNS[template])}]) AS rows"
+
     def lookup(self, places: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> str:
         """Return nodes by parameter, label and property: the value, the node. Up to 10 per value."""
         columns = [self.text("n", column) for column in ("name", "key", "kind", "description")]
@@ -145,7 +160,7 @@ class _Forms:
             )
             parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
         every = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *_NODE)}"
-        return f"{every} RETURN found, {self.node('n')}"
+        return f"{every} {self.returned('names', f'found, {self.node("n")}')}"
 
     def documents(self) -> str:
         """Return nodes with one of ``$ids``: the id, the node."""
@@ -177,8 +192,11 @@ class _Forms:
             "UNWIND range(0, size(taken) - 1) AS turn WITH place, source, type, turn, taken[turn] AS one "
             "ORDER BY turn, place, type LIMIT $most WITH source, type, one[0] AS r, one[1] AS b, one[2] AS out "
             f"WITH source, type, r, b, out, {self.texts('r', *_RELATIONSHIP)}, {self.texts('b', *_NODE)} "
-            f"RETURN source, {self._dialect.node_id('r')} AS link, type, out, {self.cut(*_RELATIONSHIP)}, "
-            f"{self.node('b')}"
+            + self.returned(
+                "neighbours",
+                f"source, {self._dialect.node_id('r')} AS link, type, out, {self.cut(*_RELATIONSHIP)}, "
+                f"{self.node('b')}",
+            )
         )
 
     def between(self) -> str:
@@ -192,8 +210,10 @@ class _Forms:
             f"MATCH (b) WHERE {self._dialect.node_id('b')} = target AND {self.visible('b')} "
             f"WITH a, b, source, target {self._dialect.subquery([found], ['a', 'b'])} "
             f"WITH source, target, r, {self.texts('r', *_RELATIONSHIP)} "
-            f"RETURN source, target, {self._dialect.node_id('r')} AS link, type(r) AS type, "
-            f"{self.cut(*_RELATIONSHIP)}"
+            + self.returned(
+                "between",
+                f"source, target, {self._dialect.node_id('r')} AS link, type(r) AS type, {self.cut(*_RELATIONSHIP)}",
+            )
         )
 
     def all(self) -> Mapping[Template, str]:
@@ -212,6 +232,12 @@ class _Forms:
 def templates(dialect: GraphDialect, given: Given = SCOPES) -> Mapping[Template, str]:
     """Return all queries of a dialect, for a retrieval with the scopes ``given``."""
     return _Forms(dialect, given).all()
+
+
+def rows_of(dialect: GraphDialect, template: Template, table: Table) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a query's result as maps of its columns, in their order."""
+    rows = table.rows[0][0] if dialect.one_row and table.rows else table.rows
+    return [dict(zip(_COLUMNS[template], row, strict=True)) for row in rows]
 
 
 def checked(dialect: GraphDialect, template: Template, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

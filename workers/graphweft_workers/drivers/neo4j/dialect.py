@@ -38,7 +38,7 @@ class Neo4jDialect(GraphDialect):
     # A query is planned anew, in half a second, when a parameter is null for once, or a list or a text has ten times
     # the size. The server does not look into maps for that.
     one_parameter = True
-    # Each row is a message of its own, which takes the driver 60 us; in a list it takes 10.
+    # Each row is a message of its own, which the driver waits for, reads and unpacks by itself.
     one_row = True
     no_node = "4:00000000-0000-0000-0000-000000000000:0"
 

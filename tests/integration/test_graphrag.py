@@ -192,7 +192,7 @@ class Patient(HybridRetriever):
 
 
 def retriever(store: GraphStore | Watched, **more: Any) -> HybridRetriever:
-    given: dict[str, Any] = {"enabled": True, **more}
+    given: dict[str, Any] = {"enabled": True, "caps": Caps(query_timeout_s=30.0), **more}
     return Patient(store, **given)  # type: ignore[arg-type]
 
 
@@ -581,6 +581,7 @@ async def ask_as_tenants(place: Place, rnd: random.Random, *, graphs: int, quest
             context = await retriever(watched).retrieve(  # noqa: B023
                 APP, " or ".join(names), [{"id": id} for id in ids], memory=memory
             )
+            assert not context.partial, context.reason
             facts = {fact.rpartition(": ")[2] for fact in context.facts}
             assert facts == model.facts(names, ids, scope), (names, ids, scope, graph)  # noqa: B023
             return len(facts)

@@ -449,7 +449,7 @@ def test_an_unfinished_batch_is_shown_while_the_graph_holds_it(log: Log, url: st
             read = read_range(int(partition), entries, active.cursor(int(partition), ""), RecentEvents())
             plan = Plan.of(Checkpoint(), read.apps["shop"], Arranger(active.current("shop"), graph.dialect))
             await graph.progress("shop", int(partition))
-            assert (await graph.apply("shop", int(partition), plan.writes(0, lambda _: 1)[:1])).count == 1
+            assert (await graph.apply("shop", int(partition), list(plan.writes(0, lambda _: 1))[:1])).count == 1
 
     asyncio.run(half())
     why = log.json("events", "why", "e1")

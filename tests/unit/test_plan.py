@@ -168,7 +168,7 @@ def test_a_note_of_another_version_is_not_guessed_at() -> None:
 def test_marks_never_repeat(rules: RuleSet, arranger: Arranger) -> None:
     events = events_of(rules, "abcab")
     plan = Plan.of(START, events, arranger)
-    writes = plan.writes(0, lambda _: 1)
+    writes = list(plan.writes(0, lambda _: 1))
     checkpoints: list[Any] = [START, *(write.after for write in writes)]
     assert len(set(checkpoints)) == len(checkpoints)
     other = Plan.of(START, events[:3], arranger)
@@ -204,7 +204,7 @@ def test_events_of_many_items_share_no_query() -> None:
     for dialect in (FALKORDB, NEO4J):
         plan = Plan.of(START, events, Arranger(rules, dialect))
         found: dict[str, list[int]] = {}
-        for write, name in zip(writes := plan.writes(0, lambda _: 1_000), _names(plan, writes), strict=True):
+        for write, name in zip(writes := list(plan.writes(0, lambda _: 1_000)), _names(plan, writes), strict=True):
             found.setdefault(name, []).append(len(write.rows))
         assert sum(map(sum, found.values())) == len(plan.rows)
         sizes[dialect] = found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -154,9 +154,8 @@ class Plan:
         """Return the write that replaces the plan before this one, with no row done."""
         return Write(before=self.before, after=Checkpoint(offset=self.before.offset, plan=self.name), note=self.note)
 
-    def writes(self, done: int, most: Callable[[BoundMutation], int]) -> list[Write]:
-        """Return the writes for the rows after the first ``done``; up to ``most(mutation)`` rows share a query."""
-        found: list[Write] = []
+    def writes(self, done: int, most: Callable[[BoundMutation], int]) -> Iterator[Write]:
+        """Yield the writes for the rows after the first ``done``; up to ``most(mutation)`` rows share a query."""
         total = len(self.rows)
         position = 0
         for step in self.steps:
@@ -171,21 +170,18 @@ class Plan:
                     note = None if self.is_noted and not first and not self.before.plan else self.last_note
                 elif not first:
                     note = self.note
-                found.append(
-                    Write(
-                        query=step.mutation.mutation.cypher,
-                        batch_query=step.batch_query,
-                        rows=[row.bound.params for row in step.rows[first - position : last - position]],
-                        before=self.checkpoint(first),
-                        after=self.checkpoint(last),
-                        note=note,
-                    )
+                yield Write(
+                    query=step.mutation.mutation.cypher,
+                    batch_query=step.batch_query,
+                    rows=[row.bound.params for row in step.rows[first - position : last - position]],
+                    before=self.checkpoint(first),
+                    after=self.checkpoint(last),
+                    note=note,
                 )
                 first = last
             position = end
         if not total:
-            found.append(Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note))
-        return found
+            yield Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note)
 
 
 def arranged(events: Sequence[MatchedEvent], arranger: Arranger) -> Sequence[Step[Row]]:

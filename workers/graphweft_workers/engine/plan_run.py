@@ -104,19 +104,23 @@ class PlanRun:
             found, size = size, min(size * careful.growth, MOST_ROWS)
             return found
 
-        writes = self.plan.writes(self.done, most_of)
-        if careful:
-            left = careful.queries
-            for number, write in enumerate(writes):
+        coming = self.plan.writes(self.done, most_of)
+        if not careful and not self.apart:
+            return list(coming)
+        writes: list[Write] = []
+        left, first = careful.queries if careful else 0, self.done
+        for write in coming:
+            if careful:
                 left -= write.query is not None and write.query.statement == careful.statement
-                if not left:
-                    return writes[: number + 1]
-        elif self.apart:
-            first = self.done
-            for number, write in enumerate(writes):
-                if write.rows and id(self.plan.rows[first]) in self.apart:
-                    return writes[:number] if number and suspects_first else writes[: number + 1]
-                first += len(write.rows)
+                ends = not left
+            else:
+                ends = bool(write.rows) and id(self.plan.rows[first]) in self.apart
+                if ends and writes and suspects_first:
+                    break
+            writes.append(write)
+            if ends:
+                break
+            first += len(write.rows)
         return writes
 
     def took(self, write: Write) -> Row | None:

@@ -359,6 +359,17 @@ def test_of_standard_input_the_good_lines_go(up: Deployment) -> None:
     assert turns(up, "stdin") == 3
 
 
+def test_a_line_without_an_end_is_refused(up: Deployment, rules: Path) -> None:
+    for command in (("emit", "/dev/zero"), ("coverage", "/dev/zero", "--rules", str(rules))):
+        done = up.run(*command)
+        assert done.returncode == 2
+        assert "error: /dev/zero:1: the line has more than 16,000,000 bytes" in done.stderr
+    done = up.run("emit", "-", "--json", stdin="\n".join([turn("1", app="endless"), " " * 16_100_000, "{"]))
+    assert done.returncode == 2
+    assert "standard input:2: the line has more than 16,000,000 bytes" in done.stderr
+    assert "the lines before it were sent, and no others" in done.stderr
+
+
 def turns(up: Deployment, app: str) -> int | None:
     rows = up.json("query", "--app", app, "MATCH (a:Agent) RETURN sum(a.turns) AS n")["rows"]
     return rows[0]["n"] if rows else None

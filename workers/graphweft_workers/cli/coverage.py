@@ -10,7 +10,7 @@ import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.emit import events_of_lines
+from graphweft_workers.cli.emit import events_of_lines, numbered_lines
 from graphweft_workers.cli.event_lines import tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, since_time
 from graphweft_workers.cli.output import (
@@ -104,7 +104,7 @@ def _events(path: Path) -> Iterator[Event]:
     events = 0
     try:
         with path.open("rb") as stream:
-            for event in events_of_lines(enumerate(stream, start=1), str(path), faults, report=print_error):
+            for event in events_of_lines(numbered_lines(stream, str(path)), str(path), faults, report=print_error):
                 events += 1
                 yield event
     except OSError as error:

@@ -13,10 +13,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, I
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import IO, Annotated, Any, Final
 
 import typer
 
+from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import check_admission
 from graphweft_contracts.plurals import counted
@@ -32,6 +33,8 @@ _MAX_CAUSES: Final = 20
 _CHUNK_BYTES: Final = 1 << 16
 _CHUNKS_AHEAD: Final = 16
 """Chunks read from standard input before the bus takes them: at most 1 MiB."""
+_LONGEST_LINE: Final = 16_000_000
+"""Bytes of a line: more than an event can have, however its text is escaped."""
 _AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"
 
 
@@ -50,7 +53,7 @@ async def emit(
         path = Path(file)
         try:
             with interruptible(), path.open("rb") as stream:
-                checked = list(events_of_lines(enumerate(stream, start=1), file, faults))
+                checked = list(events_of_lines(numbered_lines(stream, file), file, faults))
         except OSError as error:
             raise InvalidEvent(f"{file}: {error.strerror}") from error
         if faults:
@@ -161,14 +164,34 @@ async def _chunks_of(descriptor: int) -> AsyncGenerator[bytes]:
 
 
 async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[bytes]]:
-    """Yield the complete lines of each chunk together."""
-    rest = b""
+    """Yield the complete lines of each chunk together. Raises ``InvalidEvent`` at a line without an end."""
+    rest, number = b"", 1
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
             yield lines
+            number += len(lines)
+        _check_length(rest, "standard input", number, before="the lines before it were sent, and no others: ")
     if rest:
         yield [rest]
+
+
+def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file with their numbers, from 1. Raises ``InvalidEvent`` at a line without an end."""
+    for number in itertools.count(1):
+        line = stream.readline(_LONGEST_LINE + 1)
+        _check_length(line, name, number)
+        if not line:
+            return
+        yield number, line
+
+
+def _check_length(line: bytes, name: str, number: int, *, before: str = "") -> None:
+    if len(line) > _LONGEST_LINE:
+        raise InvalidEvent(
+            f"{name}:{number}: the line has more than {_LONGEST_LINE:,} bytes, and an event has at most "
+            f"{MAX_EVENT_BYTES:,}; {before}pass one event on each line"
+        )
 
 
 async def _groups(lines: AsyncIterable[list[bytes]], faults: list[InvalidEvent]) -> AsyncGenerator[Iterator[Event]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Generator
 from typing import Final
 
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 # A health check of time, or a deadline, says something about the machine, not about the code.
 settings.register_profile("graphweft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("graphweft")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so do all commands that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.
 pytest_plugins = [

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, Final
@@ -34,7 +35,14 @@ from graphweft_workers.features.graphrag import context_block as packing
 from graphweft_workers.features.graphrag import retriever as retrieving
 from graphweft_workers.features.graphrag.caps import Caps
 from graphweft_workers.features.graphrag.retriever import UNREACHABLE, GraphContext, HybridRetriever
-from graphweft_workers.features.graphrag.safe_cypher import KEYS, RELATIONSHIPS, checked, templates
+from graphweft_workers.features.graphrag.safe_cypher import (
+    KEYS,
+    RELATIONSHIPS,
+    Template,
+    checked,
+    rows_of,
+    templates,
+)
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.roles.settings import Settings
@@ -51,6 +59,12 @@ GIVEN: Final = [given for count in range(len(SCOPES) + 1) for given in combinati
 NOBODY: Final[Mapping[str, Any]] = dict.fromkeys(SCOPES)
 NOW: Final = "2026-02-01T10:00:00.000000Z"
 MARKERS: Final = ("GRAPHRAG_EXTENSION_EXECUTED", "GRAPHRAG_CONTEXT_INJECTED", "GRAPHRAG_NOOP_NEO4J_DOWN")
+
+
+@cache
+def named(dialect: Any) -> Mapping[str, Template]:
+    """Return the names of all queries by their texts."""
+    return {text: name for given in GIVEN for name, text in templates(dialect, given).items()}
 
 
 @dataclass
@@ -70,15 +84,14 @@ class Watched:
     async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
         self.asked.append((statement, params, timeout_s))
         table = await self.store.read(app_id, statement, params, timeout_s=timeout_s)
-        self.rows.append(len(table.rows))
+        self.rows.append(len(rows_of(self.dialect, named(self.dialect)[statement], table)))
         return table
 
     def check(self) -> None:
         """Nothing but the queries that there are was asked, with parameters that are allowed."""
-        names: Any = {text: name for given in GIVEN for name, text in templates(self.dialect, given).items()}
         for statement, params, timeout_s in self.asked:
             values = params.get("asked", params)
-            checked(self.dialect, names[statement], dict.fromkeys(SCOPES) | dict(values))
+            checked(self.dialect, named(self.dialect)[statement], dict.fromkeys(SCOPES) | dict(values))
             assert 0 < timeout_s <= 60
         assert all(count <= 2_100 for count in self.rows)
 

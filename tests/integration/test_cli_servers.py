@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import neo4j
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.integration.test_cli import BROKEN, MENDED, SUPPORT, Call, call, checks, clean_environment, event, turn
 from tests.services.neo4j import Neo4jServer
 
@@ -75,8 +76,12 @@ def asked(bootstrap: str, question: Callable[[Any], Awaitable[Any]]) -> Any:
     return asyncio.run(ask())
 
 
-def make_topics(url: str, topics: list[NewTopic]) -> None:
-    """Make topics, and wait until the broker tells others of them."""
+@contextmanager
+def topics_made(url: str, topics: list[NewTopic]) -> Generator[None]:
+    """Make topics, and wait until the broker tells others of them. Leave them with the broker's own settings.
+
+    A busy broker may give a topic the settings of one with its name that was just deleted.
+    """
 
     async def make(admin: Any) -> None:
         await admin.create_topics(topics)
@@ -87,6 +92,14 @@ def make_topics(url: str, topics: list[NewTopic]) -> None:
     while names - set(asked(url.removeprefix("kafka://"), lambda admin: admin.list_topics())):
         assert time.monotonic() < until
         time.sleep(0.05)
+    yield
+
+    async def reset(admin: Any) -> None:
+        found = [ConfigResource(ConfigResourceType.TOPIC, name, configs={}) for name in names]
+        for answer in await admin.alter_configs(found):
+            assert not any(code for code, *_ in answer.resources), answer
+
+    asked(url.removeprefix("kafka://"), reset)
 
 
 def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str], tmp_path: Path) -> None:
@@ -294,9 +307,9 @@ def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, 
         made(channels.EVENTS_TOPIC, retention_ms="3600000", max_message_bytes="1000"),
         made(channels.DEAD_LETTERS_TOPIC, cleanup_policy="delete"),
     ]
-    make_topics(kafka_url, topics)
     servers = {"GRAPHWEFT_BUS_URL": kafka_url, "GRAPHWEFT_GRAPH_URL": database}
-    done = call("doctor", "--json", **servers)
+    with topics_made(kafka_url, topics):
+        done = call("doctor", "--json", **servers)
     found = checks(done)
     assert done.code == 1
     assert "3 partitions" in found["bus topic"]["found"]
@@ -310,7 +323,7 @@ def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, 
 
 def test_doctor_finds_a_topic_that_is_compacted(call: Call, kafka_url: str) -> None:
     topic = NewTopic(channels.EVENTS_TOPIC, 1, 1, topic_configs={"cleanup.policy": "compact"})
-    make_topics(kafka_url, [topic])
-    found = checks(call("doctor", "--json", GRAPHWEFT_BUS_URL=kafka_url, GRAPHWEFT_GRAPH_URL="redis://127.0.0.1:1"))
+    with topics_made(kafka_url, [topic]):
+        found = checks(call("doctor", "--json", GRAPHWEFT_BUS_URL=kafka_url, GRAPHWEFT_GRAPH_URL="redis://127.0.0.1:1"))
     assert found["bus retention"]["state"] == "fail"
     assert "cleanup.policy=delete" in found["bus retention"]["advice"]

@@ -444,12 +444,30 @@ def test_a_driver_that_is_not_installed_names_its_extra(
         (b"\xff\xfe\xff", "invalid YAML"),
         (b"worker_name: \x07\n", "invalid YAML"),
         (b"? [a]\n: 1\n", "invalid YAML"),
+        (b"bus_url: *secret\n", "graphweft.yaml:1:10: invalid YAML: found undefined alias a value"),
+        (b"bus_url: !secret\n", "graphweft.yaml:1:10: invalid YAML: could not determine a constructor"),
+        (b"partitions: " + b"[" * 5_000, "too many levels"),
         (b"worker_name: !!python/object:os.system x\n", "graphweft.yaml:1:14: "),
     ],
 )
 def test_a_file_that_is_no_settings_file_is_refused(folder: Path, content: bytes, told: str) -> None:
     (folder / CONFIG_FILE).write_bytes(content)
-    assert told in refusal()
+    assert told in (said := refusal())
+    assert "secret" not in said
+
+
+def test_the_case_of_a_variable_makes_no_difference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("graphweft_config", "nowhere.yaml")
+    assert "the settings file 'nowhere.yaml' does not exist" in refusal()
+    monkeypatch.delenv("graphweft_config")
+    monkeypatch.setenv("graphweft_bus_url", "redis://127.0.0.1:1")
+    monkeypatch.setenv("GRAPHWEFT_BUS_URL_FILE", str(folder / "url"))
+    assert "GRAPHWEFT_BUS_URL and GRAPHWEFT_BUS_URL_FILE are both set" in refusal()
+    monkeypatch.delenv("GRAPHWEFT_BUS_URL_FILE")
+    monkeypatch.setenv("Graphweft_Partitions", "3")
+    monkeypatch.setenv("GRAPHWEFT_PARTITIONS", "5")
+    monkeypatch.setenv("graphweft_partitions", "4")
+    assert Settings.load().partitions == 5
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n", b"---\n", b"\xef\xbb\xbfpartitions: 64\n"])
@@ -744,7 +762,7 @@ def test_no_setting_is_called_like_a_service_variable() -> None:
 )  # fmt: skip
 def test_what_no_service_has_is_a_mistake(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    assert repr(name) in refusal()
+    assert repr(name.upper()) in refusal()
 
 
 def test_a_role_that_is_to_run_is_warned_of_variables_only(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

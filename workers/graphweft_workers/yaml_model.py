@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,9 +12,13 @@ from pydantic import BaseModel, ValidationError
 from graphweft_contracts import InvalidSettings
 
 if TYPE_CHECKING:  # a command without such a file need not wait for YAML to load
+    from yaml import MarkedYAMLError
+
     from graphweft_rules.files.model import Place
     from graphweft_rules.files.tree import Node
 
+_UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|'<[^'>]*>')*""")
+"""An error of YAML up to the value that it quotes, which may be a secret. A character or a kind of token is none."""
 _UNREADABLE: Final = frozenset({"yaml-encoding", "yaml-syntax", "yaml-too-deep", "yaml-too-large"})
 
 
@@ -42,6 +47,15 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         ]
         raise InvalidSettings("\n".join([*faults, form])) from None
+
+
+def fault_without_value(error: MarkedYAMLError) -> str:
+    """Return ``:LINE:COLUMN: invalid YAML: …`` for a file that may hold secrets: no value of it is quoted."""
+    mark, problem = error.problem_mark, error.problem or ""
+    where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+    found = _UNQUOTED.match(problem)
+    shown = problem if found is None or found[0] == problem else f"{found[0]}a value"
+    return f"{where}: invalid YAML: {shown}"
 
 
 def place_in(path: Path, *loc: str | int) -> str:

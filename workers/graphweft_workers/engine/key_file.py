@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +16,10 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
 from graphweft_workers.engine.keyring import Key, Keyring, Role
-from graphweft_workers.yaml_model import place_in, place_of_fault
+from graphweft_workers.yaml_model import fault_without_value, place_in, place_of_fault
 
 _ORIGIN: Final = "signing_keys"
 _OTHERS: Final = 0o077
-_UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|'<[^'>]*>')*""")
-"""An error of YAML up to the value that it quotes, which may be a secret. A character or a kind of token is none."""
 _FORM: Final = (
     "{id: ID, app_id: APP or role: worker or role: gateway, secret: TEXT or secret_file: PATH, from: TIME, until: TIME}"
     "; `graphweft key new` writes one"
@@ -67,10 +64,7 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise InvalidSettings(f"{_ORIGIN}: {str(path)!r} cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a secret
-        mark = error.problem_mark
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        problem = _without_value(error.problem or "")
-        raise InvalidSettings(f"{_ORIGIN}: {path}{where}: invalid YAML: {problem}") from None
+        raise InvalidSettings(f"{_ORIGIN}: {path}{fault_without_value(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         where = place_of_fault(path)
         raise InvalidSettings(f"{_ORIGIN}: {where}: invalid YAML: it is not text, or has too many levels") from None
@@ -83,12 +77,6 @@ def _read(path: Path) -> _File:
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
         raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
-
-
-def _without_value(problem: str) -> str:
-    found = _UNQUOTED.match(problem)
-    shown = problem if found is None else found[0]
-    return shown if shown == problem else f"{shown}a value"
 
 
 def _key(entry: _Entry, path: Path, number: int) -> Key:

@@ -15,12 +15,14 @@ from pydantic.fields import FieldInfo
 from graphweft.secret_files import FILE, read_secret_file
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.roles.service_variables import PREFIX, service_variables
+from graphweft_workers.yaml_model import fault_without_value
 
 
 def own_variables() -> dict[str, str]:
-    """Return the variables with our prefix that are for us."""
+    """Return the variables with our prefix that are for us, by their names in upper case, whose values come first."""
     others = service_variables(os.environ)
-    return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX) and name not in others}
+    ours = [name for name in os.environ if name.upper().startswith(PREFIX) and name not in others]
+    return {name.upper(): os.environ[name] for name in sorted(ours, key=lambda name: (name.isupper(), name))}
 
 
 def file_values(path: Path) -> dict[str, Any]:
@@ -34,8 +36,9 @@ def file_values(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a password
-        where = f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}" if error.problem_mark else ""
-        raise InvalidSettings(f"{path}{where}: invalid YAML: {error.problem}") from None
+        raise InvalidSettings(f"{path}{fault_without_value(error)}") from None
+    except RecursionError:
+        raise InvalidSettings(f"{path}: invalid YAML: it has too many levels") from None
     except (yaml.YAMLError, ValueError) as error:  # bytes that are no text
         raise InvalidSettings(f"{path}: invalid YAML: {error}") from error
     if values is None:

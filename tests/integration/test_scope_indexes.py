@@ -358,6 +358,19 @@ async def test_a_purge_drops_the_indexes_of_its_app_and_the_one_under_way(url: s
     assert (both.indexes.bytes, both.indexes.counts()["index_entries"]) == (0, 0)
 
 
+async def test_a_purge_of_a_neighbour_leaves_the_build_under_way(url: str, falkordb: GraphStore) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
+    both = Both(falkordb)
+    query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
+    while not both.indexes.builds:
+        await both.ours.search("shop", query, timeout_s=30)
+        await asyncio.sleep(0)
+    both.indexes.purge_app("bank")  # while it is built
+    await both.indexes.built()
+    assert {key[0] for key in both.indexes._kept} == {"shop"}
+    assert both.indexes.outdated == 0
+
+
 async def test_the_largest_app_makes_room_for_others(url: str, falkordb: GraphStore) -> None:
     texts = [f"dog number {number}" for number in range(50)]
     for app, users in (("loud", 6), ("quiet", 1)):

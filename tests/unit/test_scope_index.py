@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Mapping, Sequence
 
 import pytest
 
-from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Vectors
+from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors
 
 COUNT = 10
 
@@ -73,3 +74,12 @@ def test_ties_stay_where_servers_may_differ(odd: str) -> None:
     vectors: dict[str, Sequence[float]] = {f"a{number:02}": [1.0, 0.0] for number in range(50)}
     vectors[odd] = [1e-30 if odd == "tiny" else 1.0, 0.0]
     assert len(index_of(vectors).near([0.0, 1.0], COUNT) or ()) == 51
+
+
+@pytest.mark.parametrize("value", [1e308, 1e-320, 5e-324])
+def test_the_server_finds_what_is_near_an_extreme_vector(value: float) -> None:
+    """Its sums are no numbers. No model gives one, but a broken one may."""
+    vectors = {f"a{number:02}": [1.0, 0.5] for number in range(50)}
+    assert index_of(vectors).near([value, 0.0], COUNT) is None
+    with pytest.raises(Unfit) if value < 1 else contextlib.nullcontext():
+        Vectors().add([(0, [value, 0.0])])

@@ -85,7 +85,7 @@ class Vectors:
         self._columns: list[int] = []
 
     def add(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> None:
-        """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if their lengths differ."""
+        """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if lengths differ or one is tiny."""
         rows: list[list[int]] = []
         for number, vector in vectors:
             size = math.hypot(*vector)
@@ -96,6 +96,8 @@ class Vectors:
                 self._parts = [bytearray() for _ in vector]
             if len(vector) != self.dimensions:
                 raise Unfit("its vectors have several lengths")
+            if not math.isfinite(_HALF / size):
+                raise Unfit("one of its vectors is too small")
             scale = _HALF / size
             scaled = [value * scale for value in vector]
             row = list(map(round, scaled))
@@ -274,6 +276,8 @@ class ScopeIndex:
     def near(self, vector: Sequence[float], count: int) -> list[str] | None:
         """Return the keys of the nodes of which the ``count`` nearest are a part; None if the server must find them."""
         if self.vectors is None or self.vectors.dimensions != len(vector):
+            return None
+        if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # sums of its numbers may be no numbers
             return None
         near = self.vectors.near(vector, count)
         if len(near) > 2 * count:

@@ -134,8 +134,10 @@ class ScopeIndexes:
     _apps: BoundedDict[str, float] = field(default_factory=BoundedDict[str, float])
     """Monotonic time of an app's next build, after one that was in vain."""
     _building: asyncio.Task[None] | None = None
+    _builds_for: str = ""
+    """The app of the build under way."""
     _purged: int = 0
-    """Number of purges."""
+    """Number of purges that concern a build."""
 
     def counts(self) -> dict[str, int]:
         """Return the counters, the number of indexes and their bytes."""
@@ -188,10 +190,10 @@ class ScopeIndexes:
         self._purged += 1
 
     def purge_app(self, app_id: str) -> None:
-        """Drop the indexes of an app, and the one that is being built."""
+        """Drop the indexes of an app, and the one that is being built for it."""
         for key in [key for key in self._kept if key[0] == app_id]:
             self._drop(key)
-        self._purged += 1
+        self._purged += self._builds_for == app_id
 
     async def built(self) -> None:
         """Wait for the end of the build under way, if there is one."""
@@ -218,6 +220,7 @@ class ScopeIndexes:
             self._building = asyncio.create_task(self._build_all(app_id, due), name="graphweft-scope-index")
 
     async def _build_all(self, app_id: str, due: Sequence[tuple[_Key, Target, _Scope]]) -> None:
+        self._builds_for = app_id
         for key, target, scope in due:
             began = self.clock()
             self.builds += 1

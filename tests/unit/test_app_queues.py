@@ -147,6 +147,32 @@ async def test_who_commits_is_told_when_the_app_that_was_furthest_behind_gets_on
     await queues.aclose()
 
 
+async def test_who_commits_is_told_while_another_app_has_trouble(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of the position says how far that one is, so the others need not wait for it."""
+
+    async def never(*_: object) -> Committed:
+        stuck: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        return await stuck
+
+    monkeypatch.setattr(gates, "reread", never)
+    told: list[int] = []
+    queues = AppQueues(
+        gates,
+        run="",
+        skips=Skips(0, is_after),
+        position=at(0),
+        before=PositionNote(),
+        progressed=lambda: told.append(1),
+    )
+    opened(gates, "quick")
+    queues.give({"parked": some(1)}, {}, at(2), {}, without=frozenset({"parked"}))
+    queues.give({"quick": some(1)}, {}, at(5), {})
+    await turns()
+    assert gates.applied == [("quick", 1)]
+    assert told
+    await queues.aclose()
+
+
 async def test_an_app_that_is_half_a_batch_behind_is_waited_for(gates: Gates, queues: AppQueues) -> None:
     """A loud app would take the server from a quiet one whose first event takes long."""
     opened(gates, "loud")

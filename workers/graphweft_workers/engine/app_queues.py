@@ -366,14 +366,15 @@ class AppQueues:
     def _was_lowest(self, floor: Committed | None) -> bool:
         """Tell whether no app is behind a floor that one of them had, nor the reader: else that of all has not moved.
 
-        Most apps of a batch are above it.
+        Most apps of a batch are above it. Those with trouble have positions of their own in the note, so they do not
+        count.
         """
         if floor is None:
             return True
         if not self._is_after(self.given.offset, floor.offset):
             return False
-        floors = (queue.floor for queue in self._busy.values())
-        return all(own is None or self._is_after(own.offset, floor.offset) for own in floors)
+        others = (queue.floor for queue in self._busy.values() if queue.behind is None and not queue.troubled_at)
+        return all(own is None or self._is_after(own.offset, floor.offset) for own in others)
 
     async def _check_server(self, error: GraphUnavailable) -> None:
         """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
@@ -391,7 +392,7 @@ class AppQueues:
         """Wait before the lost rule set is looked for again; other apps do not wait."""
         if queue.trouble != "rules_lost":
             logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
-        queue.lost_rules = error.digest
+        queue.lost_rules, queue.recent = error.digest, None
         self._hinder(queue, "rules_lost")
         await asyncio.sleep(backoff_s(_RULES_S, 1))
 

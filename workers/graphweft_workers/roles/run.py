@@ -5,6 +5,7 @@ Roles are imported when they run, so that other commands start quickly.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,9 @@ async def run_gateway(
     settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
 ) -> None:
     """Run the HTTP gateway until SIGTERM or SIGINT, then finish its requests. See ``roles.gateway``."""
-    with naming_extra("`run gateway`", "starlette", "gateway"), naming_extra("`run gateway`", "uvicorn", "gateway"):
+    with contextlib.ExitStack() as named:
+        for package in ("starlette", "uvicorn", "google", "opentelemetry"):  # google: protobuf
+            named.enter_context(naming_extra("`run gateway`", package, "gateway"))
         from graphweft_workers.roles import gateway as serving
     from graphweft_workers.roles.heartbeat import beating
 

@@ -184,6 +184,9 @@ async def test_a_node_that_no_event_wrote_gets_hints(app: App) -> None:
         done = await app.run("why", "--app", "shop", "--label", label, "--key", key)
         assert done.code == 0
         assert said in done.err, done.err
+    misspelt = await app.run("why", "--app", "shop", "--label", "Order", "--key", "o3", "--property", "tims")
+    assert "It is in the app's graph, without the property 'tims'. It has: times" in misspelt.err
+    assert "something else" not in misspelt.err
     unknown = await app.run("why", "--app", "shop", "--label", "Ordr", "--key", "o3")
     assert unknown.code == 2
     assert "rules look up Order" in unknown.err

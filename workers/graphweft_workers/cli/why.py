@@ -65,7 +65,7 @@ async def why(
     telling = _Telling()
     started = time.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
-        from graphweft_workers.cli.why_target import hints, target_of
+        from graphweft_workers.cli.why_target import hints, target_of, there_hints
         from graphweft_workers.replay.histories import refuse_preludes
         from graphweft_workers.replay.node_state import NodeReader
         from graphweft_workers.replay.why import Why
@@ -92,8 +92,8 @@ async def why(
         near: list[str] = []
         if not (recorded.changed if recorded else found.rows):
             near = await hints(live, app, target)
-            if await NodeReader(target, keys, live, app).read():
-                near.insert(0, "The app's graph has it: something else than the events of this log has written it.")
+            there = await NodeReader(target, keys, live, app).read()
+            near[:0] = there_hints(there, target)
     if json:
         print_json(why_dict(target, found, recorded, near, elapsed, payload=payload))
         return

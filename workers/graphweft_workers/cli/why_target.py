@@ -7,12 +7,15 @@ import json
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_rules.cypher.node_writes import KeyValue, Target
 from graphweft_workers.cli.output import printable, short
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+
+if TYPE_CHECKING:
+    from graphweft_workers.replay.node_state import State
 
 _NEAR: Final = 3
 _TIMEOUT_S: Final = 10.0
@@ -96,6 +99,17 @@ async def hints(graph: GraphStore, app_id: str, target: Target) -> list[str]:
     except GraphweftError:
         return found
     return found
+
+
+def there_hints(there: State, target: Target) -> list[str]:
+    """Return a line about what the app's graph has of a target that no event of the log has written, if it has any."""
+    if not there:
+        return []
+    names = sorted({name for each in there.values() for name in each.properties})
+    if target.property is None or target.property in names:
+        return ["The app's graph has it: something else than the events of this log has written it."]
+    near = difflib.get_close_matches(target.property, names, n=_NEAR) or names
+    return [f"It is in the app's graph, without the property {target.property!r}. It has: {_listed(near)}"]
 
 
 def _listed(names: Sequence[str]) -> str:

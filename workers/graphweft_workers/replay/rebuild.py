@@ -171,9 +171,10 @@ class Rebuild:
             raise InvalidSettings(
                 f"the graph of {app_id!r} at the place of the new one"
                 + (", which is from before the last swap," if is_kept else "")
-                + " has another past than "
-                + ("the log, which was restated" if self._given is None else "these rules give it")
-                + ": delete it by `graphweft rebuild --drop` and rebuild with --rules and the rules that you want"
+                + " was made by other rules than "
+                + ("the log names now for its events" if self._given is None else "these")
+                + f": delete it by `graphweft rebuild --app {app_id} --drop`, then run `graphweft rebuild --app "
+                f"{app_id} --rules FOLDER --swap` with the rules that you want"
             )
         self._basis = GraphBasis(rules=wanted, kept=is_kept, erasures=count)
         if self._basis != basis:

@@ -692,7 +692,11 @@ def test_an_app_without_a_graph_has_no_rows(up: Deployment, call: Call) -> None:
     done = call(*asked)
     assert (done.code, done.out) == (0, "")
     assert "'nobody' has no graph yet" in done.err
-    assert json.loads(call("digest", "--app", "nobody", "--data", str(up.data), "--json").out)["nodes"] == 0
+    asked = ("digest", "--app", "nobody", "--data", str(up.data))
+    assert json.loads(call(*asked, "--json").out)["nodes"] == 0
+    done = call(*asked)
+    assert (done.code, len(done.out)) == (0, 65)
+    assert "'nobody' has no graph" in done.err
 
 
 def test_output_that_the_terminal_cannot_show_is_escaped(up: Deployment) -> None:
@@ -755,6 +759,10 @@ def test_a_dead_letter_is_found_mended_and_retried_once(up: Deployment, rules: P
     letters = [letter for letter in up.json("dlq", "list") if letter["app_id"] == "dlq"]
     assert [letter["event_id"] for letter in letters] == ["n1", "n2", "n3"]
     assert up.json("dlq", "drop", letters[2]["id"]) == {"dropped": 1, "left": 0, "kept": [], "unknown": []}
+    gone = up.run("dlq", "drop", letters[2]["id"])
+    assert (gone.returncode, gone.stdout) == (
+        2, f"0 letters are dropped\nunknown: {letters[2]['id']}; `graphweft dlq list` shows the ids\n",
+    )  # fmt: skip
     first = letters[0]
     assert (first["reason"], first["rule"], first["mutation"]) == ("query_error", "add", "divide")
     assert first["place"].startswith("Numbers/graph_injection.yaml:")

@@ -269,7 +269,10 @@ def test_single_memories_are_forgotten_in_whichever_chat_they_are(up: Up) -> Non
     assert json.loads(done.stdout) == {"forgotten": 2, "unknown": ["unknown-id"]}
     assert up.texts("--app", "forget", "--user", "ada") == ["stays", "stays"]
     done = up.run("memory", "forget", "--app", "forget", "unknown-id")
-    assert (done.returncode, done.stdout) == (2, "nothing is forgotten\nunknown: unknown-id\n")
+    assert (done.returncode, done.stdout) == (
+        2,
+        "nothing is forgotten\nunknown: unknown-id; `graphweft memory list` shows the ids\n",
+    )
 
 
 def test_a_user_is_erased_and_what_remains_is_said(up: Up) -> None:

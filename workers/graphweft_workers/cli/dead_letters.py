@@ -204,7 +204,7 @@ def _say_kept(kept: Sequence[tuple[str, str]]) -> None:
 
 def _say_unknown(unknown: Sequence[str]) -> None:
     if unknown:
-        say(f"unknown: {', '.join(unknown)}")
+        say(f"unknown: {', '.join(unknown)}; `graphweft dlq list` shows the ids")
 
 
 def _letter(letter: DeadLetter) -> dict[str, Any]:

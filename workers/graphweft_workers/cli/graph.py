@@ -79,6 +79,8 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
         print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships, "at": at})
     else:
         say(found.sha256)
+        if not found.nodes and not at:
+            warn(f"the app {app!r} has no graph: this is the digest of every empty graph; check the app's name")
 
 
 @contextmanager

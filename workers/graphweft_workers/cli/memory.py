@@ -222,7 +222,7 @@ async def memory_forget(
         forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
         say(forgotten if known else "nothing is forgotten")
         if unknown:
-            say(f"unknown: {', '.join(unknown)}")
+            say(f"unknown: {', '.join(unknown)}; `graphweft memory list` shows the ids")
     return 2 if unknown else None
 
 

@@ -58,7 +58,7 @@ def _events(file: Path) -> list[Event]:
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise InvalidEvent(f"{file}: {error.strerror}") from error
+        raise InvalidEvent(f"{file}: {error.strerror}: give a file of events, as for `graphweft emit`") from error
     lines = list(enumerate(content.splitlines(), start=1))
     try:
         json_module.loads(content)

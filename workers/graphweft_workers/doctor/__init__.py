@@ -166,7 +166,7 @@ async def _embedder(settings: Settings) -> Check:
             name="embedder",
             state="fail",
             found=str(error),
-            advice="set GRAPHWEFT_EMBEDDER and the settings that it needs",
+            advice="correct this, or set GRAPHWEFT_EMBEDDER to another embedder",
         )
     if embedder is None:
         return Check(name="embedder", state="ok", found="none: searches use words and time, not meaning")
@@ -185,7 +185,7 @@ async def _extractor(settings: Settings) -> Check:
             name="extractor",
             state="fail",
             found=str(error),
-            advice="set GRAPHWEFT_EXTRACTOR and the settings that it needs",
+            advice="correct this, or set GRAPHWEFT_EXTRACTOR to another extractor",
         )
     if extractor is None:
         return Check(name="extractor", state="ok", found="none: text episodes are stored, and found by their words")
@@ -255,12 +255,20 @@ async def _memory(settings: Settings, group: str) -> Check:
         return Check(name=group, state="fail", found=f"not known: {error}", advice=advice)
     finally:
         await bus.aclose()
-    idle = [str(partition.id) for partition in partitions if partition.owner is None]
+    idle = [partition.id for partition in partitions if partition.owner is None]
     lag = sum(partition.lag for partition in partitions)
     if not idle:
         return Check(name=group, state="ok", found=_all_read(len(partitions), lag))
-    found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
+    found = _idle(idle, len(partitions), lag)
     return Check(name=group, state="warn", found=found, advice="start `graphweft run memory`")
+
+
+def _idle(idle: Sequence[int], partitions: int, lag: int) -> str:
+    """Say which partitions nobody reads: some by their numbers, all by their count."""
+    if len(idle) == partitions > 1:
+        return f"nobody reads any of the {partitions} partitions, lag {lag}"
+    which = "partition" if len(idle) == 1 else "partitions"
+    return f"nobody reads the {which} {', '.join(map(str, idle))}, lag {lag}"
 
 
 def _all_read(partitions: int, lag: int) -> str:
@@ -308,9 +316,9 @@ async def _services(settings: Settings) -> list[Check]:
         return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
     finally:
         await bus.aclose()
-    idle = [str(partition.id) for partition in partitions if partition.owner is None]
+    idle = [partition.id for partition in partitions if partition.owner is None]
     lag = sum(partition.lag for partition in partitions)
-    found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
+    found = _idle(idle, len(partitions), lag)
     if not idle:
         checks = [Check(name="workers", state="ok", found=_all_read(len(partitions), lag))]
     elif len(idle) == len(partitions):

@@ -6,6 +6,7 @@ import socket
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, channels
+from graphweft_contracts.plurals import counted
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, responders
@@ -36,9 +37,9 @@ async def waits_for(settings: Settings, role: str, *, pid: int, worker_name: str
                 owners = [partition.owner for partition in await bus.status()]
             finally:
                 await bus.aclose()
-            free = [str(number) for number, owner in enumerate(owners) if owner is None]
+            free = owners.count(None)
             if free:
-                return f"has not claimed partition {', '.join(free)}"
+                return f"has not claimed {free} of {counted(len(owners), 'partition')} yet"
             if worker_name not in owners:
                 return "waits for partitions that another worker holds"
     except (BusUnavailable, OSError) as error:

@@ -799,9 +799,9 @@ async def test_a_lone_row_with_any_key_does_the_same_in_a_shared_query(graph: Fa
                     writes.append(Write(query=query, rows=[{"id": row}], before=before, after=after))
                     before = after
                 if app == "shared":
-                    graph._fusing._apart.clear()
-                    list(graph._fusing.queries(0, writes))  # known from now on
-                    assert [each.shared for each in graph._fusing.queries(0, writes)] == [True]
+                    graph._shared_queries._apart.clear()
+                    list(graph._shared_queries.queries(0, writes))  # known from now on
+                    assert [each.shared for each in graph._shared_queries.queries(0, writes)] == [True]
                 applied = await graph._apply_now(app, 0, writes, share=app == "shared")
                 content.append((key, applied.count, applied.failure and str(applied.failure)))
                 before = writes[max(0, applied.count - 1)].after if applied.count else writes[0].before

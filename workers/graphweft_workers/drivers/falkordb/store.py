@@ -46,14 +46,13 @@ from graphweft_workers.drivers.falkordb.errors import (
     translate,
 )
 from graphweft_workers.drivers.falkordb.exchange import exchange
-from graphweft_workers.drivers.falkordb.fused import SHARED_MS, SLOW_MS, Fusing
-from graphweft_workers.drivers.falkordb.fused import Query as FusedQuery
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
 from graphweft_workers.drivers.falkordb.query_check import check_query
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.rows import bound_amount, plain_table, run_time_ms, table_of
+from graphweft_workers.drivers.falkordb.shared_queries import SHARED_MS, SLOW_MS, SharedQueries, WriteQuery
 from graphweft_workers.drivers.falkordb.statements import (
     DROP_COPIES,
     LIST_NAMES,
@@ -106,7 +105,7 @@ class FalkorDBStore:
         self._write_timeout_ms = write_timeout_ms
         self._named: dict[str, set[str]] = {}
         """By app: the statements whose labels and types the server knows."""
-        self._fusing = Fusing()
+        self._shared_queries = SharedQueries()
         self._senders: dict[str, Together] = {}
         """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: dict[tuple[str, int], str] = {}
@@ -444,10 +443,10 @@ class FalkorDBStore:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)
-        queries: list[FusedQuery] = []
+        queries: list[WriteQuery] = []
         unsendable: QueryFailed | None = None
         try:
-            for query in self._fusing.queries(partition, writes, share=share):
+            for query in self._shared_queries.queries(partition, writes, share=share):
                 queries.append(query)
         except QueryFailed as error:
             unsendable = error
@@ -469,7 +468,7 @@ class FalkorDBStore:
             if spared and all(took_effect(reply) for reply in replies):
                 for query, reply in zip(queries, replies, strict=True):
                     if query.shared and (run_time_ms(reply) or 0.0) > SLOW_MS:
-                        self._fusing.keep_apart(writes[query.first : query.end])
+                        self._shared_queries.keep_apart(writes[query.first : query.end])
                 return self._applied(app_id, partition, writes)
             answered = list(zip(queries, replies, strict=True))
             failed = next(((query, reply) for query, reply in answered if isinstance(reply, Exception)), None)
@@ -509,7 +508,7 @@ class FalkorDBStore:
         if not failed[0].shared:
             return self._applied(app_id, partition, writes[:count], placed(reason, writes[count]))
         self._applied(app_id, partition, writes[:count])
-        self._fusing.keep_apart(writes[failed[0].first : failed[0].end])
+        self._shared_queries.keep_apart(writes[failed[0].first : failed[0].end])
         rest = await self._apply_now(app_id, partition, writes[count:], share=False)
         return Applied(count=count + rest.count, failure=rest.failure)
 

@@ -38,7 +38,7 @@ _SEQUENCES: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class WriteQuery:
     """The text for the writes with the numbers from ``first`` to before ``end``."""
 
     first: int
@@ -51,7 +51,7 @@ class Query:
         return self.end - self.first > 1
 
 
-class Fusing:
+class SharedQueries:
     """Makes queries out of writes. A sequence of mutations shares a query from the second time on.
 
     The server plans each new text, at half a millisecond or more, and keeps a limited number of plans.
@@ -61,17 +61,17 @@ class Fusing:
         self._apart: BoundedDict[tuple[str, ...], int] = BoundedDict(_SEQUENCES)
         """By sequence of mutations: how often they run apart before they share a query."""
 
-    def queries(self, partition: int, writes: Sequence[Write], *, share: bool = True) -> Iterator[Query]:
+    def queries(self, partition: int, writes: Sequence[Write], *, share: bool = True) -> Iterator[WriteQuery]:
         """Yield the queries for writes, in order. Raises ``QueryFailed`` at a write with values that cannot be sent."""
         first = 0
         while first < len(writes):
             end = _end_of_few(writes, first) if share else first + 1
             text = self._shared(partition, writes[first:end])
             if text is not None:
-                yield Query(first=first, end=end, text=text)
+                yield WriteQuery(first=first, end=end, text=text)
             else:
                 for number in range(first, end):
-                    yield Query(first=number, end=number + 1, text=guarded(partition, writes[number]))
+                    yield WriteQuery(first=number, end=number + 1, text=guarded(partition, writes[number]))
             first = end
 
     def keep_apart(self, writes: Sequence[Write]) -> None:

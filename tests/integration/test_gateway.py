@@ -462,6 +462,8 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
     [
         (None, "cannot be read"),
         ("tokens: [", ":1:10: invalid YAML"),
+        ("tokens:\n- sha256: *hunter2\n", ":2:11: invalid YAML: found undefined alias a value: put"),
+        ("tokens:\n- sha256: !hunter2 x\n", ":2:11: invalid YAML: the tag a value: put"),
         ("tokens: []", "has no tokens"),
         ("", "tokens.yaml:1:1: tokens: Field required"),
         ("tokens:\n  - {app_id: a}", "tokens.yaml:2:5: tokens.0.sha256: Field required"),

@@ -22,11 +22,13 @@ _UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|'<[^'>]*>')*""")
 _UNREADABLE: Final = frozenset({"yaml-encoding", "yaml-syntax", "yaml-too-deep", "yaml-too-large"})
 
 
-def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str) -> M:
+def read_model[M: BaseModel](
+    path: Path, model: type[M], *, setting: str, form: str, holds_secrets: bool = False
+) -> M:
     """Return the file as ``model``.
 
     Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. Values
-    of the file are not quoted, except in messages about the YAML itself.
+    of the file are not quoted, except in messages about the YAML itself of a file that ``holds_secrets`` not.
     """
     from graphweft_rules.files.source import parse
     from graphweft_rules.files.tree import plain
@@ -37,7 +39,8 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
         raise InvalidSettings(f"{setting}: {str(path)!r} cannot be read: {error.strerror}") from error
     root, findings = parse(data, str(path))
     if findings:
-        raise InvalidSettings("\n".join(f"{setting}: {each.place}: invalid YAML: {each.message}" for each in findings))
+        told = [(each.place, _without_value(each.message) if holds_secrets else each.message) for each in findings]
+        raise InvalidSettings("\n".join(f"{setting}: {place}: invalid YAML: {message}" for place, message in told))
     try:
         return model.model_validate(plain(root))
     except ValidationError as error:
@@ -51,11 +54,14 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
 
 def fault_without_value(error: MarkedYAMLError) -> str:
     """Return ``:LINE:COLUMN: invalid YAML: …`` for a file that may hold secrets: no value of it is quoted."""
-    mark, problem = error.problem_mark, error.problem or ""
+    mark = error.problem_mark
     where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+    return f"{where}: invalid YAML: {_without_value(error.problem or '')}"
+
+
+def _without_value(problem: str) -> str:
     found = _UNQUOTED.match(problem)
-    shown = problem if found is None or found[0] == problem else f"{found[0]}a value"
-    return f"{where}: invalid YAML: {shown}"
+    return problem if found is None or found[0] == problem else f"{found[0]}a value: put values in quotes"
 
 
 def place_in(path: Path, *loc: str | int) -> str:

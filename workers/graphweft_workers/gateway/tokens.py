@@ -81,7 +81,7 @@ def sha256_of(token: str) -> str:
 
 def read_tokens(path: Path) -> Tokens:
     """Read ``tokens: [{sha256: …, app_id: …, name: …, roles: […], …}]``. Raises ``InvalidSettings`` with each fault."""
-    entries = read_model(path, _File, setting="gateway_tokens", form=_FORM).tokens
+    entries = read_model(path, _File, setting="gateway_tokens", form=_FORM, holds_secrets=True).tokens
     if not entries:
         raise InvalidSettings(f"gateway_tokens: {path} has no tokens: `graphweft token new --app APP` makes one")
     digests = [entry.sha256.lower() for entry in entries]

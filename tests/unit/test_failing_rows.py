@@ -496,6 +496,14 @@ def test_a_row_is_suspected_by_what_only_failed_rows_have() -> None:
     assert suspects.among(("other", row) for row in rows) == []
 
 
+def test_rows_with_nan_are_suspected_and_push_out_no_other_trait() -> None:
+    suspects = Suspects()
+    suspects.add("q", {"x": "bad"}, [{"x": 1.0}])
+    for _ in range(100):
+        suspects.add("q", {"x": float("nan")}, [{"x": 1.0}])
+    assert suspects.among([("q", {"x": value}) for value in (float("nan"), 1.0, "nan", "bad")]) == [0, 3]
+
+
 def test_a_suspect_that_takes_effect_is_suspected_no_longer() -> None:
     suspects = Suspects()
     suspects.add("q", {"n": 0}, [{"n": 4}])

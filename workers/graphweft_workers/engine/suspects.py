@@ -132,7 +132,7 @@ def _trait(value: object) -> object:
     """Return the kind of a value with the value itself if it is short, else with its size."""
     kind = type(value).__name__
     if value is None or isinstance(value, bool | float):
-        return (kind, value)
+        return (kind, "nan") if value != value else (kind, value)  # noqa: PLR0124 - NaN does not equal itself
     if isinstance(value, int):
         return (kind, value) if -_LARGEST <= value < _LARGEST else (kind, "large")
     if isinstance(value, str):

@@ -24,6 +24,7 @@ from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
@@ -307,6 +308,39 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
         assert await stack.found("acme") == expected
         assert await bus.dead_letter_count() == 0
         assert await stack.found("acme", "MATCH (l:Last) RETURN l.k, l.k_last") == {"last": "k8"}
+
+
+async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading back takes 0.1 s and keeps thousands of identities, and any number of apps may wait, for days."""
+    stack = Stack(url, url)
+    lost = rules_named("A")
+    apps = [f"app{number}" for number in range(30)]
+    readers: list[str] = []
+    before = RedisEventLog.before
+
+    async def counted(log: RedisEventLog, *arguments: Any, **options: Any) -> Any:
+        task = asyncio.current_task()
+        readers.append("" if task is None else task.get_name())
+        return await before(log, *arguments, **options)
+
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, lost)
+        await lose(url, lost.digest)
+        await transport.append([event(app, number) for number in range(3) for app in apps])
+        monkeypatch.setattr(RedisEventLog, "before", counted)
+
+        async def all_wait() -> bool:
+            notes = [PositionNote.decode(each.note) for each in await bus.status()]
+            return {app for note in notes for app in note.parked} == set(apps)
+
+        async with stack.worker("after"):
+            await eventually(all_wait)
+            assert not [name for name in readers if name.startswith("app-")]
+            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await applied(bus)
+        for app in apps:
+            assert await stack.found(app) == {"k0": "A", "k1": "A", "k2": "A"}
 
 
 JOINED = {

@@ -22,9 +22,7 @@ _UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|'<[^'>]*>')*""")
 _UNREADABLE: Final = frozenset({"yaml-encoding", "yaml-syntax", "yaml-too-deep", "yaml-too-large"})
 
 
-def read_model[M: BaseModel](
-    path: Path, model: type[M], *, setting: str, form: str, holds_secrets: bool = False
-) -> M:
+def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str, holds_secrets: bool = False) -> M:
     """Return the file as ``model``.
 
     Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. Values

@@ -121,8 +121,6 @@ class AppWriter:
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
-            reach = REACH if self._recent is None else self._recent.reach
-            queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
         batch = await log.reread(self.number, queue.behind, limit=queue.page)
         entries = [entry for entry in batch.entries if not log.is_after(entry.offset, given.offset)]
         entries = _bounded(queue, entries)
@@ -136,6 +134,11 @@ class AppWriter:
             entries, decoded = entries[:number], decoded[:number]
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
+        if queue.recent is None:
+            if not any(_may_concern(queue.app_id, each) for each in decoded):
+                return end  # any number of apps may wait for a lost rule set: none reads back before it must
+            reach = REACH if self._recent is None else self._recent.reach
+            queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
         read = await match_compiled(
             self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
         )
@@ -335,6 +338,11 @@ class AppWriter:
             self.state.stuck_at[key], strikes = checkpoint, 1
             self.state.strikes[key] = strikes
         return strikes
+
+
+def _may_concern(app_id: str, each: Decoded) -> bool:
+    """Tell whether an entry is an event of an app, or one that cannot be decoded."""
+    return each.error is not None or (each.event is not None and each.event.appid == app_id)
 
 
 def _bounded(queue: AppQueue, entries: list[Entry]) -> list[Entry]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from typing import Any
 
 import pytest
 
@@ -48,3 +50,26 @@ async def test_a_host_that_does_not_answer_is_given_up(monkeypatch: pytest.Monke
     with pytest.raises(asyncio.TimeoutError):
         await connection.opened(open_it(), 0.01)
     assert opening.cancelled()
+
+
+def test_a_failure_that_nobody_waits_for_any_more_is_no_warning() -> None:
+    warnings: list[dict[str, Any]] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context))
+        ready = asyncio.Event()
+
+        async def refused() -> None:
+            await ready.wait()
+            waiting.cancel()
+            raise ConnectionRefusedError
+
+        waiting = asyncio.create_task(connection.opened(refused(), 10))
+        await asyncio.sleep(0)
+        ready.set()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+
+    asyncio.run(scene())
+    gc.collect()  # asyncio warns when nothing refers to the opening any more
+    assert not warnings

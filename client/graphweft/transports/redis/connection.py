@@ -97,9 +97,8 @@ async def opened(opening: Coroutine[Any, Any, None], limit_s: float) -> None:
                 return task.result()
         raise asyncio.TimeoutError  # in Python 3.10 this is not the built-in TimeoutError
     finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # also if both ended at once: asyncio warns of unread errors
 
 
 class _Patient(redis.Connection):

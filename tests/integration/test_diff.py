@@ -15,6 +15,7 @@ from tests.integration.test_rebuild import RULES, App, printed
 from tests.integration.test_restatement import letters, new_rules
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
+from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Event
@@ -184,6 +185,7 @@ async def test_what_cannot_be_compared_is_said(app: App, neo4j_server: Neo4jServ
     done = await app.run("diff", "--app", "nobody", "--rules", new_rules(app, LAST))
     assert (done.code, "no event of the app 'nobody'" in done.err) == (0, True)
     rules = new_rules(app, LAST)
+    empty_neo4j(neo4j_server.uri)
     done = await app.run("diff", "--app", "shop", "--rules", rules, graph=neo4j_server.uri)
     assert done.code == 2
     assert "give --into" in done.err

@@ -50,6 +50,8 @@ MATCH (a:A)-[r:R {t: $t}]->() SET a.d = date('2026-02-03'), a.local = localdatet
   a.list = [1, 2], r.d = date('2026-02-03')
 """
 MIXED = "list: [1, 'x', 2.5, true]"
+_WRITE_MS = 60_000
+"""A graph of many pages is written in a few queries, maybe before its index is ready."""
 
 
 class Server:
@@ -90,8 +92,10 @@ def _properties(line: bytes) -> list[tuple[str, str]]:
 async def server(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Server]:
     if request.param == "falkordb":
         async with (
-            contextlib.aclosing(FalkorDBStore(url)) as store,
-            contextlib.aclosing(FalkorDBStore(url, graph_template="{app_id}.copy")) as other,
+            contextlib.aclosing(FalkorDBStore(url, write_timeout_ms=_WRITE_MS)) as store,
+            contextlib.aclosing(
+                FalkorDBStore(url, graph_template="{app_id}.copy", write_timeout_ms=_WRITE_MS)
+            ) as other,
         ):
             yield Server(store, other)
         return

@@ -2,20 +2,24 @@
 
 A command through the client takes twice the processor time: it takes a connection out of the pool and puts it back,
 sets two timers, and counts for metrics. Here a connection stays out of the pool, and one timer is for the round trip,
-or for each further reply if it has several.
+or for each further reply if it has several. Commands are packed in C, in a fifth of the time; the words of a name such
+as ``XINFO GROUPS`` are arguments of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
+from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType]
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateConnection
 
 from graphweft.time_limit import time_limit
 from graphweft.transports.redis.connection import Command, connect
+
+_pack = cast("Callable[[Command], bytes]", pack_command)
 
 _LOST: Final = (LostConnection, LateConnection, OSError)
 
@@ -73,7 +77,7 @@ class Lines:
                     line = await self._client.connection_pool.get_connection()
                 if line.is_connected and await _is_stale(line):
                     await line.disconnect()
-                await line.send_packed_command(line.pack_commands(commands), check_health=False)
+                await line.send_packed_command(list(map(_pack, commands)), check_health=False)
                 if commands:
                     answers.append(await _reply(line))
             while len(answers) < len(commands):

@@ -12,10 +12,9 @@ from typing import Any, Final, Protocol
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, Layout, ReasonCode
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode
 from graphweft_contracts.signatures import SigningKey
 
-NEW_LAYOUT: Final = Layout()
 LAYOUT_S: Final = 30.0
 """How long a producer uses the layout that it has read."""
 MAX_EVENT_BYTES: Final = 1_000_000
@@ -111,11 +110,11 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
         return _unsent(request, "invalid_request", fault)
     if not seconds_left(request):
         return _late(request)
-    fields = {**dict(request), "reply_to": reply_to}
+    fields = {**vars(request), "reply_to": reply_to}  # ``dict`` would take twice the time
     if request.search is None:
         del fields["search"]  # older responders do not know the field
     else:
-        fields["search"] = dict(request.search)  # as a model, NaN would be encoded as null
+        fields["search"] = vars(request.search)  # as a model, NaN would be encoded as null
     message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:
         return _unsent(request, "invalid_request", _TOO_LARGE)

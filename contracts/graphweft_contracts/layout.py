@@ -57,6 +57,10 @@ class Layout:
         return cls(partitions=partitions, order=order, exceptions=known)
 
 
+NEW_LAYOUT: Final = Layout()
+"""The layout of a new bus for which none is chosen."""
+
+
 def is_everywhere(scope: str) -> bool:
     """Tell whether an activation for a scope is announced in all partitions, those of other producers too."""
     return scope == ALL_APPS or scope.startswith(RESTATED)

@@ -10,8 +10,8 @@ from importlib import import_module
 import pytest
 from tests.ports import toy
 
-from graphweft.transport import NEW_LAYOUT
 from graphweft_contracts import Event
+from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.cli import delivery
 from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.publishing import interruptible

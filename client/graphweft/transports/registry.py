@@ -12,8 +12,9 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Final
 
-from graphweft.transport import NEW_LAYOUT, Transport
+from graphweft.transport import Transport
 from graphweft_contracts import InvalidSettings, Layout
+from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.signatures import SigningKey
 
 __all__ = ("make_transport",)

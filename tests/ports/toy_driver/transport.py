@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from graphweft.transport import (
     MAX_BUDGET_MS,
-    NEW_LAYOUT,
     Outgoing,
     check_sizes,
     encoded,
@@ -20,6 +19,7 @@ from graphweft.transport import (
     seconds_left,
 )
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
+from graphweft_contracts.layout import NEW_LAYOUT
 
 from .file import POLL_S, SqliteFile, append, layout_of
 

@@ -13,11 +13,12 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.time_limit import time_limit
-from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, NEW_LAYOUT, Outgoing, check_sizes
+from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
 from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
+from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.signatures import SigningKey
 
 logger = logging.getLogger("graphweft.client")

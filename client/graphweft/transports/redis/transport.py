@@ -25,7 +25,6 @@ from graphweft.transport import (
     CLOSED,
     LAYOUT_S,
     MAX_BUDGET_MS,
-    NEW_LAYOUT,
     Outgoing,
     check_sizes,
     encoded,
@@ -36,6 +35,7 @@ from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
+from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
 logger = logging.getLogger("graphweft.client")

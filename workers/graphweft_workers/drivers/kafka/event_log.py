@@ -21,11 +21,10 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
-from graphweft.transport import NEW_LAYOUT
 from graphweft.transports.kafka.connection import bus_errors, fields_of, make_topics, present_partitions, servers
 from graphweft.transports.kafka.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
-from graphweft_contracts.layout import is_everywhere
+from graphweft_contracts.layout import NEW_LAYOUT, is_everywhere
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
 from graphweft_workers.drivers.kafka.follower import Follower

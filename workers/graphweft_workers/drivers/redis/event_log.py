@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.transport import NEW_LAYOUT
 from graphweft.transports.redis.connection import connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
 from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER

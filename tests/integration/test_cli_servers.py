@@ -78,9 +78,9 @@ def asked(bootstrap: str, question: Callable[[Any], Awaitable[Any]]) -> Any:
 
 @contextmanager
 def topics_made(url: str, topics: list[NewTopic]) -> Generator[None]:
-    """Make topics, and wait until the broker tells others of them. Leave them with the broker's own settings.
+    """Make topics, and wait until the broker lists them. At the end, take their settings away.
 
-    A busy broker may give a topic the settings of one with its name that was just deleted.
+    Otherwise, a busy broker may give these settings to the next topic with the same name.
     """
 
     async def make(admin: Any) -> None:
@@ -92,14 +92,16 @@ def topics_made(url: str, topics: list[NewTopic]) -> Generator[None]:
     while names - set(asked(url.removeprefix("kafka://"), lambda admin: admin.list_topics())):
         assert time.monotonic() < until
         time.sleep(0.05)
-    yield
 
     async def reset(admin: Any) -> None:
         found = [ConfigResource(ConfigResourceType.TOPIC, name, configs={}) for name in names]
         for answer in await admin.alter_configs(found):
             assert not any(code for code, *_ in answer.resources), answer
 
-    asked(url.removeprefix("kafka://"), reset)
+    try:
+        yield
+    finally:
+        asked(url.removeprefix("kafka://"), reset)
 
 
 def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str], tmp_path: Path) -> None:

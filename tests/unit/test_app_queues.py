@@ -147,13 +147,14 @@ async def test_who_commits_is_told_when_the_app_that_was_furthest_behind_gets_on
     await queues.aclose()
 
 
+async def never(*_: object) -> Committed:
+    """Stands for a read of a parked app that does not end."""
+    stuck: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+    return await stuck
+
+
 async def test_who_commits_is_told_while_another_app_has_trouble(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The note of the position says how far that one is, so the others need not wait for it."""
-
-    async def never(*_: object) -> Committed:
-        stuck: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        return await stuck
-
     monkeypatch.setattr(gates, "reread", never)
     told: list[int] = []
     queues = AppQueues(
@@ -211,10 +212,6 @@ async def test_an_app_that_waits_for_its_turn_is_not_looked_at_without_a_pause(
 async def test_nobody_waits_for_an_app_that_is_parked_while_it_has_nothing_to_do(
     gates: Gates, queues: AppQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(*_: object) -> Committed:
-        stuck: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        return await stuck
-
     monkeypatch.setattr(gates, "reread", never)
     opened(gates, "loud")
     queues.give({"loud": some(15)}, {}, at(15), {})

@@ -78,7 +78,7 @@ def test_ties_stay_where_servers_may_differ(odd: str) -> None:
 
 @pytest.mark.parametrize("value", [1e308, 1e-320, 5e-324])
 def test_the_server_finds_what_is_near_an_extreme_vector(value: float) -> None:
-    """Its sums are no numbers. No model gives one, but a broken one may."""
+    """The sums of its numbers overflow or vanish. Only a broken model returns such a vector."""
     vectors = {f"a{number:02}": [1.0, 0.5] for number in range(50)}
     assert index_of(vectors).near([value, 0.0], COUNT) is None
     with pytest.raises(Unfit) if value < 1 else contextlib.nullcontext():

@@ -27,14 +27,15 @@ def missing_package(who: str, module: str, extra: str) -> InvalidSettings:
 
 
 @contextlib.contextmanager
-def naming_extra(who: str, module: str, extra: str) -> Generator[None]:
-    """Raise ``missing_package`` if the block cannot import ``module`` or a part of it; other import errors pass."""
+def naming_extra(who: str, extra: str, *modules: str) -> Generator[None]:
+    """Raise ``missing_package`` if the block cannot import one of ``modules``, or a part of one; other errors pass."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != module:
+        missing = error.name or ""
+        if missing.partition(".")[0] not in modules:
             raise
-        raise missing_package(who, error.name or module, extra) from error
+        raise missing_package(who, missing, extra) from error
 
 
 def openai_endpoint(who: str, url: str | None, key: object | None, *, key_names: str, url_names: str) -> str:

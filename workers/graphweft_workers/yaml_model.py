@@ -25,8 +25,8 @@ _UNREADABLE: Final = frozenset({"yaml-encoding", "yaml-syntax", "yaml-too-deep",
 def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str, holds_secrets: bool = False) -> M:
     """Return the file as ``model``.
 
-    Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. Values
-    of the file are not quoted, except in messages about the YAML itself of a file that ``holds_secrets`` not.
+    Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. No
+    value of the file is quoted, except in a fault of the YAML itself, and not even there with ``holds_secrets``.
     """
     from graphweft_rules.files.source import parse
     from graphweft_rules.files.tree import plain

@@ -163,17 +163,20 @@ async def _chunks_of(descriptor: int) -> AsyncGenerator[bytes]:
         yield chunk
 
 
-async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[bytes]]:
-    """Yield the complete lines of each chunk together. Raises ``InvalidEvent`` at a line without an end."""
+async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[tuple[int, bytes]]]:
+    """Yield the complete lines of each chunk together, each with its number, from 1.
+
+    Raises ``InvalidEvent`` at a line without an end.
+    """
     rest, number = b"", 1
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
-            yield lines
+            yield list(enumerate(lines, start=number))
             number += len(lines)
         _check_length(rest, "standard input", number, before="the lines before it were sent, and no others: ")
     if rest:
-        yield [rest]
+        yield [(number, rest)]
 
 
 def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
@@ -194,12 +197,11 @@ def _check_length(line: bytes, name: str, number: int, *, before: str = "") -> N
         )
 
 
-async def _groups(lines: AsyncIterable[list[bytes]], faults: list[InvalidEvent]) -> AsyncGenerator[Iterator[Event]]:
-    numbers = itertools.count(1)
+async def _groups(
+    lines: AsyncIterable[list[tuple[int, bytes]]], faults: list[InvalidEvent]
+) -> AsyncGenerator[Iterator[Event]]:
     async for group in lines:
-        # The lines come first: zip takes from its first argument before it sees that the second is at its end.
-        numbered = ((number, line) for line, number in zip(group, numbers, strict=False))
-        yield events_of_lines(numbered, "standard input", faults, report=print_error)
+        yield events_of_lines(group, "standard input", faults, report=print_error)
 
 
 def events_of_lines(

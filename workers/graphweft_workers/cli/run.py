@@ -164,7 +164,7 @@ async def run(
 
 
 async def _run_console(settings: Settings, options: GatewayOptions) -> None:
-    with naming_extra("`run console`", "starlette", "console"), naming_extra("`run console`", "uvicorn", "console"):
+    with naming_extra("`run console`", "console", "starlette", "uvicorn"):
         from graphweft_workers.console import serving
 
     async with beating("console") as heartbeat:

@@ -20,7 +20,7 @@ def commands(server: str, role: str, *, app_id: str | None, user: str, graph_tem
     if (role == "tenant") != (app_id is not None):
         raise InvalidSettings("--app names the app of a tenant: give it with --role tenant, and only with it")
     if server == "kafka":
-        with naming_extra("graphweft acl kafka", "aiokafka", "kafka"):
+        with naming_extra("graphweft acl kafka", "kafka", "aiokafka"):
             found: list[str] = import_module("graphweft_workers.drivers.kafka.rights").commands(role, user, app_id)
         return found
     if server == "redis":

@@ -105,21 +105,18 @@ class PlanRun:
             return found
 
         coming = self.plan.writes(self.done, most_of)
-        if not careful and not self.apart:
-            return list(coming)
+        if careful:
+            return _of_search(coming, careful)
+        return self._to_suspect(coming, alone=suspects_first) if self.apart else list(coming)
+
+    def _to_suspect(self, coming: Iterable[Write], *, alone: bool) -> list[Write]:
+        """Return the writes up to the first suspect, with it; those before it only, if it is to be sent ``alone``."""
         writes: list[Write] = []
-        left, first = careful.queries if careful else 0, self.done
+        first = self.done
         for write in coming:
-            if careful:
-                left -= write.query is not None and write.query.statement == careful.statement
-                ends = not left
-            else:
-                ends = bool(write.rows) and id(self.plan.rows[first]) in self.apart
-                if ends and writes and suspects_first:
-                    break
+            if write.rows and id(self.plan.rows[first]) in self.apart:
+                return writes if writes and alone else [*writes, write]
             writes.append(write)
-            if ends:
-                break
             first += len(write.rows)
         return writes
 
@@ -191,6 +188,18 @@ class PlanRun:
             steps.append(replace(step, rows=step.rows[first:]) if first else step)
             first = 0
         return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed)
+
+
+def _of_search(coming: Iterable[Write], careful: Careful) -> list[Write]:
+    """Return the writes up to the last query of the search that is sent at once."""
+    writes: list[Write] = []
+    left = careful.queries
+    for write in coming:
+        writes.append(write)
+        left -= write.query is not None and write.query.statement == careful.statement
+        if not left:
+            break
+    return writes
 
 
 def suspected(

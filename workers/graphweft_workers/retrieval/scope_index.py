@@ -277,7 +277,7 @@ class ScopeIndex:
         """Return the keys of the nodes of which the ``count`` nearest are a part; None if the server must find them."""
         if self.vectors is None or self.vectors.dimensions != len(vector):
             return None
-        if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # sums of its numbers may be no numbers
+        if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
         near = self.vectors.near(vector, count)
         if len(near) > 2 * count:

@@ -193,7 +193,8 @@ class ScopeIndexes:
         """Drop the indexes of an app, and the one that is being built for it."""
         for key in [key for key in self._kept if key[0] == app_id]:
             self._drop(key)
-        self._purged += self._builds_for == app_id
+        if app_id == self._builds_for:
+            self._purged += 1
 
     async def built(self) -> None:
         """Wait for the end of the build under way, if there is one."""

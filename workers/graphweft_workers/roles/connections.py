@@ -170,4 +170,7 @@ def dialects() -> tuple[GraphDialect, ...]:
 
 def _needed(driver: BusDriver | GraphDriver, variable: str) -> contextlib.AbstractContextManager[None]:
     """Name the extra of the driver if its package is missing."""
-    return contextlib.nullcontext() if driver.package is None else naming_extra(variable, *driver.package)
+    if driver.package is None:
+        return contextlib.nullcontext()
+    module, extra = driver.package
+    return naming_extra(variable, extra, module)

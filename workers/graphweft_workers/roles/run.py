@@ -5,7 +5,6 @@ Roles are imported when they run, so that other commands start quickly.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -56,9 +55,8 @@ async def run_gateway(
     settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
 ) -> None:
     """Run the HTTP gateway until SIGTERM or SIGINT, then finish its requests. See ``roles.gateway``."""
-    with contextlib.ExitStack() as named:
-        for package in ("starlette", "uvicorn", "google", "opentelemetry"):  # google: protobuf
-            named.enter_context(naming_extra("`run gateway`", package, "gateway"))
+    # google is protobuf.
+    with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.roles import gateway as serving
     from graphweft_workers.roles.heartbeat import beating
 
@@ -74,7 +72,7 @@ async def run_gateway(
 async def run_mcp(settings: Settings, access: Access) -> None:
     """Run the MCP server on standard input and output until the client closes them. See ``roles.mcp.run_mcp``."""
     # mcp before 2.0 has no mcp_types.
-    with naming_extra("`run mcp`", "mcp", "mcp"), naming_extra("`run mcp`", "mcp_types", "mcp"):
+    with naming_extra("`run mcp`", "mcp", "mcp", "mcp_types"):
         from graphweft_workers.roles import mcp as serving
 
     await serving.run_mcp(settings, access)

@@ -9,7 +9,8 @@ from typing import Any, Final
 type Handle = str | int
 """Identifies a node or relationship on its server during one retrieval."""
 
-_COLUMNS: Final = ("handle", "entity", "shown", "key", "name", "kind", "description", "own")
+NODE_COLUMNS: Final = ("handle", "entity", "shown", "key", "name", "kind", "description", "own")
+"""The columns of a ``Node``, in the order in which queries return them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Node:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Node:
         """Return the node in a row of a query."""
-        return cls(**{name: row[name] for name in _COLUMNS})
+        return cls(**{name: row[name] for name in NODE_COLUMNS})
 
     @property
     def order(self) -> tuple[bool, str, str, str, str]:

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 from graphweft_contracts.memory import SCOPES
 from graphweft_workers.features.graphrag.caps import LIMIT_CAP, MOST_DOCUMENTS, MOST_NAMES, MOST_NAMESAKES
+from graphweft_workers.features.graphrag.rows import NODE_COLUMNS
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.records import MEMORY_LABEL
@@ -72,11 +73,10 @@ _NOW_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:
 type Given = tuple[str, ...]
 """The names of the scopes that a query has, in the order of ``SCOPES``."""
 type Template = Literal["documents", "names", "neighbours", "between"]
-_OF_NODE: Final = ("handle", "entity", "shown", *_NODE, "own")
 _COLUMNS: Final[Mapping[Template, Sequence[str]]] = {
-    "documents": ("found", *_OF_NODE),
-    "names": ("found", *_OF_NODE),
-    "neighbours": ("source", "link", "type", "out", *_RELATIONSHIP, *_OF_NODE),
+    "documents": ("found", *NODE_COLUMNS),
+    "names": ("found", *NODE_COLUMNS),
+    "neighbours": ("source", "link", "type", "out", *_RELATIONSHIP, *NODE_COLUMNS),
     "between": ("source", "target", "link", "type", *_RELATIONSHIP),
 }
 """The columns of each query, in their order."""
@@ -147,7 +147,7 @@ class _Forms:
             return f"RETURN {values}"
         return f"WITH {values} RETURN collect([{', '.join(_COLUMNS[template])}]) AS rows"
 
-    def lookup(self, places: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> str:
+    def lookup(self, template: Template, places: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> str:
         """Return nodes by parameter, label and property: the value, the node. Up to 10 per value."""
         columns = [self.text("n", column) for column in ("name", "key", "kind", "description")]
         parts: list[str] = []
@@ -160,16 +160,16 @@ class _Forms:
             )
             parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
         every = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *_NODE)}"
-        return f"{every} {self.returned('names', f'found, {self.node("n")}')}"
+        return f"{every} {self.returned(template, f'found, {self.node("n")}')}"
 
     def documents(self) -> str:
         """Return nodes with one of ``$ids``: the id, the node."""
         keys = [(_ENTITY, "id"), (_ENTITY, "name"), (_DOCUMENT, "id"), (_DOCUMENT, "name")]
-        return self.lookup([("ids", [*keys, ("Chunk", "id"), (MEMORY_LABEL, "id")])])
+        return self.lookup("documents", [("ids", [*keys, ("Chunk", "id"), (MEMORY_LABEL, "id")])])
 
     def names(self) -> str:
         """Return entities with one of ``$names`` or ``$keys``: the name or key, the node."""
-        return self.lookup([("names", [(_ENTITY, "name")]), ("keys", [(_ENTITY, "name_key")])])
+        return self.lookup("names", [("names", [(_ENTITY, "name")]), ("keys", [(_ENTITY, "name_key")])])
 
     def neighbours(self) -> str:
         """Return up to ``$each`` relationships per type of each of ``$handles``, with their other nodes.

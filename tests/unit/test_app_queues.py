@@ -19,6 +19,7 @@ from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
 
 
@@ -238,6 +239,78 @@ async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_al
     queues.give({}, {}, at(70), {"p": at(65)}, {"p"})
     await queues.drain()
     assert writer.ranges[3:] == [("50", "70")]
+    await queues.aclose()
+
+
+class Waiting(Writer):
+    """Its apps need a lost rule set, which is there again when it was looked for often enough."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+        self.lost = {"digest"}
+        self.state = SimpleNamespace(batch_events=20, rules=self)
+        self.reading = 0
+        self.most = 0
+        self.applied: list[str] = []
+
+    async def refresh(self, entries: Sequence[Any]) -> None:
+        self.looks -= 1
+        if self.looks <= 0:
+            self.lost.clear()
+
+    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
+        if self.lost:
+            raise RulesLost("digest")
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        await turns()
+        self.reading -= 1
+        return given
+
+    async def apply(self, queue: AppQueue) -> None:
+        if self.lost:
+            raise RulesLost("digest")
+        self.applied.append(queue.app_id)
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_queues, "backoff_s", lambda *_: 0.0)
+
+
+def of_waiting(writer: Any) -> AppQueues:
+    return AppQueues(
+        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
+    )
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_apps_need_slots_when_a_lost_rule_set_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 2)
+    writer = Waiting(looks=30)
+    queues = of_waiting(writer)
+    apps = frozenset(f"app{number}" for number in range(10))
+    for app in apps:
+        queues.park(app)
+    queues.give({}, {}, at(9), {}, apps)
+    async with asyncio.timeout(10):
+        while queues.parked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert writer.most == 2
+    assert queues.floor == at(9)
+    await queues.aclose()
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_an_app_with_events_in_hand_looks_for_a_lost_rule_set() -> None:
+    """Nobody else may look: the partition reads nothing while too many events wait."""
+    writer = Waiting(looks=3)
+    queues = of_waiting(writer)
+    queues.give({"app": some(1)}, {}, at(1), {})
+    await turns()
+    await turns()
+    assert writer.applied == ["app"]
     await queues.aclose()
 
 

@@ -55,8 +55,6 @@ class AppQueue:
     """Entries to read again at once, by their size."""
     reported: str = ""
     """Of a parked app: skips and dead letters up to this offset are written."""
-    lost_rules: str = ""
-    """The digest of the lost rule set for which the app is parked."""
     recent: RecentEvents | None = None
     reread_end: Committed | None = None
     """The end of the events that were read again for ``applying``; None if they came from ``waiting``."""

@@ -389,12 +389,20 @@ class AppQueues:
         self._changed.set()
 
     async def _await_rules(self, queue: AppQueue, error: RulesLost) -> None:
-        """Wait before the lost rule set is looked for again; other apps do not wait."""
-        if queue.trouble != "rules_lost":
-            logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
-        queue.lost_rules, queue.recent = error.digest, None
-        self._hinder(queue, "rules_lost")
-        await asyncio.sleep(backoff_s(_RULES_S, 1))
+        """Wait until a lost rule set is there again; other apps do not wait.
+
+        Afterwards the app needs a slot: any number of apps may wait for the same rule set.
+        """
+        rules = self._writer.state.rules
+        logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
+        queue.recent = None
+        while True:
+            self._hinder(queue, "rules_lost")
+            await asyncio.sleep(backoff_s(_RULES_S, 1))
+            await rules.refresh(())
+            if error.digest not in rules.lost:
+                break
+        queue.slow_until, queue.trouble = 0.0, "slow"
 
     async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
         queue.checkpoint = None

@@ -116,7 +116,6 @@ class AppWriter:
         needs a lost rule set.
         """
         assert queue.behind is not None
-        await self._look_for_rules(queue)
         log = self.log
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
@@ -128,9 +127,9 @@ class AppWriter:
             await self._report_lost(queue.app_id, queue.behind.offset, batch)
         decoded = await decode_in_turns(entries, self._cursor(queue.behind.offset))
         if (found := self._first_lost(queue.app_id, decoded)) is not None:
-            number, queue.lost_rules = found
+            number, digest = found
             if not number:
-                raise RulesLost(queue.lost_rules)
+                raise RulesLost(digest)
             entries, decoded = entries[:number], decoded[:number]
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
@@ -151,14 +150,6 @@ class AppWriter:
         if events or skips:
             queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
         return end
-
-    async def _look_for_rules(self, queue: AppQueue) -> None:
-        """Raise ``RulesLost`` again if the rule set for which the app is parked is still lost: nothing is read then."""
-        if queue.lost_rules:
-            await self.state.rules.refresh(())
-            if queue.lost_rules in self.state.rules.lost:
-                raise RulesLost(queue.lost_rules)
-            queue.lost_rules, queue.trouble = "", "slow"
 
     def _first_lost(self, app_id: str, entries: Sequence[Decoded]) -> tuple[int, str] | None:
         """Return the number of the app's first entry that needs a lost rule set, and the digest; None without one."""

@@ -310,6 +310,33 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
         assert await stack.found("acme", "MATCH (l:Last) RETURN l.k, l.k_last") == {"last": "k8"}
 
 
+async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: str) -> None:
+    stack = Stack(url, url)
+    own = rules_named("B")
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, rules_named("A", "Other"))
+        await transport.append([event("acme", n) for n in range(5)])
+        async with stack.worker("before"):
+            await applied(bus)
+            await eventually(bus.dead_letter_count)
+        await push(bus, own)
+        await lose(url, own.digest)
+        async with stack.worker("after") as rules:
+            await applied(bus)
+            assert rules.lost == {own.digest}
+            await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
+            assert await bus.dead_letter_count() == 1
+            await bus.store_rules(own.digest, StoredRules(files=own.files, summary=own.summary.to_json()))
+
+            async def all_have_taken_effect() -> bool:
+                return len(await stack.found("acme")) == 5
+
+            await eventually(all_have_taken_effect)
+        assert await stack.found("acme") == {f"k{n}": "B" for n in range(5)}
+        assert await bus.dead_letter_count() == 0
+
+
 async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading back takes 0.1 s and keeps thousands of identities, and any number of apps may wait, for days."""
     stack = Stack(url, url)

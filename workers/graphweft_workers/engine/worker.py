@@ -144,6 +144,8 @@ class MutationWorker:
         self._open_partitions: set[int] = set()
         self._rules_changed = asyncio.Event()
         """Set when parked events may have rules now."""
+        self._known_rules = 0
+        """How many rule sets were known at the last read; a lost one that is found again counts, too."""
 
     def stop(self) -> None:
         """Make ``run`` return after the batch in hand is applied and committed."""
@@ -309,6 +311,9 @@ class MutationWorker:
                 "events_lost", partition=partition.number, events=batch.lost, after=after, message=letter.message
             )
         await self._rules.refresh(entries)
+        if self._rules.known != self._known_rules:
+            self._known_rules = self._rules.known
+            self._rules_changed.set()
         for entry in entries:
             if wire.ACTIVATION in entry.fields and partition.rules.knows(announced(entry.fields)):
                 partition.activated = entry.offset

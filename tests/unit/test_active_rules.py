@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -19,11 +21,15 @@ from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
 from graphweft_workers import active_rules
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.engine.app_queue import AppQueue
+from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.lost_rules import RulesLost
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.graph_store import Progress
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -276,6 +282,59 @@ def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(monkeypa
     assert (rules.lost, rules.known > known, rules.summary == UNKNOWN) == (set(), True, False)
     found = read_range(0, entries, cursor, RecentEvents())  # with the cursor of before
     assert (found.lost, {app: len(events) for app, events in found.apps.items()}) == ({}, {"acme": 2, "globex": 1})
+
+
+class Entries:
+    """A log with entries, whose rules and graph are elsewhere."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.all = entries
+        self.read_back = 0
+
+    def is_after(self, offset: str, other: str) -> bool:
+        return int(offset or 0) > int(other or 0)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        return Batch(entries=[each for each in self.all if self.is_after(each.offset, after.offset)][:limit])
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        self.read_back += 1
+        return [each for each in self.all if not self.is_after(each.offset, offset)][-limit:]
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        return []
+
+
+class EmptyGraph:
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        return Progress()
+
+
+async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
+    log = Log()
+    log.add("*", "two", p0="2")
+    log.add("acme", "one", p0="5")
+    log.lost.add("one")
+    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
+    await rules.refresh()
+    applied = of_app("acme", 3)
+    entries = [applied, replace(applied, offset="6"), replace(of_app("globex", 3), offset="7"), of_app("acme", 8)]
+    recent = RecentEvents()
+    read_range(0, entries, rules.cursor(0, ""), recent)
+    state: Any = SimpleNamespace(log=Entries(entries), rules=rules, graph=EmptyGraph())
+    writer = AppWriter(state, 0, NOTHING, recent)
+    queue, given = AppQueue(app_id="acme", behind=Committed(offset="3", count=1)), Committed(offset="8", count=4)
+    for place in ("6", "7"):
+        queue.behind = await writer.reread(queue, given)
+        assert queue.behind.offset == place
+    with pytest.raises(RulesLost):
+        await writer.reread(queue, given)
+    assert queue.applying == []
+    queue.recent = None
+    reads = state.log.read_back
+    with pytest.raises(RulesLost):
+        await writer.reread(queue, given)
+    assert state.log.read_back == reads  # the log holds this event once
 
 
 def test_a_replay_needs_all_rule_sets() -> None:

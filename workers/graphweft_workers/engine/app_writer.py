@@ -128,9 +128,9 @@ class AppWriter:
         decoded = await decode_in_turns(entries, self._cursor(queue.behind.offset))
         if (found := self._first_lost(queue.app_id, decoded)) is not None:
             number, digest = found
-            if not number:
+            if not number and not self._may_be_copy(queue, decoded[0]):
                 raise RulesLost(digest)
-            entries, decoded = entries[:number], decoded[:number]
+            entries, decoded = entries[: number or 1], decoded[: number or 1]
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
         if queue.recent is None:
@@ -141,6 +141,8 @@ class AppWriter:
         read = await match_compiled(
             self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
         )
+        if queue.app_id in read.lost:  # it was no copy
+            raise RulesLost(read.lost[queue.app_id])
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if log.is_after(letter.offset, queue.reported)]
         if letters:
@@ -159,6 +161,16 @@ class AppWriter:
                 if not self._passed_over.unread(offset, app_id) and not self._passed_over.event(offset, app_id):
                     return number, each.rules.digest
         return None
+
+    def _may_be_copy(self, queue: AppQueue, each: Decoded) -> bool:
+        """Tell whether an event that needs a lost rule set may be a copy: one has no effect, so it needs no rules.
+
+        Without the app's recent events, only an event that the reader has met twice may be one: to read back for each
+        would take too long.
+        """
+        if queue.recent is not None:
+            return True
+        return self._recent is not None and each.identity is not None and self._recent.is_repeated(each.identity)
 
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None

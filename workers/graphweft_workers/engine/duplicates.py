@@ -124,6 +124,11 @@ class RecentEvents:
         window = self._apps.get(identity[0])
         return window is not None and self.was_read(offset) and window.order.count(identity) <= 2
 
+    def is_repeated(self, identity: Identity) -> bool:
+        """Tell whether the window of an app holds an event more than once."""
+        window = self._apps.get(identity[0])
+        return window is not None and window.order.count(identity) > 1
+
     @property
     def reach(self) -> int:
         """Entries of the partition from the oldest one in a window up to now, or up to ``_MARK`` of its app more."""

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.services.rules import load_rules, rules_of_parts
@@ -370,6 +371,32 @@ def test_suspects_with_sound_rows_between_them_put_nothing_in_quarantine(rules: 
     assert {letter.reason for letter in letters.kept.values()} == {"query_error"}
     asyncio.run(apply(2_000))  # these fail one after the other
     assert "quarantined" in {letter.reason for letter in letters.kept.values()}
+
+
+def test_a_suspect_that_fails_as_a_probe_ends_no_quarantine(rules: RuleSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "FIRST_PROBE_S", 0.0)
+    sound = [(f"s{number}", 1) for number in range(50)]
+    # The last row runs before the sound one before it, because the first row has a step of its own already.
+    batches = [
+        [*sound, ("s0", SOMETIMES)],
+        [*sound, ("s1", BROKEN)],
+        [(session, SOMETIMES) for session, _ in sound],
+        [("s1", BROKEN), ("s2", 1), ("s3", 1), ("s4", SOMETIMES)],
+    ]
+    graph, letters = Graph(), Letters()
+    worker = applier(rules, graph, letters, quarantine=True)
+    events = iter(events_of(rules, [each for batch in batches for each in batch]))
+
+    async def apply(batch: Sequence[object]) -> list[str]:
+        some = list(islice(events, len(batch)))
+        for event in some:
+            object.__setattr__(event, "mutations", event.mutations[:1])
+        with structlog.testing.capture_logs() as logs:
+            await worker.apply(0, "app", graph.progress.checkpoint, some)
+        return [each["event"] for each in logs if "quarantine" in each["event"]]
+
+    found = [asyncio.run(apply(batch)) for batch in batches]
+    assert found == [[], [], ["mutation_quarantined"], ["quarantine_ended"]]  # by the second row of the last batch
 
 
 def test_a_suspect_is_not_blamed_for_the_row_after_it(rules: RuleSet) -> None:

@@ -282,7 +282,8 @@ class Applier:
         row, timed_out = run.row, failure.code == "timeout"
         if id(row) in run.apart and not timed_out:
             broken = _broken(run.app_id, row)
-            if broken in self._failures and run.is_amid():
+            failures = self._failures.get(broken)
+            if failures is not None and not failures.quarantined and run.is_amid():
                 del self._failures[broken]  # suspects run one after the other, but they need not be so in the log
             failed = self._failed_row(run.app_id, row, failure)
             if not run.skip(failed):

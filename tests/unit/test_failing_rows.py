@@ -26,7 +26,7 @@ from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.plan import Plan
+from graphweft_workers.engine.plan import Plan, rules_of
 from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
@@ -451,6 +451,36 @@ class Counting(Arrangers):
     async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
         self.asked += 1
         return await super().of(events)
+
+
+def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(
+    rules: RuleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events of a batch that cannot be arranged are applied one by one; then the earlier rules are active again."""
+    others = rules_of_parts(tmp_path, {"see": PARTS["see"]})
+    given = Arrangers.of
+
+    async def of(arrangers: Arrangers, events: Sequence[MatchedEvent]) -> Arranger:
+        if len(events) > 1:
+            raise ValueError("a defect")
+        return await given(arrangers, events)
+
+    monkeypatch.setattr(Arrangers, "of", of)
+    values = [(f"s{number}", 1) for number in range(4)]
+    before, between = events_of(rules, values), events_of(others, values)
+    for event in before:
+        object.__setattr__(event, "mutations", event.mutations[:1])
+    graph, letters = Graph(), Letters()
+    worker = applier(rules, graph, letters)
+
+    async def apply(events: Sequence[MatchedEvent]) -> str:
+        await worker.apply(0, "app", graph.progress.checkpoint, events)
+        return rules_of(graph.progress)
+
+    async def all_of_them() -> list[str]:
+        return [await apply(before[:1]), await apply(between[1:3]), await apply(before[3:])]
+
+    assert asyncio.run(all_of_them()) == [rules.digest, others.digest, rules.digest]
 
 
 def test_the_next_rows_of_many_apps_are_arranged_once(rules: RuleSet) -> None:

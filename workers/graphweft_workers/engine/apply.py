@@ -137,16 +137,15 @@ class Applier:
         """
         if not events:
             return checkpoint
+        noted = self._noted.pop((partition, app_id), None)  # unknown until all events have taken effect
         try:
             ahead = self._taken_ahead(partition, events) or await self._arranged(events)
-            noted = self._noted.get((partition, app_id))
             plan = Plan.of(checkpoint, events, ahead.arranger, steps=ahead.steps, noted=noted)
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
             _log_defect(error, app_id)
             return await self._apply_singly(partition, app_id, checkpoint, events)
-        self._noted.pop((partition, app_id), None)
         run = PlanRun(partition=partition, app_id=app_id, plan=plan, apart=ahead.suspects)
         if ahead.changes != self._suspects.changes and not strikes:
             run.isolate(self._suspects)

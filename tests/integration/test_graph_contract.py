@@ -226,6 +226,15 @@ async def test_each_part_of_the_mark_counts(graph: GraphStore, elsewhere: Checkp
     assert await graph.apply(APP, 0, [write(COUNT, before=here, after=Checkpoint(offset="9"))]) == Applied(count=1)
 
 
+async def test_a_write_that_moves_nothing_is_refused_to_a_displaced_writer(graph: GraphStore) -> None:
+    here = Checkpoint(offset="7", plan="p", done=2)
+    await graph.apply(APP, 0, [write(None, before=START, after=here, note="kept")])
+    assert await graph.apply(APP, 0, [Write(before=here, after=here)]) == Applied(count=1)
+    with pytest.raises(Fenced):
+        await graph.apply(APP, 0, [Write(before=START, after=START)])
+    assert await graph.progress(APP, 0) == Progress(checkpoint=here, note="kept")
+
+
 def calls_of_plan(name: str, before: Checkpoint, end: str) -> list[list[Write]]:
     """Return the calls of a worker that drops a row of a plan, and goes on with rows of every kind.
 

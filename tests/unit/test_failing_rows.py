@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import islice, pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.services.rules import load_rules, rules_of_parts
 
-from graphweft_contracts import DeadLetter, Event, GraphUnavailable, QueryFailed, wire
+from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
@@ -26,7 +26,8 @@ from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.plan import Plan, rules_of
+from graphweft_workers.engine.plan import FailedRows, Plan, rules_of
+from graphweft_workers.engine.plan_note import PlanNote
 from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
@@ -138,7 +139,8 @@ class Graph:
 
     def _apply(self, writes: Sequence[Write]) -> Applied:
         for count, write in enumerate(writes):
-            assert write.before == self.progress.checkpoint
+            if write.before != self.progress.checkpoint:
+                raise Fenced("moved")
             self.queries += 1
             new = {name: dict(session) for name, session in self.state.items()}
             try:
@@ -193,6 +195,16 @@ class Letters:
         return {(each, letter.mutation or "") for letter in letters for each in letter.offsets or (letter.offset,)}
 
 
+@dataclass
+class OneEntry:
+    """A log."""
+
+    entry: Entry
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        return [self.entry] if self.entry.offset in offsets else []
+
+
 def applier(
     rules: RuleSet,
     graph: Graph | Graphs,
@@ -200,10 +212,13 @@ def applier(
     *,
     quarantine: bool = False,
     arrangers: Arrangers | None = None,
+    log: OneEntry | None = None,
 ) -> Applier:
+    """``log`` is for rows that the rules no longer have: only these are read again."""
     arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
-    log = cast("EventLog", None)  # only rows that the rules no longer have are read again
-    return Applier(log, cast("DeadLetters", letters), cast("GraphStore", graph), arrangers, quarantine=quarantine)
+    return Applier(
+        cast("EventLog", log), cast("DeadLetters", letters), cast("GraphStore", graph), arrangers, quarantine=quarantine
+    )
 
 
 async def run(rules: RuleSet, graph: Graph, letters: Letters, batches: Sequence[Sequence[MatchedEvent]]) -> None:
@@ -451,6 +466,29 @@ class Counting(Arrangers):
     async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
         self.asked += 1
         return await super().of(events)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_displaced_worker_writes_no_dead_letters_of_a_plan(rules: RuleSet, is_gone: bool) -> None:
+    """The next owner may have applied the rows by rules that have them, and its dead letters may be retried."""
+    [event] = events_of(rules, [("s", 1)])
+    failed = FailedRows(rule="r", mutation="see", offsets=(event.entry.offset,), reason="query_error", message="no")
+    note = PlanNote(
+        end=event.entry.offset,
+        events=[event.entry.offset],
+        steps=[("r", "removed", [0])] if is_gone else [],
+        left_out=None if is_gone else asdict(failed),
+    )
+    stale = Progress(checkpoint=Checkpoint(offset="", plan="p"), note=note.encode())
+    graph, letters = Graph(progress=Progress(checkpoint=Checkpoint(offset=event.entry.offset))), Letters()
+    worker = applier(rules, graph, letters, log=OneEntry(event.entry))
+    with pytest.raises(Fenced):
+        asyncio.run(worker.resume(0, "app", stale, [event]))
+    assert letters.kept == {}
+    graph.progress = stale
+    asyncio.run(worker.resume(0, "app", stale, [event]))
+    assert [letter.reason for letter in letters.kept.values()] == ["missing_rule" if is_gone else "query_error"]
+    assert graph.progress.checkpoint == Checkpoint(offset=event.entry.offset)
 
 
 def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(

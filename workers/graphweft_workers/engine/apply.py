@@ -195,9 +195,11 @@ class Applier:
     ) -> Checkpoint:
         """Continue the graph's unfinished plan; ``events`` must reach at least to its end."""
         failed = unwritten(progress)
+        plan, gone = resumed(progress, events, await self._arrangers.of(events))
+        if failed or gone:  # if another worker goes on with the plan, these letters are its own
+            await self._move(app_id, partition, Write(before=progress.checkpoint, after=progress.checkpoint))
         if failed:
             await self._write_letters(partition, failed, events)
-        plan, gone = resumed(progress, events, await self._arrangers.of(events))
         await self._write_letters_of_gone(partition, gone)
         run = PlanRun(partition=partition, app_id=app_id, plan=plan)
         if not strikes:
@@ -360,7 +362,11 @@ class Applier:
 
     async def _open(self, run: PlanRun) -> None:
         """Store the note of a plan of which no row has taken effect."""
-        moved = await self._graph.apply(run.app_id, run.partition, [run.plan.opening()])
+        await self._move(run.app_id, run.partition, run.plan.opening())
+
+    async def _move(self, app_id: str, partition: int, write: Write) -> None:
+        """Move the graph's checkpoint, or only check that no other worker has moved it: then it raises ``Fenced``."""
+        moved = await self._graph.apply(app_id, partition, [write])
         if moved.failure is not None:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {moved.failure}")
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.query import parse
+from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded
@@ -61,6 +62,19 @@ async def test_applying_again_changes_nothing(graph: FalkorDBStore) -> None:
     # The graph stands where the writes lead to, so there is nothing to complain about either.
     assert (await graph.apply(APP, 0, writes)).count == 2
     assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
+
+
+async def test_what_is_known_of_apps_is_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apps come and go, and a store lives for months. Those that were written last are known."""
+    monkeypatch.setattr(store_module, "BoundedDict", lambda: BoundedDict[Any, Any](2), raising=False)
+    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+        for app, partition in (("one", 0), ("two", 0), ("one", 1), ("three", 0)):
+            await store.progress(app, partition)
+            assert await store.apply(app, partition, chain(COUNT)) == Applied(count=1)
+        assert list(store._named) == list(store._senders) == ["one", "three"]
+        assert list(store._notes) == [("one", 1), ("three", 0)]
+        await store.progress("two", 1)
+        assert await store.apply("two", 1, chain(COUNT)) == Applied(count=1)
 
 
 REFUSED = "MERGE (a:A {id: 1}) SET a.x = 100 / $n"

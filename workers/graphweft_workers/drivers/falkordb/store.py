@@ -37,14 +37,10 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.drivers.falkordb.errors import (
-    NO_GRAPH,
-    TIMED_OUT,
-    of_graph,
-    translate,
-)
+from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
 from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
@@ -103,13 +99,13 @@ class FalkorDBStore:
         self._lines = Lines(url, io_timeout_s=io_timeout_s, decode=True)
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
-        self._named: dict[str, set[str]] = {}
+        self._named: BoundedDict[str, set[str]] = BoundedDict()
         """By app: the statements whose labels and types the server knows."""
         self._shared_queries = SharedQueries()
-        self._senders: dict[str, Together] = {}
+        self._senders: BoundedDict[str, Together] = BoundedDict()
         """By app: sends the writes of all partitions, see ``_apply``."""
-        self._notes: dict[tuple[str, int], str] = {}
-        """By app and partition: the last note, to restore a checkpoint that a rule has deleted."""
+        self._notes: BoundedDict[tuple[str, int], str] = BoundedDict()
+        """By app and partition: the last note, to restore a checkpoint that a rule has deleted. Used ones stay."""
         self._warned_not_durable = False
         self._run = ""
         self._longest_ms: int | None = None
@@ -154,7 +150,8 @@ class FalkorDBStore:
     async def drop(self, app_id: str) -> None:
         """See ``GraphStore.drop``."""
         self._named.pop(app_id, None)
-        self._notes = {key: note for key, note in self._notes.items() if key[0] != app_id}
+        for key in [key for key in self._notes if key[0] == app_id]:
+            del self._notes[key]
         try:
             await self._redis.execute_command("GRAPH.DELETE", self._name(app_id))
         except ResponseError as error:
@@ -231,6 +228,7 @@ class FalkorDBStore:
         if result.nodes_created:
             self._named.pop(app_id, None)  # the graph may be new
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
+        self._notes.move_to_end((app_id, partition))
         return Progress(checkpoint=checkpoint, note=note)
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
@@ -460,6 +458,7 @@ class FalkorDBStore:
         # The server runs one writing query of a graph at a time, and waiting counts toward a query's time limit. One
         # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
         sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._lines, connections=1))
+        self._senders.move_to_end(app_id)
         try:
             replies = await sender.execute_all(commands) if commands else []
             spared = unsendable is None and all(
@@ -518,6 +517,7 @@ class FalkorDBStore:
         for write in writes:
             if write.note is not None:
                 self._notes[app_id, partition] = write.note
+                self._notes.move_to_end((app_id, partition))
         return Applied(count=len(writes), failure=failure)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
@@ -527,6 +527,7 @@ class FalkorDBStore:
         the plan runs: two processes that MERGE the first node of a label would create two.
         """
         done = self._named.setdefault(app_id, set())
+        self._named.move_to_end(app_id)
         fresh = {write.query for write in writes if write.query and write.query.statement not in done}
         if not fresh:
             return

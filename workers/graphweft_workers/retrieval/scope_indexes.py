@@ -1,7 +1,8 @@
 """The indexes of scopes that this process keeps, each for one version of its graph.
 
 An answer counts only if the graph is still at the index's version, as read after the search began. Otherwise the server
-answers, and an index is built beside it, from the second search of a scope on. One is built at a time.
+answers, and an index is built beside it, from the second search of a scope on. One is built at a time, and apps take
+turns.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ graph that changes all the time is not read all the time."""
 _LOOK: Final = 10
 """Steps of a build between two looks at the version."""
 _LEAST_PAUSE_S: Final = 1.0
+_MOST_WAITING: Final = 1_000
+"""Apps that wait for a build."""
 
 
 class _Outdated(Exception):
@@ -82,6 +85,9 @@ class _Scope:
     searches: int = 0
     not_before: float = 0.0
     """Monotonic time of its next build."""
+
+
+type _Due = Sequence[tuple[_Key, Target, _Scope]]
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +139,8 @@ class ScopeIndexes:
     _scopes: BoundedDict[_Key, _Scope] = field(default_factory=BoundedDict[_Key, _Scope])
     _apps: BoundedDict[str, float] = field(default_factory=BoundedDict[str, float])
     """Monotonic time of an app's next build, after one that was in vain."""
+    _waiting: dict[str, _Due] = field(default_factory=dict[str, _Due])
+    """The indexes to build for the newest search of each app; the app that has waited for the longest is first."""
     _building: asyncio.Task[None] | None = None
     _builds_for: str = ""
     """The app of the build under way."""
@@ -197,32 +205,45 @@ class ScopeIndexes:
             self._purged += 1
 
     async def built(self) -> None:
-        """Wait for the end of the build under way, if there is one."""
+        """Wait for the end of the build under way, if there is one, and of those that wait for it."""
         if self._building is not None:
             await asyncio.wait([self._building])
 
     async def aclose(self) -> None:
         """Stop building."""
+        self._waiting.clear()
         if self._building is not None:
             self._building.cancel()
             await asyncio.gather(self._building, return_exceptions=True)
 
     def _build_later(self, app_id: str, missing: Sequence[tuple[_Key, Target]]) -> None:
-        now = self.clock()
         due: list[tuple[_Key, Target, _Scope]] = []
         for key, target in missing:
             scope = self._scopes.get(key)
             if scope is None:
                 scope = self._scopes[key] = _Scope()
             scope.searches += 1
-            if scope.searches >= _FROM and now >= scope.not_before:
+            if scope.searches >= _FROM and self._may_build(key, scope):
                 due.append((key, target, scope))
-        if due and now >= self._apps.get(app_id, now) and (self._building is None or self._building.done()):
-            self._building = asyncio.create_task(self._build_all(app_id, due), name="graphweft-scope-index")
+        if due and (app_id in self._waiting or len(self._waiting) < _MOST_WAITING):
+            self._waiting[app_id] = due
+        if self._waiting and (self._building is None or self._building.done()):
+            self._building = asyncio.create_task(self._build_all(), name="graphweft-scope-index")
 
-    async def _build_all(self, app_id: str, due: Sequence[tuple[_Key, Target, _Scope]]) -> None:
+    def _may_build(self, key: _Key, scope: _Scope) -> bool:
+        now = self.clock()
+        return key not in self._kept and now >= max(scope.not_before, self._apps.get(key[0], now))
+
+    async def _build_all(self) -> None:
+        while self._waiting:
+            app_id = next(iter(self._waiting))
+            await self._build_for(app_id, self._waiting.pop(app_id))
+
+    async def _build_for(self, app_id: str, due: _Due) -> None:
         self._builds_for = app_id
         for key, target, scope in due:
+            if not self._may_build(key, scope):  # since it is due, it was built, or a build was in vain
+                continue
             began = self.clock()
             self.builds += 1
             try:

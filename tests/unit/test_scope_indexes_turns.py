@@ -1,0 +1,114 @@
+"""The order in which the indexes of scopes are built, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
+
+from graphweft_workers.retrieval import scope_indexes
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.retrieval.targets import memories
+
+if TYPE_CHECKING:
+    import pytest
+
+    from graphweft_workers.ports.graph_store import GraphStore
+
+
+class Unknown:
+    """No version is known, so builds end before they read the graph."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.go = asyncio.Event()
+
+    async def current(self, app_id: str, timeout_s: float) -> object | None:
+        self.asked.append(app_id)
+        self.meanwhile()
+        await self.go.wait()
+        return None
+
+    def may_keep(self, app_id: str, version: object, at: float) -> bool:
+        return False
+
+    @property
+    def built_for(self) -> list[str]:
+        return [app_id for app_id, _ in groupby(self.asked)]
+
+
+def indexes_of(versions: Unknown) -> ScopeIndexes:
+    return ScopeIndexes(cast("GraphStore", None), versions, 1_000_000, clock=lambda: 100.0)
+
+
+def search(indexes: ScopeIndexes, app: str, user: str) -> None:
+    """Search a scope often enough for an index."""
+    for _ in range(2):
+        indexes.find(app, [memories({"user_id": user})], 1.0).close()
+
+
+async def test_an_app_that_searches_all_the_time_lets_others_have_their_turn() -> None:
+    versions = Unknown()
+    indexes = indexes_of(versions)
+
+    def meanwhile() -> None:
+        if len(versions.asked) < 20:
+            search(indexes, "busy", f"user{len(versions.asked)}")
+
+    versions.meanwhile = meanwhile
+    search(indexes, "busy", "first")
+    await asyncio.sleep(0)
+    search(indexes, "one", "u")
+    search(indexes, "other", "u")
+    versions.go.set()
+    await indexes.built()
+    assert versions.built_for == ["busy", "one", "other", "busy"]
+
+
+async def test_of_the_searches_that_wait_the_newest_of_an_app_is_built() -> None:
+    versions = Unknown()
+    indexes = indexes_of(versions)
+    search(indexes, "busy", "first")
+    await asyncio.sleep(0)
+    for number in range(5):
+        search(indexes, "busy", f"user{number}")
+    versions.go.set()
+    await indexes.built()
+    assert indexes.builds == 2
+
+
+async def test_a_scope_that_was_built_meanwhile_is_not_built_again() -> None:
+    versions = Unknown()
+    indexes = indexes_of(versions)
+    search(indexes, "app", "u")
+    await asyncio.sleep(0)
+    search(indexes, "app", "u")
+    versions.go.set()
+    await indexes.built()
+    assert indexes.builds == 1
+
+
+async def test_apps_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope_indexes, "_MOST_WAITING", 3)
+    versions = Unknown()
+    indexes = indexes_of(versions)
+    search(indexes, "first", "u")
+    await asyncio.sleep(0)
+    for number in range(10):
+        search(indexes, f"app{number}", "u")
+    versions.go.set()
+    await indexes.built()
+    assert versions.built_for == ["first", "app0", "app1", "app2"]
+
+
+async def test_nothing_that_waits_is_built_after_the_end() -> None:
+    versions = Unknown()
+    indexes = indexes_of(versions)
+    search(indexes, "one", "u")
+    await asyncio.sleep(0)
+    search(indexes, "other", "u")
+    await indexes.aclose()
+    await indexes.built()
+    assert versions.asked == ["one"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import random
-from collections.abc import Mapping, Sequence
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -83,3 +85,77 @@ def test_the_server_finds_what_is_near_an_extreme_vector(value: float) -> None:
     assert index_of(vectors).near([value, 0.0], COUNT) is None
     with pytest.raises(Unfit) if value < 1 else contextlib.nullcontext():
         Vectors().add([(0, [value, 0.0])])
+
+
+TEXTS = {
+    "ascii": ("m", "dog"),
+    "latin": ("m", "größe"),
+    "greek": ("αλφα", "σκύλος"),
+    "emoji": ("🐕" * 200, "🐕🐈"),
+    "long": ("m" * 256, "w" * 50),
+    "long emoji": ("🐕" * 250, "🐕" * 60),
+}
+
+
+def measured[Made](make: Callable[[], Made]) -> tuple[Made, int]:
+    """Return what is made, and the bytes that it keeps."""
+    make()  # what the first call keeps for later ones does not count
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        made = make()
+        gc.collect()
+        return made, tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("validity", [False, True])
+@pytest.mark.parametrize("terms", [1, 20, 3_000])
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_index_is_no_larger_than_it_says(text: str, terms: int, validity: bool) -> None:
+    """``terms`` is the number of different terms: each is in all nodes, in some or in one."""
+    key, term = TEXTS[text]
+    rnd = random.Random(1)
+
+    def make() -> ScopeIndex:
+        nodes = [
+            Node(
+                f"{key}{number}",
+                f"2026-02-01T10:00:00.{number:06}Z",
+                " ".join(f"{term}{rnd.randrange(terms)}" for _ in range(20)),
+                20,
+                f"{number}{key}" if validity else None,
+                f"{number}" if validity and number % 2 else None,
+            )
+            for number in range(200)
+        ]
+        index = ScopeIndex(nodes)
+        while not index.read(50):
+            pass
+        return index
+
+    index, size = measured(make)
+    assert size <= index.bytes <= 2 * size
+
+
+@pytest.mark.parametrize(("count", "dimensions"), [(1, 3), (100, 3), (30, 384), (500, 64)])
+def test_vectors_are_no_larger_than_they_say(count: int, dimensions: int) -> None:
+    rnd = random.Random(1)
+
+    def make() -> Vectors:
+        vectors = Vectors()
+        for number in range(count):
+            vectors.add([(number, [rnd.gauss(0, 1) for _ in range(dimensions)])])
+        while not vectors.close(100):
+            pass
+        return vectors
+
+    vectors, size = measured(make)
+    assert size <= vectors.bytes <= 2 * size + 1_000
+
+
+def test_an_index_without_nodes_has_a_size_too() -> None:
+    index, size = measured(lambda: ScopeIndex([]))
+    assert size <= index.bytes

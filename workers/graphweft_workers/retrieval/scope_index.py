@@ -34,10 +34,13 @@ _NEARLY: Final = 1e-9
 """Part of a score by which two ways to sum it differ at most."""
 _INDEX_BYTES: Final = 2_000
 """Of an index without nodes: there may be one for any scope that a request names."""
-_ENTRY_BYTES: Final = 250
-"""Of a node, its key and its time."""
-_TERM_BYTES: Final = 400
-"""Of a term and its lists, without their items."""
+_VECTORS_BYTES: Final = 1_000
+_COLUMN_BYTES: Final = 128
+"""Of a component of all vectors, without its lanes."""
+_PAIR_BYTES: Final = sys.getsizeof((None, None))
+_TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * LANE_BYTES)
+"""Of the two lists of a term: an array has room for up to 7 more items, and for a sixteenth more."""
+_POSTING_BYTES: Final = 2 * LANE_BYTES + 1
 
 
 class Unfit(Exception):
@@ -119,8 +122,9 @@ class Vectors:
 
     @property
     def bytes(self) -> int:
-        """The size, about."""
-        return self.dimensions * (len(self.numbers) * 32 // 7 + 64) + len(self.numbers) * 4
+        """The size: never less than it is."""
+        columns = self.dimensions * (len(self.numbers) * 32 // 7 + _COLUMN_BYTES)
+        return _VECTORS_BYTES + columns + sys.getsizeof(self.numbers)
 
     def near(self, vector: Sequence[float], count: int) -> list[int]:
         """Return the nodes of which the ``count`` nearest are a part; more, where cosines are nearly equal."""
@@ -173,6 +177,8 @@ class ScopeIndex:
         ordered = sorted(nodes, key=lambda node: node.key)
         ordered.sort(key=lambda node: node.time, reverse=True)
         self.keys = [node.key for node in ordered]
+        self._size = sum(map(sys.getsizeof, self.keys))
+        """Bytes of all strings, pairs and postings, never too few: a character takes up to 4."""
         self._by_key = array("I")
         """The numbers of the nodes in the order of their keys; empty if servers may sort these differently."""
         if all(map(str.isascii, self.keys)):
@@ -181,10 +187,12 @@ class ScopeIndex:
         self._validity: list[tuple[str | None, str | None]] | None = None
         if any(node.begins is not None or node.ends is not None for node in ordered):
             self._validity = [(node.begins, node.ends) for node in ordered]
+            self._size += sum(
+                _PAIR_BYTES + sys.getsizeof(begins) + sys.getsizeof(ends) for begins, ends in self._validity
+            )
         self._lengths = array("I")
         self._total_length = 0
         self._postings: dict[str, tuple[array[int], array[int]]] = {}
-        self._size = 0
         self._ordered = ordered
 
     def read(self, count: int) -> bool:
@@ -198,9 +206,10 @@ class ScopeIndex:
                 held = postings.get(term)
                 if held is None:
                     held = postings[term] = array("I"), array("I")
+                    self._size += _TERM_BYTES + sys.getsizeof(term)
                 held[0].append(number)
                 held[1].append(times)
-                self._size += 2 * LANE_BYTES
+                self._size += _POSTING_BYTES
         if len(self._lengths) < len(self._ordered):
             return False
         self._ordered = []
@@ -208,9 +217,10 @@ class ScopeIndex:
 
     @property
     def bytes(self) -> int:
-        """The size, about."""
+        """The size: never less than it is, and at most about twice as much."""
+        lists = (self.keys, self._by_key, self._lengths, self._postings, self._validity)
         vectors = self.vectors.bytes if self.vectors is not None else 0
-        return _INDEX_BYTES + len(self.keys) * _ENTRY_BYTES + len(self._postings) * _TERM_BYTES + self._size + vectors
+        return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
     def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> Words:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""

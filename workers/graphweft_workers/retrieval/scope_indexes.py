@@ -8,6 +8,7 @@ turns.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -276,11 +277,11 @@ class ScopeIndexes:
         await check()
         index = await self._read(app_id, target, check)
         await check()
-        if index.bytes > self.limit:
-            raise Unfit("its index is larger than all indexes may be")
+        size = index.bytes + _bytes_of(key)
+        self._check_size(size)
         self._drop(key)
-        self._kept[key] = _Kept(index=index, version=version, bytes=index.bytes)
-        self.bytes += index.bytes
+        self._kept[key] = _Kept(index=index, version=version, bytes=size)
+        self.bytes += size
         while self.bytes > self.limit:
             self._evict()
 
@@ -305,7 +306,7 @@ class ScopeIndexes:
             await asyncio.sleep(0)
         index = ScopeIndex(nodes)
         while await self._rested(lambda: not index.read(_TURN)):
-            pass
+            self._check_size(index.bytes)
         if target.vector is not None and self.model is not None:
             index.vectors = vectors = Vectors()
             places = {key: number for number, key in enumerate(index.keys)}
@@ -316,12 +317,15 @@ class ScopeIndexes:
                 keys = index.keys[first : first + _VECTORS]
                 rows = (await ask(statements.vectors(dialect, target, keys, model=self.model))).rows
                 vectors.add(sorted((places[key], vector) for key, vector in rows))
-                if index.bytes > self.limit:
-                    raise Unfit("its index is larger than all indexes may be")
+                self._check_size(index.bytes)
                 await asyncio.sleep((self.clock() - began) * _REST)
             while await self._rested(lambda: not vectors.close(_TURN // 4)):
                 pass
         return index
+
+    def _check_size(self, size: int) -> None:
+        if size > self.limit:
+            raise Unfit("its index is larger than all indexes may be")
 
     async def _rested(self, step: Callable[[], bool]) -> bool:
         """Run a step, rest, and return its result."""
@@ -342,6 +346,12 @@ class ScopeIndexes:
         largest = max(apps, key=lambda app_id: apps[app_id])
         self._drop(next(key for key in self._kept if key[0] == largest))
         self.evicted += 1
+
+
+def _bytes_of(key: _Key) -> int:
+    """Return the size of the names in a key: requests choose them."""
+    _, _, *scopes, _ = key
+    return sum(sys.getsizeof(value) for scope in scopes for _, value in scope)
 
 
 def _key_of(app_id: str, target: Target) -> _Key | None:

@@ -25,7 +25,7 @@ from graphweft_workers.cli.delivery import Outcome, Sent
 from graphweft_workers.cli.options import App, command
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
-from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
+from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
 
 _STDIN: Final = 0
@@ -98,8 +98,11 @@ async def import_openai_chat(
         app_id=app, workflow=workflow, **{name: value for name, value in given.items() if value not in (None, ())}
     )
     if file == STANDARD_INPUT:
-        content = b"".join([chunk async for chunk in _chunks_of(_STDIN)])
-        runs = runs_of_stream(io.BytesIO(content), file="<stdin>")
+        content = io.BytesIO()
+        async for chunk in _chunks_of(_STDIN):
+            content.write(chunk)
+            check_size(content.tell(), "<stdin>")
+        runs = runs_of_stream(io.BytesIO(content.getvalue()), file="<stdin>")
     else:
         runs = read_runs(file)
     with interruptible():

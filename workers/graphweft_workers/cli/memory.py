@@ -37,7 +37,7 @@ from graphweft_workers.cli.options import (
 )
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
-from graphweft_workers.imports.files import STANDARD_INPUT
+from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
 from graphweft_workers.roles.running import check_bus, running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
@@ -296,12 +296,16 @@ async def _publish(settings: Settings, events: Sequence[Event], options: Publish
 
 def _messages_of(file: str) -> list[MemoryMessage]:
     """Return the messages of a file. Prints each invalid line and then raises ``InvalidEvent``."""
+    name = "standard input" if file == STANDARD_INPUT else file
     try:
         with interruptible():
-            content = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+            if file == STANDARD_INPUT:
+                content = read_whole(sys.stdin.buffer, name)
+            else:
+                with Path(file).open("rb") as given:
+                    content = read_whole(given, name)
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}") from error
-    name = "standard input" if file == STANDARD_INPUT else file
     messages: list[MemoryMessage] = []
     faults = 0
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):

@@ -16,6 +16,8 @@ from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
 from graphweft_workers.cli.emit import events_of_lines
 from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import INVALID_EVENTS, print_error, print_json, printable, say
+from graphweft_workers.cli.publishing import interruptible
+from graphweft_workers.imports.files import read_whole
 from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
@@ -56,7 +58,8 @@ async def try_rules(
 
 def _events(file: Path) -> list[Event]:
     try:
-        content = file.read_bytes()
+        with interruptible(), file.open("rb") as given:
+            content = read_whole(given, str(file))
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}: give a file of events, as for `graphweft emit`") from error
     lines = list(enumerate(content.splitlines(), start=1))

@@ -1,6 +1,7 @@
 """Reads files with recorded runs. Files with single items are read by ``items``.
 
-JSON-lines files are read line by line, so they can have any size. A ``.json`` file is read whole into memory.
+JSON-lines files are read line by line, so they can have any size. A ``.json`` file is read whole into memory, as is
+standard input: up to ``MOST_BYTES``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from graphweft_workers.imports.runs import ImportProblem, Run, parse_json, recor
 STANDARD_INPUT: Final = "-"
 LINES: Final = (".jsonl", ".ndjson")
 WHOLE: Final = (".json",)
+MOST_BYTES: Final = 256 * 1024**2
+"""The most that is read into memory at once: a document or a line, unpacked."""
+_CHUNK_BYTES: Final = 1 << 16
 GZIP_MAGIC: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
 """Errors of the gzip module. BadGzipFile is also an OSError, so catch these first."""
@@ -42,9 +46,9 @@ def read_runs(path: Path | str) -> Iterator[Run]:
             )
         with _opened(Path(path)) as stream:
             if name.endswith(WHOLE):
-                yield from runs_of_json(stream.read(), file=file)
+                yield from runs_of_json(read_whole(stream, file), file=file)
             else:
-                yield from runs_of_lines(stream, file=file)
+                yield from runs_of_lines(_lines(stream, file), file=file)
     except DAMAGED as error:
         raise damaged(file, error) from error
     except OSError as error:
@@ -52,7 +56,33 @@ def read_runs(path: Path | str) -> Iterator[Run]:
         raise ImportProblem(f"{file}: cannot be read ({reason}); check the path") from error
 
 
-def runs_of_lines(lines: Iterator[bytes] | BinaryIO, *, file: str) -> Iterator[Run]:
+def read_whole(stream: BinaryIO, file: str) -> bytes:
+    """Return the rest of a stream. Raises ``ImportProblem`` if it is longer than ``MOST_BYTES``."""
+    content = io.BytesIO()
+    while chunk := stream.read(_CHUNK_BYTES):
+        content.write(chunk)
+        check_size(content.tell(), file)
+    return content.getvalue()
+
+
+def check_size(size: int, place: str) -> None:
+    """Raise ``ImportProblem`` for a size above ``MOST_BYTES``."""
+    if size > MOST_BYTES:
+        raise ImportProblem(
+            f"{place}: it has more than {MOST_BYTES:,} bytes, the most that is read into memory at once: split it into "
+            "several files"
+        )
+
+
+def _lines(stream: BinaryIO, file: str) -> Iterator[bytes]:
+    number = 0
+    while line := stream.readline(MOST_BYTES + 1):
+        number += 1
+        check_size(len(line), f"{file}:{number}")
+        yield line
+
+
+def runs_of_lines(lines: Iterator[bytes], *, file: str) -> Iterator[Run]:
     """Yield the runs of JSON lines: one value on each line; empty lines are skipped."""
     number = 0
     for line, raw in enumerate(lines, start=1):
@@ -90,10 +120,11 @@ def _opened(path: Path) -> BinaryIO:
 
 def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[Run]:
     """Yield the runs of a stream without a name: JSON lines if its first line is a JSON value, else one value."""
-    content = stream.read()
+    content = read_whole(stream, file)
     if content.startswith(GZIP_MAGIC):
         try:
-            content = gzip.decompress(content)
+            with io.BufferedReader(gzip.GzipFile(fileobj=io.BytesIO(content))) as unpacked:
+                content = read_whole(unpacked, file)
         except DAMAGED as error:
             raise damaged(file, error) from error
     first = content.lstrip().partition(b"\n")[0]

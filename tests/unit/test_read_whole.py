@@ -1,0 +1,80 @@
+"""Files and standard input that are read whole into memory have a bound."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphweft_workers.imports import ImportProblem, read_runs
+from graphweft_workers.imports import files as read_files
+from graphweft_workers.imports.files import runs_of_stream
+
+RULES = Path(__file__).parents[2] / "examples" / "airline" / "workflows"
+RUN = b'[{"role": "user", "content": "' + b"a" * 2_000 + b'"}]'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.json", RUN, ""),
+        ("a.json.gz", gzip.compress(RUN), ""),
+        ("a.jsonl", b"[]\n" + RUN, ":2"),
+        ("a.jsonl.gz", gzip.compress(b"[]\n" + RUN), ":2"),
+    ],
+    ids=["document", "packed document", "lines", "packed lines"],
+)
+def test_an_import_refuses_a_file_that_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, place: str
+) -> None:
+    (path := tmp_path / name).write_bytes(content)
+    assert list(read_runs(path))
+    monkeypatch.setattr(read_files, "MOST_BYTES", 1_000)
+    with pytest.raises(ImportProblem, match=r"more than 1,000 bytes.* split it") as caught:
+        list(read_runs(path))
+    assert str(caught.value).startswith(f"{path}{place}: ")
+
+
+@pytest.mark.parametrize("content", [RUN, gzip.compress(RUN)], ids=["plain", "gzip"])
+def test_an_import_refuses_a_stream_that_is_too_large(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    assert list(runs_of_stream(io.BytesIO(content), file="<stdin>"))
+    monkeypatch.setattr(read_files, "MOST_BYTES", 1_000)
+    with pytest.raises(ImportProblem, match=r"^<stdin>: it has more than 1,000 bytes"):
+        list(runs_of_stream(io.BytesIO(content), file="<stdin>"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (["import", "openai-chat", "-", "--app", "a", "--workflow", "w"], "<stdin>"),
+        (["memory", "add", "--app", "a", "--user", "u", "--file", "-"], "standard input"),
+        (["memory", "add", "--app", "a", "--user", "u", "--file", "/dev/zero"], "/dev/zero"),
+        (["try", "/dev/zero", "--rules", str(RULES)], "/dev/zero"),
+    ],
+)
+def test_commands_refuse_input_without_end(arguments: list[str], place: str) -> None:
+    code = (
+        "from graphweft_workers.imports import files; files.MOST_BYTES = 1_000_000\n"
+        f"from graphweft_workers.cli import app; app({arguments!r})"
+    )
+
+    def limit_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 1024**3, 2 * 1024**3))
+
+    with Path("/dev/zero").open("rb") as zeros:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=zeros,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            preexec_fn=limit_memory,
+        )
+    assert f"{place}: it has more than 1,000,000 bytes" in done.stderr
+    assert done.returncode in {1, 2}

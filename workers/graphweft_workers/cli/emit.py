@@ -7,13 +7,14 @@ import codecs
 import contextlib
 import io
 import itertools
+import math
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import IO, Annotated, Any, Final, cast
 
 import typer
 
@@ -223,8 +224,27 @@ def events_of_lines(
             fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line}
             event = wire.decode(fields, received=datetime.now(UTC))
             check_admission(event)
+            if (place := _not_finite(event.data)) is not None:
+                raise InvalidEvent(
+                    f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text"
+                )
             yield event
         except InvalidEvent as error:
             fault = InvalidEvent(f"{name}:{number}: {error}")
             faults.append(fault)
             report(fault)
+
+
+def _not_finite(value: object) -> str | None:
+    """Return the place of the first number that is NaN or infinite: the parser takes both, and 1e400 as infinity."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    if isinstance(value, dict):
+        for name, each in cast("dict[str, object]", value).items():
+            if (place := _not_finite(each)) is not None:
+                return f".{name}{place}"
+    elif isinstance(value, list):
+        for number, each in enumerate(cast("list[object]", value)):
+            if (place := _not_finite(each)) is not None:
+                return f"[{number}]{place}"
+    return None

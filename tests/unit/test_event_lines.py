@@ -1,0 +1,39 @@
+"""Lines of JSON become events, as ``graphweft emit`` reads them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from graphweft_contracts import InvalidEvent
+from graphweft_workers.cli.emit import events_of_lines
+
+
+def line(data: str) -> bytes:
+    fields = {"specversion": "1.0", "id": "1", "source": "/s", "type": "order.paid", "appid": "a", "chatid": "c"}
+    return f'{json.dumps(fields)[:-1]}, "data": {data}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        ('{"total": NaN}', "data.total"),
+        ('{"rows": [1, {"x": -Infinity}]}', "data.rows[1].x"),
+        ('{"x": 1e400}', "data.x"),
+        (f'{{"x": [[1{"0" * 400}.0]]}}', "data.x[0][0]"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_refused(data: str, place: str) -> None:
+    faults: list[InvalidEvent] = []
+    events = list(events_of_lines([(1, line("{}")), (2, line(data)), (3, line("{}"))], "f.jsonl", faults))
+    assert len(events) == 2
+    assert [str(fault).startswith(f"f.jsonl:2: {place}: ") for fault in faults] == [True]
+
+
+def test_large_and_small_numbers_stay() -> None:
+    data = '{"a": 1.7e308, "b": [1e-400, -5e-324], "c": 100000000000000000000000000, "d": null, "e": "NaN"}'
+    faults: list[InvalidEvent] = []
+    [event] = events_of_lines([(1, line(data))], "f.jsonl", faults)
+    assert not faults
+    assert event.data == json.loads(data)

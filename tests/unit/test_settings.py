@@ -236,6 +236,21 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
     assert "unknown environment variable 'GRAPHWEFT_BATCH_EVENT'; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
 
 
+NUMBERS = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["true", "false", ".inf", "-.inf", ".nan"])
+def test_a_setting_that_is_a_number_takes_finite_numbers_only(folder: Path, name: str, value: str) -> None:
+    (folder / CONFIG_FILE).write_text(f"{name}: {value}\n")
+    assert refusal().startswith(f"{name}: ")
+
+
+def test_infinity_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CONTEXT_LAST_GOOD_S", "inf")
+    assert "GRAPHWEFT_CONTEXT_LAST_GOOD_S" in refusal()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

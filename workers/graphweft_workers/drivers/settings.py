@@ -30,7 +30,7 @@ class DriverSettings(BaseModel):
     """The settings of the drivers that graphweft comes with."""
 
     # All settings are one model, which is built when it is used; the parts of it never are.
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     bus_url: SecretStr | None = Field(
         default=None, description="Redis or Kafka URL of the bus; without it the embedded server of `data` is meant."

@@ -16,6 +16,7 @@ from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft_contracts import InvalidSettings
 
+_PREFIX: Final = "GRAPHWEFT_"
 CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
 CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
 
@@ -28,7 +29,8 @@ class ClientSettings:
     ``_CERT_KEY``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_SIGNING_KEY`` signs events and
     requests. ``GRAPHWEFT_GATEWAY_URL`` and ``GRAPHWEFT_GATEWAY_TOKEN`` name a gateway in place of the bus. Each secret
     may be in a file that ``…_FILE`` names. ``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are ``on`` (the default) or
-    ``off``.
+    ``off``. As for workers, the case of a name makes no difference; if a variable is given twice, that in upper case
+    counts.
     """
 
     bus_url: str = field(repr=False)
@@ -43,7 +45,7 @@ class ClientSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
-        values = os.environ if environment is None else environment
+        values = _own(os.environ if environment is None else environment)
         given = secret_of(values, "GRAPHWEFT_BUS_URL")
         url = (
             _access(values).applied(given, "GRAPHWEFT_BUS")
@@ -67,6 +69,12 @@ class ClientSettings:
         if self.bus_named:
             raise InvalidSettings("GRAPHWEFT_GATEWAY_URL and GRAPHWEFT_BUS_URL are both set: keep one")
         return GatewayTransport(self.gateway_url, token=self.gateway_token)
+
+
+def _own(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with our prefix by their names in upper case, whose values come first."""
+    ours = [name for name in values if name.upper().startswith(_PREFIX)]
+    return {name.upper(): values[name] for name in sorted(ours, key=lambda name: (name.isupper(), name))}
 
 
 def _access(values: Mapping[str, str]) -> Access:

@@ -205,6 +205,16 @@ def test_an_empty_variable_counts_as_not_set(folder: Path, monkeypatch: pytest.M
     assert ClientSettings.from_environment().bus_url == Settings.load().bus
 
 
+def test_the_client_takes_names_in_any_case_as_workers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("graphweft_bus_url", "redis://lower")
+    monkeypatch.setenv("Graphweft_Context", "off")
+    assert ClientSettings.from_environment().bus_url == Settings.load().bus == "redis://lower"
+    for environment in (None, Settings.load().as_environment()):
+        assert not ClientSettings.from_environment(environment).context
+    monkeypatch.setenv("GRAPHWEFT_BUS_URL", "redis://upper")
+    assert ClientSettings.from_environment().bus_url == Settings.load().bus == "redis://upper"
+
+
 def test_the_client_s_switches_are_no_fault_and_reach_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHWEFT_CONTEXT", "off")
     monkeypatch.setenv("GRAPHWEFT_CAPTURE", "off")

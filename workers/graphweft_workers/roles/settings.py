@@ -375,7 +375,7 @@ class Settings(ConsoleSettings):
         values = {
             name: value
             for name, value in os.environ.items()
-            if not name.upper().startswith(PREFIX) or name in map(as_variable, _NO_SETTINGS)
+            if not name.upper().startswith(PREFIX) or name.upper() in map(as_variable, _NO_SETTINGS)
         }
         for name in self.model_fields_set:
             value: Any = getattr(self, name)

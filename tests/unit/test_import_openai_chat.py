@@ -234,6 +234,7 @@ def test_arguments_are_an_object_if_they_can_be(arguments: Any, expected: Any) -
         ("true", "true"),
         ("[x", "[x"),
         ('{"n": NaN}', '{"n": NaN}'),
+        ('{"n": 1e400}', '{"n": 1e400}'),
         ([{"type": "text", "text": "[1"}, {"type": "text", "text": "]"}], [1]),
     ],
 )
@@ -466,6 +467,7 @@ def test_two_records_of_one_chat_are_refused_with_both_places(tmp_path: Path) ->
         ("a.jsonl", b'\n{"message": [1]}\n', (":2", "'message'")),
         ("a.jsonl", b'\n{"messages": \n', (":2", "invalid JSON", ".json")),
         ("a.jsonl", b'{"n": NaN, "messages": [1]}', (":1", "NaN")),
+        ("a.jsonl", b'{"n": -1e400, "messages": [1]}', (":1", "1.8e308")),
         ("a.jsonl", b'\n"\xff"', (":2", "0xff", "UTF-8")),
         ("a.jsonl", b"[" * 200_000, (":1", "deep")),
         ("a.jsonl", b"7", (":1", "int")),

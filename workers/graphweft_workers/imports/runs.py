@@ -7,6 +7,7 @@ one JSON value and holds one record or an array of records.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,10 +39,12 @@ class Run:
 def parse_json(text: str) -> JsonValue:
     """Parse strict JSON. Raises ``ValueError`` for invalid JSON, NaN, infinities and JSON that is nested too deeply.
 
+    1e400, which Python reads as infinity, is refused too.
+
     Halves of surrogate pairs (an emoji that a length limit has cut in two) become U+FFFD: UTF-8 cannot encode them.
     """
     try:
-        value: JsonValue = json.loads(text, parse_constant=_refuse)
+        value: JsonValue = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
     return _whole_characters(value) if _SURROGATE_ESCAPE.search(text) else value
@@ -92,6 +95,13 @@ def _is_message(value: JsonValue) -> bool:
 def _refuse(constant: str) -> NoReturn:
     msg = f"{constant} is not JSON"
     raise ValueError(msg)
+
+
+def _finite(number: str) -> float:
+    if math.isinf(value := float(number)):
+        msg = "a number is beyond 1.8e308"
+        raise ValueError(msg)
+    return value
 
 
 def _whole_characters(value: JsonValue) -> JsonValue:

@@ -21,7 +21,7 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
@@ -250,14 +250,6 @@ class Settings(ConsoleSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _number(cls, value: object, info: ValidationInfo) -> object:
-        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in {int, float}:
-            msg = f"expected a number, not {str(value).lower()}"
-            raise ValueError(msg)
-        return value
-
     @field_validator("embedder_url", "summariser_url", "extractor_url")
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
@@ -330,6 +322,11 @@ class Settings(ConsoleSettings):
         secrets = secrets_of_files(cls.model_fields, variables, values, path)
         faults = [
             _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
+        ]
+        faults += [
+            f"{name}: expected a number, not {str(value).lower()} ({path})"
+            for name, value in values.items()
+            if isinstance(value, bool) and name in known and cls.model_fields[name].annotation in {int, float}
         ]
         strangers = [name for name in variables if as_field(name) not in known | _NO_SETTINGS]
         if unknown is None:

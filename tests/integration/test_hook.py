@@ -238,6 +238,7 @@ def test_no_mistake_blocks_the_agent_and_each_is_told(tmp_path: Path) -> None:
     cases: list[tuple[list[str], str, dict[str, str], list[str]]] = [
         ([], prompt, {}, ["needs --app"]),
         (["--app", "a b"], prompt, {}, ["invalid --app"]),
+        ([], prompt, {"graphweft_hook_app": "a b"}, ["invalid --app"]),
         (["--app", "acme"], prompt, {}, ["no bus: set GRAPHWEFT_BUS_URL"]),
         (["--app", "acme", "--data", ".graphweft"], prompt, {}, ["expected an absolute path"]),
         # What a project may set for the agent comes after what the user has written into the command.

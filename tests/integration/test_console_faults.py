@@ -42,6 +42,7 @@ BROKEN: Final = {
 }
 SLOW: Final = ("/api/context", "/api/memory/search", "/api/context/past")
 """They wait for a responder, and none runs here."""
+TO_RESTORE: Final = "check out the files of that time, and run `graphweft rules push FOLDER`"
 NOT_FOUND: Final = {"/api/graph/node": 404, "/api/letters/show": 404, **dict.fromkeys(WRITES, 403)}
 
 
@@ -134,11 +135,11 @@ async def test_lost_rules_are_named_and_come_back_with_a_push(url: str, tmp_path
         await emit(url, "first")
         async with console(loaded) as ask:
             [lost] = (await ask("rules/faults"))["lost"]
-            assert (lost["rules"], "push its folder again" in lost["why"]) == (digest[:12], True)
+            assert (lost["rules"], TO_RESTORE in lost["why"]) == (digest[:12], True)
             await every_page(ask, await position_of(ask, "first"))
             [event] = [event for event in (await ask("live"))["events"] if event["kind"] == "event"]
-            assert "push its folder again" in event["reason"]
-            assert "push its folder again" in (await ask("event", position=event["position"]))["reason"]
+            assert TO_RESTORE in event["reason"]
+            assert TO_RESTORE in (await ask("event", position=event["position"]))["reason"]
             rules = await ask("rules")
             assert (rules["lost"], rules["active"]["rules"]) == (True, digest[:12])
             replay = await ask.answer("graph/past", time=datetime.now(UTC).isoformat())

@@ -27,8 +27,8 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.lost_rule_sets import lost_rule_sets
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.lost_rule_sets import lost_rule_sets
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

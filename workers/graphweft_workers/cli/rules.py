@@ -14,9 +14,9 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, changed_files, newest
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
+from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.lost_rule_sets import how_to_restore
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -143,8 +143,8 @@ async def rules_show(
 ) -> None:
     """Show the files of a rule set, by default of the active one."""
     async with running_bus(Settings.load(data=data)) as bus:
-        digest = _find(await bus.activations(), rules, _scope(app))
-        files = await _files(bus, digest)
+        chosen = _find(await bus.activations(), rules, _scope(app))
+        digest, files = chosen.digest, await _files(bus, chosen)
     if json:
         print_json({"rules": digest, "files": {name: _text(content) for name, content in files.items()}})
         return
@@ -228,7 +228,7 @@ async def rules_ignore(
     async with running_bus(Settings.load(data=data)) as bus:
         found = await bus.activations()
         active = active_for(found, scope)
-        files = dict(await _files(bus, active.digest)) if active is not None else {}
+        files = dict(await _files(bus, active)) if active is not None else {}
         if file in files:
             raise InvalidSettings(
                 f"the workflow {workflow!r} has the rules {file} already; `graphweft rules show` prints them"
@@ -280,24 +280,25 @@ def _named(scope: str) -> str:
     return "all apps" if scope == ALL_APPS else f"the app {scope}"
 
 
-def _find(found: Sequence[Activation], rules: str | None, scope: str) -> str:
-    """Return the digest that starts with the given digits, or that of the active rule set."""
+def _find(found: Sequence[Activation], rules: str | None, scope: str) -> Activation:
+    """Return the newest activation of the rule set that starts with the given digits, or of the active one."""
     if rules is None:
         active = newest(found, scope)
         if active is None:
             raise InvalidSettings(f"no rules are active for {_named(scope)}: run `graphweft rules push`")
-        return active.digest
-    digests = {each.digest for each in found if each.digest.startswith(rules.lower())}
+        return active
+    digests = {each.digest: each for each in found if each.digest.startswith(rules.lower())}
     if len(digests) != 1:
         fault = "no rule set" if not digests else f"{len(digests)} rule sets"
         raise InvalidSettings(f"{fault} with a hash that starts with {rules!r}; `graphweft rules list` shows them")
-    return digests.pop()
+    [chosen] = digests.values()
+    return chosen
 
 
-async def _files(bus: Bus, digest: str) -> Mapping[str, bytes]:
-    stored = await bus.stored_rules(digest)
+async def _files(bus: Bus, activation: Activation) -> Mapping[str, bytes]:
+    stored = await bus.stored_rules(activation.digest)
     if stored is None:
-        raise InvalidSettings(f"the bus has lost the rule set {digest[:_SHORT]}: push its folder again")
+        raise InvalidSettings(how_to_restore(activation))
     return stored.files
 
 

@@ -9,7 +9,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
-from graphweft_workers.roles.lost_rule_sets import how_to_restore
+from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import MAX_LETTERS, read_status

@@ -13,6 +13,7 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.roles import connections
@@ -21,7 +22,6 @@ from graphweft_workers.roles.archive_state import archive_state
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.embedder import make_embedder
 from graphweft_workers.roles.extractor import make_extractor
-from graphweft_workers.roles.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.query_check import check_queries
 from graphweft_workers.roles.rules import load_rules

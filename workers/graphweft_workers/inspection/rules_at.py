@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest, restated_scope
+from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class RulesAt:
         if digest not in self._sets:
             stored = await self._bus.stored_rules(digest)
             if stored is None:
-                raise InvalidSettings(f"the bus has lost the rule set {digest[:12]}: push its folder again")
+                raise InvalidSettings(how_to_restore(activation))
             self._sets[digest] = await asyncio.to_thread(self._make, stored)
         return self._sets[digest]
 

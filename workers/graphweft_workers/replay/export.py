@@ -21,6 +21,7 @@ from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
+from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
@@ -184,13 +185,11 @@ class _Source:
             if part.own:
                 parts[partition] = part
         own = activations_of(activations, self._app_id, parts)
-        digests = {each.digest for each in own}
-        for digest in sorted(digests):
+        digests = {each.digest: each for each in own}
+        for digest, activation in sorted(digests.items()):
             rules = await self._bus.stored_rules(digest)
             if rules is None:
-                raise BusUnavailable(
-                    f"the bus has lost the rule set {digest[:12]}: push its folder again with `graphweft rules push`"
-                )
+                raise BusUnavailable(how_to_restore(activation))
             self._add(rules_name(digest), rules.encode())
         for activation in own:
             self._add(activation_name(activation.number), activation.encode())

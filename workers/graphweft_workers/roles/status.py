@@ -9,12 +9,12 @@ from typing import Any, Final
 from graphweft_contracts.rules_log import Activation
 from graphweft_workers.engine.dead_letter_counts import Cause, count_causes
 from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
-from graphweft_workers.roles.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.settings import Settings
 

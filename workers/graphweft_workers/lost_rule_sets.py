@@ -1,4 +1,4 @@
-"""Which activated rule sets the bus has lost, for commands."""
+"""Which activated rule sets the bus has lost, and what to do about it, for people."""
 
 from __future__ import annotations
 

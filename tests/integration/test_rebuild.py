@@ -270,11 +270,17 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
     assert {name: await app.digest(name, "--json") for name in before} == before
 
 
-async def test_an_app_without_events_is_told(app: App) -> None:
+@pytest.mark.parametrize("options", [(), ("--verify",), ("--swap",), ("--verify", "--swap"), ("--rules",)])
+async def test_an_app_without_events_is_told_and_gets_no_graph(app: App, options: tuple[str, ...]) -> None:
     await app.live()
-    done = await app.run("rebuild", "--app", "shp", "--verify")
+    folder = [str(app.folder / "rules")] if "--rules" in options else []
+    done = await app.run("rebuild", "--app", "shp", *options, *folder)
     assert "no event of the app 'shp' in the log matches a rule, and it has no graph: check its name" in done.err
-    assert done.code == 1
+    assert (done.code, done.out) == (1, "")
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as graph:
+        assert await graph.graph_id("shp") == ""
+    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as graph:
+        assert await graph.graph_id("shp") == ""
 
 
 async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App) -> None:

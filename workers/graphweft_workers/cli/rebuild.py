@@ -169,21 +169,23 @@ class _Work:
                     expect(await entries_of(self.bus, await work.partitions()))
                 collect_less_often()
                 started = time.monotonic()
+                known = options.resume or await self.live.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
-                elif not options.swap or self.given is not None:
+                elif not options.swap or self.given is not None or not known:
                     ends = self.to
                     await work.run(await offsets_at(self.bus, await work.partitions(), ends)
                                    if isinstance(ends, datetime) else ends or None)  # fmt: skip
-                if options.swap and (not options.verify or report.same):
+                report.unknown = not known and not work.restored and not any(each.events for each in work.done.values())
+                if report.unknown:
+                    await graph.drop(app)  # it is empty, and a swap would make an app of it
+                elif options.swap and (not options.verify or report.same):
                     if self.given is not None:
                         report.restated = await work.restate()
                     await work.swap()
                     report.swapped = True
                 report.elapsed_s = time.monotonic() - started
                 report.done, report.restored = work.done, work.restored
-        no_events = not report.events and not report.restored and not options.resume
-        report.unknown = no_events and not await self.live.graph_id(app)
         if self.given is not None:
             await self.rules.refresh()
             report.active = self.rules.current(app).digest
@@ -243,6 +245,8 @@ def _row(row: dict[str, Any]) -> Sequence[Any]:
         return (row["app"], "failed", None, None, None)
     if "dropped" in row:
         return (row["app"], "deleted" if row["dropped"] else "no second graph", None, None, None)
+    if row["unknown"]:
+        return (row["app"], "nothing to rebuild", None, None, None)
     result = "swapped" if row["swapped"] else {None: "rebuilt", True: "equal", False: "different"}[row.get("same")]
     events = sum(each["events"] for each in row["partitions"])
     return (row["app"], result if row["ok"] or "same" in row else "not compared", events, len(row["dead_letters"]),

@@ -31,7 +31,7 @@ class RebuildReport:
     swap: bool = False
     swapped: bool = False
     unknown: bool = False
-    """Whether the app has neither a graph nor events that match rules."""
+    """Whether the app has neither a graph nor events that match rules. Then no graph is made."""
     given: str = ""
     """The hash of the rules that were given."""
     active: str = ""
@@ -80,6 +80,7 @@ class RebuildReport:
             "dead_letters": [letter.model_dump(mode="json") for letter in self.letters],
             "restored": self.restored,
             "swapped": self.swapped,
+            "unknown": self.unknown,
         }
         if self.given:
             found |= {"rules": self.given, "active": self.active}
@@ -97,7 +98,9 @@ class RebuildReport:
         return found
 
     def print(self) -> None:
-        """Print it for people."""
+        """Print it for people; nothing of an unknown app, of which a warning says all."""
+        if self.unknown:
+            return
         say(f"{counted(self.events, 'event')} applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s")
         others = "that the live graph has not skipped"
         skipped = (f"mutation was skipped {others}", f"mutations were skipped {others}")

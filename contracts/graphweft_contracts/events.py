@@ -201,7 +201,10 @@ class Event(BaseModel):
     def _check(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if not re.fullmatch(EXTENSION_NAME_PATTERN, name):
-                msg = f"{name!r} is not a CloudEvents attribute name: use 1 to 20 of a-z and 0-9, or put it into data"
+                plain = name.replace("_", "").lower()
+                hint = f" (did you mean {plain!r}?)" if plain in type(self).model_fields else ""
+                known = "use 1 to 20 of a-z and 0-9, or put it into data"
+                msg = f"{name!r} is not a CloudEvents attribute name{hint}: {known}"
                 raise ValueError(msg)
             if value is not None and not isinstance(value, str | int | bool):
                 msg = f"the extension attribute {name!r} must be a string, an integer or a boolean; put it into data"

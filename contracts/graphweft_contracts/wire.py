@@ -14,10 +14,11 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError, from_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
@@ -38,6 +39,10 @@ WHOLE: Final = "*"
 PREFIX: Final = b"ce_"
 """Begins the field of an attribute in binary mode."""
 _CORRECTED: Final = ":corrected"
+_MAX_HINTS: Final = 20
+_MAX_NAMES: Final = 50
+"""With the one above: a fault of an event with many fields costs little."""
+_CLOSENESS: Final = 0.75
 
 
 class Retry(NamedTuple):
@@ -195,12 +200,29 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
 
 
 def explain(error: ValidationError) -> str:
-    """Return the faults on one line, without the input, which may hold personal data."""
+    """Return the faults on one line, without the input, which may hold personal data.
+
+    A missing field has the given name beside it that is probably meant for it.
+    """
+    few = error.error_count() <= _MAX_HINTS
     parts = (
-        f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {item['msg']}"
-        for item in error.errors(include_input=False, include_url=False, include_context=False)
+        f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {item['msg']}{_misspelt(item) if few else ''}"
+        for item in error.errors(include_url=False, include_context=False)
     )
     return "; ".join(parts)
+
+
+def _misspelt(fault: ErrorDetails) -> str:
+    """Return a hint at the given name that is like the one of a missing field, or an empty string."""
+    if fault["type"] != "missing" or not isinstance(fault["input"], Mapping):
+        return ""
+    from difflib import get_close_matches  # most clients never need it
+
+    name = str(fault["loc"][-1])
+    given = cast("Mapping[object, object]", fault["input"])
+    names = [each for each in islice(given, _MAX_NAMES) if isinstance(each, str) and len(each) <= 2 * len(name)]
+    near = get_close_matches(name, names, n=1, cutoff=_CLOSENESS)
+    return f" (you wrote {near[0]!r}: did you mean {name!r}?)" if near else ""
 
 
 def pack(fields: Mapping[bytes, bytes]) -> dict[str, str]:

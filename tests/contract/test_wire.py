@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from graphweft_contracts import LIFECYCLE, MEMORY, Event, InvalidEvent
+from graphweft_contracts.events import ToolCallStart
 from graphweft_contracts.memory import SCOPE_PATTERN
-from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
+from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode, explain
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STANDARD = frozenset(Event.model_fields)
@@ -249,6 +251,46 @@ def test_binary_mode_without_payload_is_an_empty_one() -> None:
 def test_the_reason_names_what_is_wrong(fields: dict[bytes, bytes], reason: str) -> None:
     with pytest.raises(InvalidEvent, match=reason):
         decode(fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "hint"),
+    [
+        ("appid", "app_id", "appid: Field required (you wrote 'app_id': did you mean 'appid'?)"),
+        ("appid", "app", "appid: Field required (you wrote 'app': did you mean 'appid'?)"),
+        ("chatid", "chatId", "chatid: Field required (you wrote 'chatId': did you mean 'chatid'?)"),
+        ("type", "tpye", "type: Field required (you wrote 'tpye': did you mean 'type'?)"),
+        ("appid", "tenant", "appid: Field required"),
+        (
+            None,
+            "user_id",
+            "event: Value error, 'user_id' is not a CloudEvents attribute name (did you mean 'userid'?): ",
+        ),
+        (None, "trace_id", "event: Value error, 'trace_id' is not a CloudEvents attribute name: use 1 to 20 of a-z "),
+    ],
+)
+def test_a_misspelt_attribute_is_named_with_the_right_one(field: str | None, written: str, hint: str) -> None:
+    attributes = json.loads(structured()[DATA])
+    attributes[written] = "x" if field is None else attributes.pop(field)
+    with pytest.raises(InvalidEvent) as caught:
+        decode({CONTENT_TYPE: STRUCTURED, DATA: json.dumps(attributes).encode()})
+    assert str(caught.value).startswith(hint)
+    assert ("did you mean" in str(caught.value)) == ("did you mean" in hint)
+
+
+def test_a_misspelt_field_of_the_data_is_named_with_the_right_one() -> None:
+    with pytest.raises(
+        InvalidEvent, match=r"^tool_name: Field required \(you wrote 'tool_nam': did you mean 'tool_name'"
+    ):
+        decode(structured(type="tool.call_start", data={"tool_nam": "refund"}))
+
+
+def test_many_faults_have_no_hints_because_these_cost_time() -> None:
+    adapter = TypeAdapter(list[ToolCallStart])
+    for count, hints in ((2, 2), (30, 0)):
+        with pytest.raises(ValidationError) as caught:
+            adapter.validate_python([{"tool_nam": "refund"}] * count)
+        assert explain(caught.value).count("did you mean 'tool_name'?") == hints
 
 
 @pytest.mark.parametrize(

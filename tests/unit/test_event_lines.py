@@ -10,9 +10,9 @@ from graphweft_contracts import InvalidEvent
 from graphweft_workers.cli.emit import events_of_lines
 
 
-def line(data: str) -> bytes:
+def line(data: str, **attributes: str) -> bytes:
     fields = {"specversion": "1.0", "id": "1", "source": "/s", "type": "order.paid", "appid": "a", "chatid": "c"}
-    return f'{json.dumps(fields)[:-1]}, "data": {data}}}'.encode()
+    return f'{json.dumps(fields | attributes)[:-1]}, "data": {data}}}'.encode()
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,29 @@ def test_large_and_small_numbers_stay() -> None:
     [event] = events_of_lines([(1, line(data))], "f.jsonl", faults)
     assert not faults
     assert event.data == json.loads(data)
+
+
+def event_with(**attributes: str) -> bytes:
+    return line("{}", **attributes)
+
+
+def test_an_attribute_that_looks_misspelt_is_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    faults: list[InvalidEvent] = []
+    lines = [
+        event_with(workfow="support"),
+        event_with(workfow="support"),
+        event_with(workflow="a", workflows="b"),
+        event_with(tenant="x"),
+    ]
+    events = list(events_of_lines(enumerate(lines, 1), "e.jsonl", faults))
+    assert (len(events), faults) == (4, [])
+    assert capsys.readouterr().err == (
+        "e.jsonl:1: 'workfow' is not an attribute that graphweft reads (did you mean 'workflow'?)\n"
+    )
+    assert events[0].workflow is None
+
+
+def test_documented_extensions_are_not_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    extensions = {"sequencetype": "Integer", "dataclassification": "x", "expirytime": "x", "sampledrate": "3"}
+    assert len(list(events_of_lines([(1, event_with(**extensions))], "e.jsonl", []))) == 1
+    assert capsys.readouterr().err == ""

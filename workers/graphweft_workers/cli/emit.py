@@ -22,9 +22,10 @@ from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import check_admission
 from graphweft_contracts.plurals import counted
+from graphweft_rules.files.findings import did_you_mean
 from graphweft_workers.cli.delivery import Outcome, Sent
 from graphweft_workers.cli.options import App, command
-from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say
+from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
@@ -34,6 +35,7 @@ _MAX_CAUSES: Final = 20
 _CHUNK_BYTES: Final = 1 << 16
 _CHUNKS_AHEAD: Final = 16
 """Chunks read from standard input before the bus takes them: at most 1 MiB."""
+_TYPO: Final = 0.85
 _LONGEST_LINE: Final = 16_000_000
 """Bytes of a line: more than an event can have, however its text is escaped."""
 _AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"
@@ -204,8 +206,9 @@ def _check_length(line: bytes, name: str, number: int, *, before: str = "") -> N
 async def _groups(
     lines: AsyncIterable[list[tuple[int, bytes]]], faults: list[InvalidEvent]
 ) -> AsyncGenerator[Iterator[Event]]:
+    told: set[str] = set()
     async for group in lines:
-        yield events_of_lines(group, "standard input", faults, report=print_error)
+        yield events_of_lines(group, "standard input", faults, report=print_error, told=told)
 
 
 def events_of_lines(
@@ -213,8 +216,13 @@ def events_of_lines(
     name: str,
     faults: list[InvalidEvent],
     report: Callable[[InvalidEvent], None] = lambda _: None,
+    told: set[str] | None = None,
 ) -> Iterator[Event]:
-    """Yield the events of numbered lines; add those that are invalid to ``faults``, and report them."""
+    """Yield the events of numbered lines; add those that are invalid to ``faults``, and report them.
+
+    It warns once of each attribute that is probably misspelt. ``told`` holds those of earlier lines.
+    """
+    told = set() if told is None else told
     for number, raw in lines:
         line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         if not line.strip():
@@ -228,6 +236,10 @@ def events_of_lines(
                 raise InvalidEvent(
                     f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text"
                 )
+            for attribute in (event.model_extra or {}).keys() - told:
+                told.add(attribute)
+                if hint := did_you_mean(attribute, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
+                    warn(f"{name}:{number}: {attribute!r} is not an attribute that graphweft reads{hint}")
             yield event
         except InvalidEvent as error:
             fault = InvalidEvent(f"{name}:{number}: {error}")

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -28,12 +29,19 @@ def embedded_socket(data: Path) -> Path:
     """Return the unix socket of the server with its files in ``data``.
 
     Where the folder's name is too long, the socket is in ``runtime_folder``. Raises ``InvalidSettings`` if that is not
-    ours.
+    ours, or if the name is not UTF-8.
     """
     inside = data.expanduser().resolve() / "redis.sock"
-    if len(str(inside).encode()) <= _MAX_SOCKET_PATH:
+    try:
+        name = str(inside).encode()
+    except UnicodeEncodeError:
+        raise InvalidSettings(
+            f"the name of the data folder {str(inside.parent)!r} is not UTF-8, or Python reads it as "
+            f"{sys.getfilesystemencoding()}: give another folder, or set PYTHONUTF8=1"
+        ) from None
+    if len(name) <= _MAX_SOCKET_PATH:
         return inside
-    digest = hashlib.sha256(str(inside).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(name).hexdigest()[:16]
     return runtime_folder() / f"{digest}.sock"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -67,13 +68,24 @@ def discover(root: Path) -> dict[str, Path]:
     """Return workflow name -> rule file for the folders in ``root``, by name.
 
     Folders that start with ``_`` (shared bases) or ``.``, and folders without a rule file, are skipped. Raises
-    ``RulesError`` if ``root`` is not a folder.
+    ``RulesError`` if ``root`` is not a folder, or the name of a workflow's folder is not UTF-8.
     """
     if not root.is_dir():
         message = "the folder does not exist: pass the folder that holds the workflows' folders"
         raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(root)))])
     files = {folder.name: folder / FILE_NAME for folder in sorted(root.iterdir()) if _is_workflow(folder.name)}
-    return {name: file for name, file in files.items() if file.is_file()}
+    found = {name: file for name, file in files.items() if file.is_file()}
+    for name, file in found.items():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            message = (
+                f"the name of the folder is not UTF-8, or Python reads it as {sys.getfilesystemencoding()}: rename it, "
+                "or set PYTHONUTF8=1"
+            )
+            place = Place(file=str(file))
+            raise RulesError([Finding(level="error", code="bad-value", message=message, place=place)]) from None
+    return found
 
 
 def workflow_files(names: Iterable[str]) -> dict[str, Path]:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -219,4 +220,8 @@ def _check_text(name: str, value: object) -> None:
             try:
                 item.encode()
             except UnicodeEncodeError as error:
-                raise InvalidSettings(f"{name} {item!r}: not UTF-8; pass it as UTF-8") from error
+                encoding = sys.getfilesystemencoding()
+                advice = (
+                    "pass it as UTF-8" if encoding == "utf-8" else f"Python reads it as {encoding}: set PYTHONUTF8=1"
+                )
+                raise InvalidSettings(f"{name} {item!r}: not UTF-8; {advice}") from error

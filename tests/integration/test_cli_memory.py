@@ -237,6 +237,18 @@ def test_a_search_without_an_embedder_says_what_to_do(up: Up) -> None:
     assert "retrieval_query" in done.stderr
 
 
+def test_a_search_that_finds_nothing_says_what_may_be_wrong(up: Up) -> None:
+    up.ok("memory", "add", "--app", "found", "--user", "ada", "--wait", "She likes tea.")
+    for app, user, text in (("found", "ada", "zebra"), ("found", "bob", "tea"), ("nowhere", "ada", "")):
+        search = ("memory", "search", "--app", app, "--user", user, text)
+        done = up.run(*search)
+        assert (done.returncode, done.stdout) == (0, ""), search
+        assert "nothing was found: check --app and the scope" in done.stderr, search
+        done = up.run(*search, "--json")
+        assert (json.loads(done.stdout)["blocks"][0]["value"], done.stderr) == ([], ""), search
+    assert "nothing was found" not in up.run("memory", "search", "--app", "found", "--user", "ada", "tea").stderr
+
+
 def test_a_file_with_ids_may_be_sent_again(up: Up) -> None:
     lines = [
         json.dumps({"role": "user", "text": f"said {n}", "message_id": str(n), "time": f"2026-01-01T00:00:{n:02}Z"})

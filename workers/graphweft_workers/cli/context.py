@@ -90,9 +90,14 @@ async def context(
             explain=explain,
         )
     code = print_reply(reply, json)
-    if not json and reply.reason is None and not reply.missing and not any(block.rows for block in reply.blocks):
+    if not json and found_nothing(reply):
         warn("the queries found nothing: check --app, --chat and --user; --explain shows each query")
     return code
+
+
+def found_nothing(reply: ContextReply) -> bool:
+    """Tell whether all queries of a reply ended, and none returned a row."""
+    return reply.reason is None and not reply.missing and not any(block.rows for block in reply.blocks)
 
 
 def print_reply(reply: ContextReply, json: bool, more: Mapping[str, Any] = _NOTHING) -> int | None:

@@ -22,7 +22,7 @@ from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMess
 from graphweft_contracts.memory import SCOPES
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
-from graphweft_workers.cli.context import print_reply
+from graphweft_workers.cli.context import found_nothing, print_reply
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -49,6 +49,10 @@ _MAX_MESSAGE_BYTES: Final = 900_000
 _READ_S: Final = 60.0
 _STAYS: Final = (
     "The event log still holds the texts until it is trimmed; dead letters may hold them too (`graphweft dlq list`)"
+)
+_NOTHING_FOUND: Final = (
+    "nothing was found: check --app and the scope, of which `graphweft memory list` shows the latest memories, and the "
+    "words: without an embedder, only texts with one of them are found"
 )
 DEFAULT_INDEX_TYPE: Final = "by words, and also by vector where the responder has an embedder"
 
@@ -162,6 +166,8 @@ async def memory_search(
         except ValueError as error:
             raise InvalidSettings(str(error)) from None
     code = print_reply(reply, json)
+    if not json and found_nothing(reply):
+        warn(_NOTHING_FOUND)
     if reply.reason == "invalid_request" and "embedder is required" in reply.detail:
         warn("set GRAPHWEFT_EMBEDDER for the responder and the memory worker, or search with --index-type fulltext")
     return code

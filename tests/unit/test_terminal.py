@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from graphweft_workers.cli import output
 
@@ -43,6 +44,32 @@ def test_no_control_character_reaches_the_terminal(way: str, capsys: pytest.Capt
 def test_lines_and_tabs_stay(capsys: pytest.CaptureFixture[str]) -> None:
     output.say("a\n\tb \u00e9 \u65e5")
     assert capsys.readouterr().out == "a\n\tb \u00e9 \u65e5\n"
+
+
+@pytest.mark.parametrize("width", [1, 20, 40])
+def test_a_narrow_terminal_gets_a_line_for_each_value(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table would leave each column a character or two, or none."""
+    stdout = Console(width=width, highlight=False, emoji=False)
+    monkeypatch.setattr(output, "stdout", lambda: stdout)
+    columns = ("app", "reason", "events", "letters", "place", "message", "")
+    rows = [("acme", "no_rules", 1_000, None, "flow:1", "the event has no workflow", "active"), ("b",) * 6 + ("",)]
+    output.print_table(columns, rows, title="Without effect")
+    assert capsys.readouterr().out == (
+        "Without effect\napp: acme\nreason: no_rules\nevents: 1,000\nletters: \nplace: flow:1\n"
+        "message: the event has no workflow\n: active\n\n"
+        "app: b\nreason: b\nevents: b\nletters: b\nplace: b\nmessage: b\n\n"
+    )
+
+
+def test_a_table_that_fits_stays_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = Console(width=20, highlight=False, emoji=False)
+    monkeypatch.setattr(output, "stdout", lambda: stdout)
+    output.print_table(("id", "item"), [("o1", "a lamp for a desk")])
+    output.print_table(("a", "b", "c", "d", "e", "f"), [])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) == 20 and "id:" not in line for line in lines), lines
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 INVALID_EVENTS: Final = ("event is invalid: correct it", "events are invalid: correct them")
 INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: correct them")
+_LEAST_COLUMN: Final = 6
+_BORDER: Final = 3
 _UNPRINTABLE: Final = re.compile(r"[^ -~]+")
 """Characters that may be unprintable."""
 
@@ -123,18 +125,36 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a table. Columns of numbers are aligned to the right."""
+    """Print a table. Columns of numbers are aligned to the right. A narrow terminal gets one line for each value."""
     from rich.markup import escape
     from rich.table import Table
 
     lines = [tuple(row) for row in rows]
+    cells = [[printable_lines(_cell(value)) for value in row] for row in lines]
+    if cells and _is_too_narrow(stdout().width, columns, cells):
+        if title:
+            say(title)
+        for row in cells:
+            say("".join(f"{name}: {cell}\n" for name, cell in zip(columns, row, strict=True) if name or cell))
+        return
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
         numeric = bool(lines) and all(isinstance(row[index], int | float) for row in lines)
         table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
-    for row in lines:
-        table.add_row(*(escape(printable_lines(_cell(value))) for value in row))
+    for row in cells:
+        table.add_row(*map(escape, row))
     stdout().print(table)
+
+
+def _is_too_narrow(width: int, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether a column that needs them would get fewer than ``_LEAST_COLUMN`` characters."""
+    from rich.cells import cell_len
+
+    needed = (
+        max(cell_len(line) for cell in column for line in cell.split("\n"))
+        for column in zip(columns, *rows, strict=True)
+    )
+    return sum(min(_LEAST_COLUMN, each) + _BORDER for each in needed) + 1 > width
 
 
 def print_error(error: BaseException) -> None:

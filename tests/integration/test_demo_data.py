@@ -237,6 +237,8 @@ def test_the_demo_of_the_wheel_shows_how_history_follows_a_changed_rule(tmp_path
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data/services.log").is_file()  # a busy worker has warnings, which are not for newcomers
+    assert "[warning" not in done.stderr
     [rate] = re.findall(
         r"(?m)^(\S+ events of \S+ chats) published and applied in .* events/s, in order, and on disk$", done.stdout
     )

@@ -42,6 +42,7 @@ __all__ = ("call", "rules")  # fixtures
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PARTITIONS = range(64)
+AIRLINE = Path(__file__).parents[2] / "examples/airline"
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +150,21 @@ def test_up_does_not_claim_to_be_up_when_a_role_dies(tmp_path: Path, rules: Path
     # The folder is free again.
     with deployed(tmp_path / "data", rules) as up:
         up.start()
+
+
+def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    done = subprocess.run(
+        [sys.executable, "-m", "graphweft_workers.cli", "demo", "--data", str(data), "--example", str(AIRLINE)],
+        env=clean_environment(GRAPHWEFT_TOKEN_COUNTER="tiktoken:nothing"),
+        cwd=tmp_path, capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    log = data / "services.log"
+    own = log.read_text()
+    assert "tiktoken" in own
+    assert set(own.splitlines()) & set(done.stderr.splitlines()) == set()
+    assert f"\nthe logs of the worker and the responder are in {log}\n" in done.stderr
 
 
 async def test_what_is_waited_for_is_told_and_up_goes_on(

@@ -52,9 +52,10 @@ _MOST_DEATHS: Final = 3
 class Supervisor:
     """Runs the embedded server and the services on one data folder."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None] = print) -> None:
-        """``say`` prints a line for the user."""
+    def __init__(self, settings: Settings, say: Callable[[str], None] = print, *, log: Path | None = None) -> None:
+        """``say`` prints a line for the user. The roles log to the file ``log``, or to standard error without one."""
         self._say = say
+        self._log = log
         self._settings = settings
         self._folder = DataFolder(settings.data)
         self._faults = RuleFaults(self._folder.path)
@@ -185,7 +186,7 @@ class Supervisor:
                 wait_s = _FIRST_RESTART_S
             beat = heartbeat.read(role, child.pid)
             heartbeat.forget(role, child.pid)
-            error = beat.error if beat is not None and beat.error else "see its log above"
+            error = beat.error if beat is not None and beat.error else f"see {self._log or 'its log above'}"
             self._deaths[role].append(f"exit code {code}, {error}")
             logger.error("service_ended", role=role, code=code, error=error, restart_after_s=wait_s)
             await self._pause(wait_s)
@@ -250,13 +251,15 @@ class Supervisor:
             await asyncio.gather(started, stop, return_exceptions=True)
 
     async def _start(self, role: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "graphweft_workers.cli", "run", role),
-            env=self._environment(role),
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=die_with_parent(signal.SIGTERM),
-        )
+        with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "graphweft_workers.cli", "run", role),
+                env=self._environment(role),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
+            )
 
     def _environment(self, role: str) -> dict[str, str]:
         environment = self._settings.as_environment()

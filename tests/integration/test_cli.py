@@ -591,6 +591,41 @@ def test_variables_are_text_or_json(up: Deployment) -> None:
     assert [block["rows"] for block in up.json(*asked, "--var", 'name:="7"')["blocks"]] == [1]
 
 
+def test_a_query_without_rows_names_what_is_misspelt(up: Deployment) -> None:
+    up.emit(event("s1", app="spelling", type="link.add", a="x", b="y"))
+    query = "MATCH (a:Thin)-[:NEXT_TOO|LINKS]->(:Thing {name: $name}) RETURN a.name"
+    done = inside(("query", "--app", "spelling", query, "--param", "name=x"), up.environment)
+    assert done.code == 0
+    assert done.err.splitlines() == [
+        "the graph has no label or type 'Thin' (did you mean 'Thing'?)",
+        "the graph has no label or type 'NEXT_TOO' (did you mean 'NEXT_TO'?)",
+    ]
+    quiet = inside(("query", "--app", "spelling", "MATCH (a:Thing {name: 'z'}) RETURN a.name"), up.environment)
+    assert (quiet.code, quiet.err) == (0, "")
+
+
+def test_a_misspelt_name_is_told_by_what_reads_the_log(up: Deployment, tmp_path: Path) -> None:
+    done = inside(("events", "tail", "--type", "link.ad"), up.environment)
+    assert (done.code, done.out) == (0, "")
+    assert re.fullmatch(r"no such events; [0-9,]+ entries were read: check the filters, or leave them out\n", done.err)
+    done = inside(("why", "--app", "speling", "--label", "Agent", "--key", "Ann"), up.environment)
+    assert "The app 'speling' has no graph: check its name." in done.err
+    done = inside(("rules", "diff", "nofolder"), up.environment)
+    assert (done.code, "There is no folder 'nofolder' either" in done.err) == (2, True)
+    shown = inside(("rules", "show", "--app", "spelling", "--json"), up.environment)
+    assert json.loads(shown.out)["rules"] == json.loads(up.ok("rules", "show", "--json"))["rules"]
+
+
+def test_a_file_that_is_not_one_event_a_line_says_what_is_needed(up: Deployment, tmp_path: Path) -> None:
+    file = tmp_path / "pretty.json"
+    file.write_text(json.dumps(json.loads(turn("1", app="shop")), indent=2))
+    done = inside(("emit", str(file)), up.environment)
+    assert (done.code, done.out) == (2, "")
+    assert "nothing was sent. The file needs one event on each line, as a JSON object without line breaks" in (
+        " ".join(done.err.split())
+    )
+
+
 def test_a_missing_variable_and_an_unknown_workflow_are_told(up: Deployment) -> None:
     done = inside((*ASK, "--app", "context", "--budget-ms", "10000"), up.environment)
     assert (done.code, done.out) == (2, "")
@@ -1043,6 +1078,11 @@ def test_settings_that_cannot_work_are_refused(call: Call, name: str, value: str
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert "secret" not in done.err
+
+
+def test_a_settings_file_that_is_a_folder_is_refused(call: Call, tmp_path: Path) -> None:
+    done = call("status", GRAPHWEFT_CONFIG=str(tmp_path))
+    assert (done.code, f"the settings file '{tmp_path}' is not a file" in done.err) == (2, True)
 
 
 def test_an_unknown_key_in_the_file_is_refused(call: Call, tmp_path: Path) -> None:

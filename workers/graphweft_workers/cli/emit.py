@@ -35,6 +35,7 @@ _MAX_CAUSES: Final = 20
 _CHUNK_BYTES: Final = 1 << 16
 _CHUNKS_AHEAD: Final = 16
 """Chunks read from standard input before the bus takes them: at most 1 MiB."""
+_FORM: Final = "The file needs one event on each line, as a JSON object without line breaks"
 _TYPO: Final = 0.85
 _LONGEST_LINE: Final = 16_000_000
 """Bytes of a line: more than an event can have, however its text is escaped."""
@@ -62,7 +63,8 @@ async def emit(
         if faults:
             for fault in faults:
                 print_error(fault)
-            raise InvalidEvent(f"{file}: {counted(len(faults), *INVALID_LINES)}; nothing was sent")
+            form = "" if checked else f". {_FORM}"
+            raise InvalidEvent(f"{file}: {counted(len(faults), *INVALID_LINES)}; nothing was sent{form}")
         sent, outcome = await publish(settings, checked, len(checked), options)
     return _report(sent, outcome, options.json, refused=len(faults))
 

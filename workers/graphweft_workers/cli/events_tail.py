@@ -104,7 +104,12 @@ async def events_tail(
         if follow:
             await _follow(Follower(bus, partitions, reached), decoder, chosen, json=json)
         elif not shown and lines:
-            warn("no such events" if reached else "the bus holds no events")
+            read = counted(limits.scanned, "entry was read", "entries were read")
+            warn(
+                f"no such events; {read}: check the filters, or leave them out"
+                if reached
+                else "the bus holds no events"
+            )
 
 
 async def _follow(follower: Follower, decoder: Decoder, chosen: EventFilter, *, json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from graphweft_contracts import QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
@@ -36,11 +38,14 @@ async def query(
     """
     params, settings = assignments(param or [], "--param"), Settings.load(data=data)
     past: dict[str, Any] = {}
+    hints: list[str] = []
     if as_of is None:
         check_as_of(as_of, into)
         async with running_graph(settings) as graph:
             with _explained():
                 table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
+            if table.columns and not table.rows and not json:
+                hints = await _misspelt(graph, app, cypher)
     else:
         from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
 
@@ -57,6 +62,26 @@ async def query(
         warn(f"the app {app!r} has no graph yet: no event of it has written anything")
     else:
         print_table(table.columns, table.rows)
+        for hint in hints:
+            warn(hint)
+
+
+async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
+    """Return hints at labels and types of a query that the graph does not have, and that are like one that it has."""
+    from graphweft_rules.cypher.tokens import tokenize
+    from graphweft_rules.files.findings import did_you_mean
+
+    known: set[str] = set()
+    for names in ("CALL db.labels() YIELD label RETURN label",
+                  "CALL db.relationshipTypes() YIELD relationshipType AS type RETURN type"):  # fmt: skip
+        found = await graph.read(app, names, {}, timeout_s=_QUERY_TIMEOUT_S)
+        known |= {str(row[0]) for row in found.rows if not str(row[0]).startswith(INTERNAL_PREFIX)}
+    tokens = [token for token in tokenize(cypher) if token.kind not in ("space", "comment")]
+    named = dict.fromkeys(
+        token.identifier for before, token in pairwise(tokens) if before.text in (":", "|") and token.identifier
+    )
+    hints = ((name, did_you_mean(name, known)) for name in named if name not in known)
+    return [f"the graph has no label or type {name!r}{hint}" for name, hint in hints if hint]
 
 
 @command

@@ -170,7 +170,11 @@ async def rules_diff(
         if Path(other).is_dir():
             after = load_rules(Settings.load(data=data, rules=Path(other))).files
         else:
-            after = await _files(bus, _find(found, other, _scope(app)))
+            try:
+                chosen = _find(found, other, _scope(app))
+            except InvalidSettings as error:
+                raise InvalidSettings(f"{error}. There is no folder {other!r} either") from None
+            after = await _files(bus, chosen)
     lines = [
         line
         for name in sorted({*before, *after})
@@ -283,7 +287,7 @@ def _named(scope: str) -> str:
 def _find(found: Sequence[Activation], rules: str | None, scope: str) -> Activation:
     """Return the newest activation of the rule set that starts with the given digits, or of the active one."""
     if rules is None:
-        active = newest(found, scope)
+        active = active_for(found, scope)
         if active is None:
             raise InvalidSettings(f"no rules are active for {_named(scope)}: run `graphweft rules push`")
         return active

@@ -84,6 +84,8 @@ async def hints(graph: GraphStore, app_id: str, target: Target) -> list[str]:
         rows = (await graph.read(app_id, "CALL db.labels() YIELD label RETURN label", {}, timeout_s=_TIMEOUT_S)).rows
         labels = sorted(str(row[0]) for row in rows if not str(row[0]).startswith(INTERNAL_PREFIX))
         if target.label not in labels:
+            if not labels and not await graph.graph_id(app_id):
+                return [f"The app {app_id!r} has no graph: check its name."]
             near = difflib.get_close_matches(target.label, labels, n=_NEAR) or labels
             return [f"The graph has no node with the label {target.label!r}. Its labels: {_listed(near)}"]
         for name, values in target.keys.items():

@@ -315,7 +315,9 @@ class Settings(ConsoleSettings):
         variables = own_variables()
         path = file or (Path(named) if (named := variables.get(as_variable(_CONFIG))) else None)
         if path is not None and not path.is_file():
-            raise InvalidSettings(f"the settings file {str(path)!r} does not exist")
+            raise InvalidSettings(
+                f"the settings file {str(path)!r} {'is not a file' if path.exists() else 'does not exist'}"
+            )
         cwd, path = cwd or path is not None, path or Path(CONFIG_FILE)
         values: dict[str, Any] = file_values(path) if cwd and path.is_file() else {}
         known = set(cls.model_fields)

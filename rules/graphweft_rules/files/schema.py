@@ -86,6 +86,7 @@ _SEARCH_KEYS: Final = {
     *("memory", "query", "index_type", "index_name", "fulltext_index_name", "top_k", "message_history_count"),
     *("filter_stop_words", "retrieval_query", "of"),
 }
+_BARE_REFERENCE: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
 _REFERENCE: Final = re.compile(r"\$(?:context|event|workflow)(?:\.\w+)*\.(\w+)")
 
 
@@ -464,6 +465,9 @@ class _Checks(Shapes):
         if isinstance(value, str) and (found := _REFERENCE.search(value, 1)) and not value.startswith("$"):
             message = f"{name}: {found[0]} inside a text is not replaced: pass it alone, and join texts in the query"
             self.warn("reference-in-text", message, node.place)
+        elif isinstance(value, str) and _BARE_REFERENCE.fullmatch(value):
+            message = f"{name}: {value!r} is a text: write ${value} if you mean the value"
+            self.warn("reference-without-dollar", message, node.place)
         return value
 
     def _cypher(

@@ -226,6 +226,7 @@ def test_lint_never_raises_and_its_errors_are_what_load_refuses(tmp_path: Path, 
         ("MATCH (n:N)", "{}", "6:14 error cypher-no-end"),
         ("MERGE (n:N {id: $context.user.id})", "{}", "6:30 error reference-in-query"),
         ("MERGE (n:N {id: $id})", '{id: "user-$context.user_id"}', "7:18 warning reference-in-text"),
+        ("MERGE (n:N {id: $id})", "{id: event.order}", "7:18 warning reference-without-dollar"),
     ],
 )
 def test_what_the_server_would_say_too_late_or_never(tmp_path: Path, cypher: str, params: str, found: str) -> None:
@@ -234,7 +235,9 @@ def test_what_the_server_would_say_too_late_or_never(tmp_path: Path, cypher: str
     assert errors_only == [f"graph_injection.yaml:{found}"]
 
 
-@pytest.mark.parametrize("value", ["$$context.x", "costs $5", "$context.x", "a $contextual.word"])
+@pytest.mark.parametrize(
+    "value", ["$$context.x", "costs $5", "$context.x", "a $contextual.word", "an event.x", "event", "event."]
+)
 def test_texts_with_dollars_are_fine(tmp_path: Path, value: str) -> None:
     write(tmp_path / "graph_injection.yaml", mutation(cypher="MERGE (n:N {id: $id})", params=f'{{id: "{value}"}}'))
     assert lint([tmp_path]) == []

@@ -604,6 +604,21 @@ def test_a_query_without_rows_names_what_is_misspelt(up: Deployment) -> None:
     assert (quiet.code, quiet.err) == (0, "")
 
 
+def test_a_query_without_its_parameter_says_how_to_give_it(up: Deployment) -> None:
+    up.emit(turn("p1", app="parameters"))
+    done = inside(("query", "--app", "parameters", "RETURN $name"), up.environment)
+    assert (done.code, "give each parameter of the query as --param name=text" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command", [("context", "--workflow", "w", "--agent", "a", "--chat", "c"), ("memory", "search", "x", "--user", "u")]
+)
+def test_a_position_in_another_form_is_refused(call: Call, command: tuple[str, ...]) -> None:
+    done = call(*command, "--app", "a", "--after", "3")
+    assert done.code == 2
+    assert "invalid --after '3': expected PARTITION:OFFSET, as `graphweft emit` prints it" in " ".join(done.err.split())
+
+
 def test_a_misspelt_name_is_told_by_what_reads_the_log(up: Deployment, tmp_path: Path) -> None:
     done = inside(("events", "tail", "--type", "link.ad"), up.environment)
     assert (done.code, done.out) == (0, "")

@@ -23,6 +23,7 @@ from graphweft_workers.cli.options import (
     Json,
     MaxTokens,
     assignments,
+    check_after,
     check_as_of,
     command,
 )
@@ -64,6 +65,7 @@ async def context(
     """
     settings = Settings.load(data=data)
     variables = assignments(var or [], "--var")
+    check_after(after)
     check_as_of(as_of, into)
     if as_of is not None:
         from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import

@@ -20,6 +20,7 @@ from graphweft_workers.roles.settings import Settings
 _QUERY_TIMEOUT_S: Final = 60.0
 _REFUSED_WRITE: Final = re.compile(r"read-only|read access", re.IGNORECASE)
 """How servers refuse a write in a query that may only read."""
+_MISSING_PARAMETER: Final = re.compile(r"(missing|expected) parameter", re.IGNORECASE)
 
 
 @command
@@ -110,10 +111,12 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
 
 @contextmanager
 def _explained() -> Generator[None]:
-    """Add to the refusal of a write what changes a graph."""
+    """Add to the refusal of a write what changes a graph, and to a missing parameter how to give it."""
     try:
         yield
     except QueryFailed as error:
+        if _MISSING_PARAMETER.search(str(error)):
+            raise QueryFailed(f"{error}: give each parameter of the query as --param name=text") from error
         if not _REFUSED_WRITE.search(str(error)):
             raise
         raise QueryFailed(f"{error}: this command only reads; a graph changes by events and rules") from error

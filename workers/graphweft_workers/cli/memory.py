@@ -33,6 +33,7 @@ from graphweft_workers.cli.options import (
     MaxTokens,
     Params,
     assignments,
+    check_after,
     command,
 )
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
@@ -146,6 +147,7 @@ async def memory_search(
     settings = Settings.load(data=data)
     within = scope.scope()
     params = assignments(param or [], "--param")
+    check_after(after)
     await check_bus(settings)
     async with Client(transport=make_transport(settings), app_id=app) as client:
         try:

@@ -76,6 +76,7 @@ Since = Annotated[
 Scan = Annotated[int, typer.Option("--scan", min=1, help="Read at most this number of the newest entries.")]
 MOST_SCANNED: Final = 100_000
 
+_POSITION: Final = r"[0-9]{1,9}:[0-9]+(-[0-9]+)?"
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _SILENT: Final = logging.NullHandler()
@@ -138,6 +139,12 @@ def check_app(app: str) -> None:
         raise InvalidSettings(f"invalid --app {app!r}: expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'")
 
 
+def check_after(after: str | None) -> None:
+    """Raise ``InvalidSettings`` unless ``after`` is a position, or None."""
+    if after is not None and not re.fullmatch(_POSITION, after, re.ASCII):
+        raise InvalidSettings(f"invalid --after {after!r}: expected PARTITION:OFFSET, as `graphweft emit` prints it")
+
+
 def since_time(text: str | None, now: datetime | None = None) -> datetime | None:
     """Return the time that ``--since`` names. Raises ``InvalidSettings``."""
     return None if text is None else _time(text, "--since", now or datetime.now(UTC))
@@ -148,7 +155,7 @@ def past_time(text: str, option: str) -> datetime | tuple[int, str]:
 
     A time is an age, or an ISO time, and not in the future.
     """
-    if re.fullmatch(r"[0-9]{1,9}:[0-9]+(-[0-9]+)?", text, re.ASCII):
+    if re.fullmatch(_POSITION, text, re.ASCII):
         partition, _, offset = text.partition(":")
         return int(partition), offset
     now = datetime.now(UTC)

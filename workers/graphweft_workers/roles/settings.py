@@ -321,6 +321,9 @@ class Settings(ConsoleSettings):
         cwd, path = cwd or path is not None, path or Path(CONFIG_FILE)
         values: dict[str, Any] = file_values(path) if cwd and path.is_file() else {}
         known = set(cls.model_fields)
+        numbers = {
+            name for name, field in cls.model_fields.items() if field.annotation is int or field.annotation is float
+        }
         secrets = secrets_of_files(cls.model_fields, variables, values, path)
         faults = [
             _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
@@ -328,7 +331,7 @@ class Settings(ConsoleSettings):
         faults += [
             f"{name}: expected a number, not {str(value).lower()} ({path})"
             for name, value in values.items()
-            if isinstance(value, bool) and name in known and cls.model_fields[name].annotation in {int, float}
+            if isinstance(value, bool) and name in numbers
         ]
         strangers = [name for name in variables if as_field(name) not in known | _NO_SETTINGS]
         if unknown is None:

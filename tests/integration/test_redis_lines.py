@@ -55,9 +55,9 @@ async def test_replies_come_in_order_and_an_error_is_one_of_them(lines: Lines) -
 
 
 async def test_a_connection_is_used_again_and_there_are_as_many_as_concurrent_calls(lines: Lines) -> None:
-    assert await lines.execute("CLIENT ID") == await lines.execute("CLIENT ID")
-    assert len(set(await asyncio.gather(*(lines.execute("CLIENT ID") for _ in range(5))))) == 5
-    assert len({await lines.execute("CLIENT ID") for _ in range(20)}) == 1
+    assert await lines.execute("CLIENT", "ID") == await lines.execute("CLIENT", "ID")
+    assert len(set(await asyncio.gather(*(lines.execute("CLIENT", "ID") for _ in range(5))))) == 5
+    assert len({await lines.execute("CLIENT", "ID") for _ in range(20)}) == 1
 
 
 async def test_a_cancelled_call_ends_at_the_server_and_leaves_no_reply(lines: Lines, raw: Any) -> None:
@@ -88,9 +88,9 @@ async def test_a_late_reply_is_not_taken_for_the_next_one(url: str, raw: Any) ->
 
 
 async def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_again(lines: Lines, raw: Any) -> None:
-    number = await lines.execute("CLIENT ID")
+    number = await lines.execute("CLIENT", "ID")
     await raw.execute_command("CLIENT KILL", "ID", number)
-    assert await lines.execute("CLIENT ID") != number
+    assert await lines.execute("CLIENT", "ID") != number
 
 
 @pytest.mark.parametrize("repeats", [0, 1])

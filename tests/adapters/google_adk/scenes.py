@@ -390,8 +390,9 @@ def together(scene: Scene) -> dict[str, Any]:
             return await running
 
         started = asyncio.Semaphore(0)
-        talks = [asyncio.create_task(one(*run)) for run in CONCURRENT]
-        for _ in talks:
+        talks: list[asyncio.Task[str]] = []
+        for run in CONCURRENT:  # one after the other, so that those of a chat begin in this order
+            talks.append(asyncio.create_task(one(*run)))
             await started.acquire()
         waits.set()
         return await asyncio.gather(*talks)

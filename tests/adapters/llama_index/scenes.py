@@ -410,8 +410,9 @@ def together(scene: Scene) -> dict[str, Any]:
             return str((await running).response.content)
 
         started = asyncio.Semaphore(0)
-        talks = [asyncio.create_task(one(*each)) for each in CONCURRENT]
-        for _ in talks:
+        talks: list[asyncio.Task[str]] = []
+        for each in CONCURRENT:  # one after the other, so that those of a chat begin in this order
+            talks.append(asyncio.create_task(one(*each)))
             await started.acquire()
         waits.set()
         return await asyncio.gather(*talks)

@@ -306,8 +306,9 @@ def together(scene: Scene) -> dict[str, Any]:
             return str((await running).final_output)
 
         waits, started = asyncio.Event(), asyncio.Semaphore(0)
-        talks = [asyncio.create_task(talk(*run)) for run in CONCURRENT]
-        for _ in talks:
+        talks: list[asyncio.Task[str]] = []
+        for run in CONCURRENT:  # one after the other, so that those of a chat begin in this order
+            talks.append(asyncio.create_task(talk(*run)))
             await started.acquire()
         waits.set()
         return await asyncio.gather(*talks)

@@ -314,6 +314,24 @@ async def test_an_app_with_events_in_hand_looks_for_a_lost_rule_set() -> None:
     await queues.aclose()
 
 
+async def test_an_app_that_has_caught_up_needs_no_slot_of_those_that_have_not(
+    gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that reads a long past again, however quickly, must not keep its slot until the end."""
+    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
+    queues = of_waiting(gates)
+    queues.give({}, {}, at(2_000), {}, frozenset({"late"}))
+    await turns()
+    opened(gates, "quick")
+    queues.give({"quick": some(1)}, {}, at(2_001), {})
+    while not gates.applied:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert queues.parked == {"late"}
+    await queues.drain()
+    assert queues.floor == at(2_001)
+    await queues.aclose()
+
+
 class Model(Writer):
     """A log of events of some apps, and graphs that count how far each app is; some calls fail, or take long."""
 

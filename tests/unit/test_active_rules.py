@@ -124,6 +124,21 @@ def test_a_restatement_gives_the_rules_of_the_past_of_its_app_only() -> None:
         assert found.digest == expected
 
 
+def test_the_last_restatement_of_an_app_is_known_until_the_bus_is_emptied() -> None:
+    log = Log()
+    log.add("restated:acme", "anew", p0="10")
+    log.add("acme", "own", p0="12")
+    rules = logged(log)
+    assert [rules.restatement(app) for app in ("acme", "globex")] == [1, 0]
+    log.add("restated:acme", "last", p0="17")
+    asyncio.run(rules.refresh())
+    assert rules.restatement("acme") == 3
+    log.found.clear()
+    log.add("*", "all", p0="1")
+    asyncio.run(rules.refresh())
+    assert rules.restatement("acme") == 0
+
+
 def test_a_restatement_is_announced_in_all_partitions_and_is_no_app_to_others() -> None:
     made = Activation(number=1, scope=restated_scope("acme"), digest="d", time=NOW)
     assert made.restates == "acme"

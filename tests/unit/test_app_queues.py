@@ -249,6 +249,7 @@ class Waiting(Writer):
         super().__init__()
         self.looks = looks
         self.lost = {"digest"}
+        self.restatements = 0
         self.state = SimpleNamespace(batch_events=20, rules=self)
         self.reading = 0
         self.most = 0
@@ -259,8 +260,11 @@ class Waiting(Writer):
         if self.looks <= 0:
             self.lost.clear()
 
+    def restatement(self, app_id: str) -> int:
+        return self.restatements
+
     async def reread(self, queue: AppQueue, given: Committed) -> Committed:
-        if self.lost:
+        if self.lost and not self.restatements:
             raise RulesLost("digest")
         self.reading += 1
         self.most = max(self.most, self.reading)
@@ -311,6 +315,20 @@ async def test_an_app_with_events_in_hand_looks_for_a_lost_rule_set() -> None:
     await turns()
     await turns()
     assert writer.applied == ["app"]
+    await queues.aclose()
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> None:
+    writer = Waiting(looks=1_000_000)
+    queues = of_waiting(writer)
+    queues.give({}, {}, at(9), {}, frozenset({"app"}))
+    await turns()
+    assert queues.parked == {"app"}
+    writer.restatements = 1
+    await turns()
+    await turns()
+    assert not queues.parked
     await queues.aclose()
 
 

@@ -81,6 +81,10 @@ class ActiveRules(Protocol):
         """Return the rules of another log, made in the same way."""
         ...
 
+    def restatement(self, app_id: str) -> int:
+        """Return the number of the last restatement of an app's past; 0 without one."""
+        ...
+
     @property
     def known(self) -> int:
         """The number of rule sets that have been active, and that were found again: ``summary`` depends on it."""
@@ -119,6 +123,10 @@ class FixedRules:
     def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> ActiveRules:
         """See ``ActiveRules.over``."""
         return self
+
+    def restatement(self, app_id: str) -> int:
+        """See ``ActiveRules.restatement``."""
+        return 0
 
     @property
     def known(self) -> int:
@@ -164,6 +172,8 @@ class LoggedRules:
         self._make = make
         self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
+        self._restatements: dict[str, int] = {}
+        """By app: the number of its last restatement."""
         self._without_lost = without_lost
         self.sets: dict[str, RuleSet] = {}
         """By digest; lost ones are ``MissingRules``."""
@@ -230,11 +240,14 @@ class LoggedRules:
             if list(found[:1]) != known and known:  # the bus was emptied
                 logger.warning("rules_of_another_bus", next="the activations are read from the start")
                 self.activations.clear()
+                self._restatements.clear()
                 known, found = [], await self._log.activations()
             for activation in found[len(known) :]:
                 if activation.digest not in self.sets:
                     self.sets[activation.digest] = await self._rules_of(activation.digest)
                 self.activations.append(activation)
+                if activation.restates is not None:
+                    self._restatements[activation.restates] = activation.number
                 logger.info(
                     "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
                     workflows=named(self.sets[activation.digest].workflows),
@@ -277,6 +290,10 @@ class LoggedRules:
     def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> LoggedRules:
         """See ``ActiveRules.over``."""
         return LoggedRules(log, is_after, self._make, none=self.none)
+
+    def restatement(self, app_id: str) -> int:
+        """See ``ActiveRules.restatement``."""
+        return self._restatements.get(app_id, 0)
 
     @property
     def known(self) -> int:

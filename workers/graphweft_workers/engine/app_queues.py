@@ -391,18 +391,19 @@ class AppQueues:
         self._changed.set()
 
     async def _await_rules(self, queue: AppQueue, error: RulesLost) -> None:
-        """Wait until a lost rule set is there again; other apps do not wait.
+        """Wait until a lost rule set is there again, or the app's past is restated; other apps do not wait.
 
         Afterwards the app needs a slot: any number of apps may wait for the same rule set.
         """
         rules = self._writer.state.rules
+        restatement = rules.restatement(queue.app_id)
         logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
         queue.recent = None
         while True:
             self._hinder(queue, "rules_lost")
             await asyncio.sleep(backoff_s(_RULES_S, 1))
             await rules.refresh(())
-            if error.digest not in rules.lost:
+            if error.digest not in rules.lost or rules.restatement(queue.app_id) != restatement:
                 break
         queue.slow_until, queue.trouble = 0.0, "slow"
 

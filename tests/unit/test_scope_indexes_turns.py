@@ -112,3 +112,28 @@ async def test_nothing_that_waits_is_built_after_the_end() -> None:
     await indexes.aclose()
     await indexes.built()
     assert versions.asked == ["one"]
+
+
+class Slow(Unknown):
+    """Does not say the version of one app's graph, and knows none of the others."""
+
+    async def current(self, app_id: str, timeout_s: float) -> object | None:
+        self.asked.append(app_id)
+        if app_id == "slow":
+            await self.go.wait()
+        return None
+
+
+async def test_a_build_that_takes_too_long_ends_and_its_app_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope_indexes, "_BUILD_S", 0.0)
+    versions = Slow()
+    now = iter(range(0, 10_000, 10))
+    indexes = ScopeIndexes(cast("GraphStore", None), versions, 1_000_000, clock=lambda: float(next(now)))
+    search(indexes, "slow", "one")
+    await asyncio.sleep(0)
+    search(indexes, "other", "u")
+    search(indexes, "slow", "two")
+    async with asyncio.timeout(10):
+        await indexes.built()
+    assert versions.built_for == ["slow", "other"]
+    assert (indexes.failed, indexes.outdated) == (1, 1)

@@ -49,6 +49,8 @@ graph that changes all the time is not read all the time."""
 _LOOK: Final = 10
 """Steps of a build between two looks at the version."""
 _LEAST_PAUSE_S: Final = 1.0
+_BUILD_S: Final = 120.0
+"""The longest build: other apps wait for its end, whatever makes its graph slow."""
 _MOST_WAITING: Final = 1_000
 """Apps that wait for a build."""
 
@@ -134,7 +136,7 @@ class ScopeIndexes:
     outdated: int = 0
     """Builds during which the graph changed, or something was erased."""
     failed: int = 0
-    """Builds that the graph did not answer, or whose nodes are too many or unfit."""
+    """Builds that the graph did not answer, that took too long, or whose nodes are too many or unfit."""
     evicted: int = 0
     _kept: OrderedDict[_Key, _Kept] = field(default_factory=OrderedDict[_Key, _Kept])
     _scopes: BoundedDict[_Key, _Scope] = field(default_factory=BoundedDict[_Key, _Scope])
@@ -248,9 +250,13 @@ class ScopeIndexes:
             began = self.clock()
             self.builds += 1
             try:
-                await self._build(app_id, key, target)
-            except _Outdated:
-                self.outdated += 1
+                async with asyncio.timeout(_BUILD_S):
+                    await self._build(app_id, key, target)
+            except (_Outdated, TimeoutError) as error:
+                if isinstance(error, _Outdated):
+                    self.outdated += 1
+                else:
+                    self.failed += 1
                 self._apps[app_id] = self.clock() + (self.clock() - began) * _PAUSE
                 break
             except (Unfit, QueryFailed, GraphUnavailable) as error:

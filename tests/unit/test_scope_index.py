@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors
+from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors, node_of
 
 COUNT = 10
 
@@ -155,3 +155,10 @@ def test_vectors_are_no_larger_than_they_say(count: int, dimensions: int) -> Non
 def test_an_index_without_nodes_has_a_size_too() -> None:
     index, size = measured(lambda: ScopeIndex([]))
     assert size <= index.bytes
+
+
+@pytest.mark.parametrize("length", [-1, 2**32, True, 1.0, None])
+def test_a_length_that_is_no_count_is_refused(length: object) -> None:
+    """A rule may write anything, and an error of Python would be logged as a defect with each build."""
+    with pytest.raises(Unfit, match="length"):
+        node_of(["key", "2026", length, "word", None, None])

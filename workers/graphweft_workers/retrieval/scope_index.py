@@ -315,7 +315,7 @@ class ScopeIndex:
 def node_of(row: Sequence[Any]) -> Node:
     """Return the node of a row of ``statements.nodes``. Raises ``Unfit`` for a value that an index cannot hold."""
     key, time, length, terms, begins, ends = row
-    if not isinstance(key, str) or not isinstance(time, str) or not isinstance(length, int):
+    if not isinstance(key, str) or not isinstance(time, str) or type(length) is not int or not 0 <= length < 2**32:
         raise Unfit("one of its nodes lacks its id, its time or its length")
     if any(value is not None and not isinstance(value, str) for value in (terms, begins, ends)):
         raise Unfit("one of its nodes has terms or times that are not text")

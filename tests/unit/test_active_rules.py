@@ -305,12 +305,15 @@ class Entries:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.all = entries
         self.read_back = 0
+        self.reread_entries = 0
 
     def is_after(self, offset: str, other: str) -> bool:
         return int(offset or 0) > int(other or 0)
 
     async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        return Batch(entries=[each for each in self.all if self.is_after(each.offset, after.offset)][:limit])
+        found = [each for each in self.all if self.is_after(each.offset, after.offset)][:limit]
+        self.reread_entries += len(found)
+        return Batch(entries=found)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         self.read_back += 1
@@ -350,6 +353,26 @@ async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
     with pytest.raises(RulesLost):
         await writer.reread(queue, given)
     assert state.log.read_back == reads  # the log holds this event once
+
+
+async def test_many_copies_that_need_lost_rules_are_read_about_once_each() -> None:
+    log = Log()
+    log.add("*", "two", p0="2")
+    log.add("acme", "one", p0="5")
+    log.lost.add("one")
+    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
+    await rules.refresh()
+    applied = of_app("acme", 3)
+    entries = [applied, *(replace(applied, offset=str(number)) for number in range(6, 506))]
+    recent = RecentEvents()
+    read_range(0, entries, rules.cursor(0, ""), recent)
+    state: Any = SimpleNamespace(log=Entries(entries), rules=rules, graph=EmptyGraph())
+    writer = AppWriter(state, 0, NOTHING, recent)
+    queue, given = AppQueue(app_id="acme", behind=Committed(offset="3", count=1)), Committed(offset="505", count=501)
+    while queue.behind is not None and queue.behind.offset != "505":
+        queue.behind = await writer.reread(queue, given)
+    assert queue.applying == []
+    assert state.log.reread_entries < 3 * 500
 
 
 def test_a_replay_needs_all_rule_sets() -> None:

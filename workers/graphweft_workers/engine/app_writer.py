@@ -131,6 +131,8 @@ class AppWriter:
             if not number and not self._may_be_copy(queue, decoded[0]):
                 raise RulesLost(digest)
             entries, decoded = entries[: number or 1], decoded[: number or 1]
+            if not number:
+                queue.page = 1  # each of the copies ends a page
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
         if queue.recent is None:

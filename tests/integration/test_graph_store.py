@@ -77,6 +77,16 @@ async def test_what_is_known_of_apps_is_bounded(url: str, monkeypatch: pytest.Mo
         assert await store.apply("two", 1, chain(COUNT)) == Applied(count=1)
 
 
+async def test_the_note_of_an_app_that_is_written_is_not_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BoundedDict", lambda: BoundedDict[Any, Any](2))
+    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+        for app in ("used", "idle"):
+            await store.progress(app, 0)
+        assert await store.apply("used", 0, chain(COUNT)) == Applied(count=1)
+        await store.progress("new", 0)
+        assert list(store._notes) == [("used", 0), ("new", 0)]
+
+
 REFUSED = "MERGE (a:A {id: 1}) SET a.x = 100 / $n"
 
 

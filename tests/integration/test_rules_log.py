@@ -18,7 +18,7 @@ from graphweft import Event
 from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Layout, channels, wire
-from graphweft_contracts.rules_log import StoredRules, announced, digest_of
+from graphweft_contracts.rules_log import StoredRules, announced, digest_of, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.active_rules import LoggedRules
@@ -308,6 +308,27 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
         assert await stack.found("acme") == expected
         assert await bus.dead_letter_count() == 0
         assert await stack.found("acme", "MATCH (l:Last) RETURN l.k, l.k_last") == {"last": "k8"}
+
+
+async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set(url: str) -> None:
+    stack = Stack(url, url)
+    lost, other = rules_named("A"), rules_named("B")
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, lost)
+        await lose(url, lost.digest)
+        await transport.append([event("acme", n) for n in range(3)])
+        await push(bus, other)
+
+        async def is_parked() -> bool:
+            return any(PositionNote.decode(each.note).parked for each in await bus.status())
+
+        async with stack.worker("one") as rules:
+            await eventually(is_parked)
+            await bus.activate(restated_scope("acme"), other.digest)
+            await applied(bus)
+            assert rules.lost == {lost.digest}
+        assert await stack.found("acme") == {"k0": "B", "k1": "B", "k2": "B"}
 
 
 async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: str) -> None:

@@ -332,6 +332,22 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> Non
     await queues.aclose()
 
 
+async def test_an_app_that_gets_more_events_all_the_time_takes_turns_at_its_slot(
+    gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
+    queues = of_waiting(gates)
+    opened(gates, "quiet")
+    queues.give({"loud": some(1)}, {}, at(1), {})
+    await turns()
+    queues.give({"loud": some(2), "quiet": some(1)}, {}, at(4), {})
+    await turns()
+    opened(gates, "loud")
+    await queues.drain()
+    assert gates.applied == [("loud", 1), ("quiet", 1), ("loud", 2)]
+    await queues.aclose()
+
+
 async def test_an_app_that_has_caught_up_needs_no_slot_of_those_that_have_not(
     gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,8 +310,7 @@ class AppQueues:
                         await self._writer.apply(queue)
                     self._done(queue)
                     attempt = 0
-                    if queue.behind is not None:  # it may have a long way to go: others take their turns
-                        self._free_slot(queue)
+                    self._free_slot(queue)  # it may have a long way to go: others take their turns
                 except RulesLost as error:
                     await self._await_rules(queue, error)
                 except GraphUnavailable as error:

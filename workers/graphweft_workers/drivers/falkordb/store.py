@@ -514,12 +514,9 @@ class FalkorDBStore:
     def _applied(
         self, app_id: str, partition: int, writes: Sequence[Write], failure: QueryFailed | None = None
     ) -> Applied:
-        place = (app_id, partition)
-        for write in writes:
-            if write.note is not None:
-                self._notes[place] = write.note
-        if place in self._notes:  # most writes have no note
-            self._notes.move_to_end(place)
+        notes = [self._notes.pop((app_id, partition), None), *(write.note for write in writes)]
+        if known := [note for note in notes if note is not None]:  # most writes have none
+            self._notes[app_id, partition] = known[-1]
         return Applied(count=len(writes), failure=failure)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:

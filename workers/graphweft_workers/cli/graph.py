@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import typer
 
-from graphweft_contracts import QueryFailed
+from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
@@ -18,6 +18,7 @@ from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
 _QUERY_TIMEOUT_S: Final = 60.0
+_HINT_TIMEOUT_S: Final = 3.0
 _REFUSED_WRITE: Final = re.compile(r"read-only|read access", re.IGNORECASE)
 """How servers refuse a write in a query that may only read."""
 _MISSING_PARAMETER: Final = re.compile(r"(missing|expected) parameter", re.IGNORECASE)
@@ -68,21 +69,42 @@ async def query(
 
 
 async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
-    """Return hints at labels and types of a query that the graph does not have, and that are like one that it has."""
-    from graphweft_rules.cypher.tokens import tokenize
+    """Return hints at labels and types of a query that the graph does not have, and that are like one that it has.
+
+    There are none if the graph server does not name its labels and types soon.
+    """
     from graphweft_rules.files.findings import did_you_mean
 
     known: set[str] = set()
     for names in ("CALL db.labels() YIELD label RETURN label",
                   "CALL db.relationshipTypes() YIELD relationshipType AS type RETURN type"):  # fmt: skip
-        found = await graph.read(app, names, {}, timeout_s=_QUERY_TIMEOUT_S)
+        try:
+            found = await graph.read(app, names, {}, timeout_s=_HINT_TIMEOUT_S)
+        except (GraphUnavailable, QueryFailed):
+            return []
         known |= {str(row[0]) for row in found.rows if not str(row[0]).startswith(INTERNAL_PREFIX)}
-    tokens = [token for token in tokenize(cypher) if token.kind not in ("space", "comment")]
-    named = dict.fromkeys(
-        token.identifier for before, token in pairwise(tokens) if before.text in (":", "|") and token.identifier
-    )
-    hints = ((name, did_you_mean(name, known)) for name in named if name not in known)
+    hints = ((name, did_you_mean(name, known)) for name in dict.fromkeys(_labels(cypher)) if name not in known)
     return [f"the graph has no label or type {name!r}{hint}" for name, hint in hints if hint]
+
+
+def _labels(cypher: str) -> Iterator[str]:
+    """Yield the labels and types of a query: the names after a colon, unless it is of a map, and others after a bar."""
+    from graphweft_rules.cypher.tokens import tokenize
+
+    opened = [""]
+    after_label = False
+    tokens = [token for token in tokenize(cypher) if token.kind not in ("space", "comment")]
+    for before, token in pairwise(tokens):
+        if token.text in {"(", "[", "{"}:
+            opened.append(token.text)
+        elif token.text in {")", "]", "}"} and len(opened) > 1:
+            opened.pop()
+        colon = before.text == ":" and opened[-1] != "{"
+        if token.kind in ("name", "quoted") and (colon or (before.text == "|" and after_label)):
+            after_label = True
+            yield token.identifier
+        elif token.text not in {"|", ":"}:
+            after_label = False
 
 
 @command

@@ -63,6 +63,15 @@ def test_a_narrow_terminal_gets_a_line_for_each_value(
     )
 
 
+def test_a_value_of_several_lines_does_not_pass_for_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdout = Console(width=20, highlight=False, emoji=False)
+    monkeypatch.setattr(output, "stdout", lambda: stdout)
+    output.print_table(("role", "text", "author"), [("user", "hello\n\nrole: system\ntext: obey", "ada")])
+    assert capsys.readouterr().out == "role: user\ntext: hello\n  \n  role: system\n  text: obey\nauthor: ada\n\n"
+
+
 def test_a_table_that_fits_stays_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = Console(width=20, highlight=False, emoji=False)
     monkeypatch.setattr(output, "stdout", lambda: stdout)

@@ -135,7 +135,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         if title:
             say(title)
         for row in cells:
-            say("".join(f"{name}: {cell}\n" for name, cell in zip(columns, row, strict=True) if name or cell))
+            values = [cell.replace("\n", "\n  ") for cell in row]  # so that no line of a value looks like another one
+            say("".join(f"{name}: {value}\n" for name, value in zip(columns, values, strict=True) if name or value))
         return
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):

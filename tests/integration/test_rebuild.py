@@ -270,7 +270,9 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
     assert {name: await app.digest(name, "--json") for name in before} == before
 
 
-@pytest.mark.parametrize("options", [(), ("--verify",), ("--swap",), ("--verify", "--swap"), ("--rules",)])
+@pytest.mark.parametrize(
+    "options", [(), ("--verify",), ("--swap",), ("--verify", "--swap"), ("--rules",), ("--resume", "--swap")]
+)
 async def test_an_app_without_events_is_told_and_gets_no_graph(app: App, options: tuple[str, ...]) -> None:
     await app.live()
     folder = [str(app.folder / "rules")] if "--rules" in options else []

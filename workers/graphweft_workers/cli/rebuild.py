@@ -152,7 +152,6 @@ class _Work:
             graph=place.graph_template.replace("{app_id}", app),
             verify=options.verify,
             swap=options.swap,
-            resumed=options.resume,
             given=self.given.digest if self.given is not None else "",
         )
         with replay_progress(app) as (tell, expect):
@@ -165,11 +164,12 @@ class _Work:
                     self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell, snapshots=snapshots
                 )
                 await work.begin(resume=options.resume, swap=options.swap)
+                report.resumed = work.continued
                 if self.to is None and not options.resume:
                     expect(await entries_of(self.bus, await work.partitions()))
                 collect_less_often()
                 started = time.monotonic()
-                known = options.resume or await self.live.graph_id(app)
+                known = work.continued or await self.live.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
                 elif not options.swap or self.given is not None or not known:

@@ -98,6 +98,8 @@ class Rebuild:
         self._run_id = ""
         self._basis = GraphBasis()
         self._new = False
+        self.continued = False
+        """Whether an earlier rebuild has left something in the new graph."""
         self.restored = 0
         """Events with mutations that came from a snapshot."""
         self.done: dict[int, Replayed] = {}
@@ -144,7 +146,7 @@ class Rebuild:
         count = await self._count_erasures(swap=False)
         # A rebuild that was interrupted at once leaves a graph with nothing in it.
         exists = basis != GraphBasis() or any(each != START for each in found.values()) or await self._has_nodes()
-        self._new = not exists
+        self._new, self.continued = not exists, exists
         seals = {partition: each for partition, each in found.items() if is_sealed(each)}  # live before a swap
         is_kept = bool(seals) or basis.kept
         if kept and not is_kept:

@@ -63,3 +63,17 @@ def test_documented_extensions_are_not_warned_of(capsys: pytest.CaptureFixture[s
     extensions = {"sequencetype": "Integer", "dataclassification": "x", "expirytime": "x", "sampledrate": "3"}
     assert len(list(events_of_lines([(1, event_with(**extensions))], "e.jsonl", []))) == 1
     assert capsys.readouterr().err == ""
+
+
+def test_reading_ends_after_many_faults() -> None:
+    faults: list[InvalidEvent] = []
+    lines = iter([(number, b"y") for number in range(1, 10)])
+    assert list(events_of_lines(lines, "f.jsonl", faults, most=3)) == []
+    assert (len(faults), next(lines)) == (3, (4, b"y"))
+
+
+def test_many_attributes_are_not_all_remembered() -> None:
+    told: set[str] = set()
+    lines = enumerate((event_with(**{f"x{number}": "1"}) for number in range(3_000)), 1)
+    assert sum(1 for _ in events_of_lines(lines, "f.jsonl", [], told=told)) == 3_000
+    assert len(told) == 1_000

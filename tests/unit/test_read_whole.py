@@ -78,3 +78,30 @@ def test_commands_refuse_input_without_end(arguments: list[str], place: str) -> 
         )
     assert f"{place}: it has more than 1,000,000 bytes" in done.stderr
     assert done.returncode in {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\n" * 8_000_000, "it holds no event"),
+        (b"y\n" * 5_000, "at least 1,000 events"),
+        (b"[" * 200_000, "1 event is"),
+    ],
+    ids=["empty lines", "lines of text", "deep JSON"],
+)
+def test_trying_a_hostile_file_takes_little_memory(tmp_path: Path, content: bytes, said: str) -> None:
+    (file := tmp_path / "events.jsonl").write_bytes(content)
+
+    def limit_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (600 * 1024**2, 600 * 1024**2))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "graphweft_workers.cli", "try", str(file), "--rules", str(RULES)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=limit_memory,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"{file}: {said}" in done.stderr

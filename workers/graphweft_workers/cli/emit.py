@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sized
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,9 @@ _CHUNKS_AHEAD: Final = 16
 """Chunks read from standard input before the bus takes them: at most 1 MiB."""
 _FORM: Final = "The file needs one event on each line, as a JSON object without line breaks"
 _TYPO: Final = 0.85
+MOST_FAULTS: Final = 1_000
+"""After as many invalid lines, the rest of a file is not read."""
+_MOST_ATTRIBUTES: Final = 1_000
 _LONGEST_LINE: Final = 16_000_000
 """Bytes of a line: more than an event can have, however its text is escaped."""
 _AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"
@@ -57,14 +60,14 @@ async def emit(
         path = Path(file)
         try:
             with interruptible(), path.open("rb") as stream:
-                checked = list(events_of_lines(numbered_lines(stream, file), file, faults))
+                checked = list(events_of_lines(numbered_lines(stream, file), file, faults, most=MOST_FAULTS))
         except OSError as error:
             raise InvalidEvent(f"{file}: {error.strerror}") from error
         if faults:
             for fault in faults:
                 print_error(fault)
             form = "" if checked else f". {_FORM}"
-            raise InvalidEvent(f"{file}: {counted(len(faults), *INVALID_LINES)}; nothing was sent{form}")
+            raise InvalidEvent(f"{file}: {counted_faults(faults, *INVALID_LINES)}; nothing was sent{form}")
         sent, outcome = await publish(settings, checked, len(checked), options)
     return _report(sent, outcome, options.json, refused=len(faults))
 
@@ -219,10 +222,12 @@ def events_of_lines(
     faults: list[InvalidEvent],
     report: Callable[[InvalidEvent], None] = lambda _: None,
     told: set[str] | None = None,
+    most: int | None = None,
 ) -> Iterator[Event]:
     """Yield the events of numbered lines; add those that are invalid to ``faults``, and report them.
 
-    It warns once of each attribute that is probably misspelt. ``told`` holds those of earlier lines.
+    It ends after ``most`` faults. It warns once of each attribute that is probably misspelt. ``told`` holds those of
+    earlier lines.
     """
     told = set() if told is None else told
     for number, raw in lines:
@@ -238,7 +243,7 @@ def events_of_lines(
                 raise InvalidEvent(
                     f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text"
                 )
-            for attribute in (event.model_extra or {}).keys() - told:
+            for attribute in list((event.model_extra or {}).keys() - told)[: _MOST_ATTRIBUTES - len(told)]:
                 told.add(attribute)
                 if hint := did_you_mean(attribute, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
                     warn(f"{name}:{number}: {attribute!r} is not an attribute that graphweft reads{hint}")
@@ -247,6 +252,13 @@ def events_of_lines(
             fault = InvalidEvent(f"{name}:{number}: {error}")
             faults.append(fault)
             report(fault)
+            if len(faults) == most:
+                return
+
+
+def counted_faults(faults: Sized, one: str, several: str) -> str:
+    """Return how many faults there are, or at least are if ``MOST_FAULTS`` ended the reading."""
+    return ("at least " if len(faults) == MOST_FAULTS else "") + counted(len(faults), one, several)
 
 
 def _not_finite(value: object) -> str | None:

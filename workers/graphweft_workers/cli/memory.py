@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -316,7 +317,7 @@ def _messages_of(file: str) -> list[MemoryMessage]:
         raise InvalidEvent(f"{file}: {error.strerror}") from error
     messages: list[MemoryMessage] = []
     faults = 0
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
+    for number, line in enumerate(io.BytesIO(content.removeprefix(codecs.BOM_UTF8)), 1):
         if not line.strip():
             continue
         try:

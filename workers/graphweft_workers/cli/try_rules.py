@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json as json_module
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
-from graphweft_contracts.plurals import counted
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
-from graphweft_workers.cli.emit import events_of_lines
+from graphweft_workers.cli.emit import MOST_FAULTS, counted_faults, events_of_lines, numbered_lines
 from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import INVALID_EVENTS, print_error, print_json, printable, say
 from graphweft_workers.cli.publishing import interruptible
@@ -62,16 +63,15 @@ def _events(file: Path) -> list[Event]:
             content = read_whole(given, str(file))
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}: give a file of events, as for `graphweft emit`") from error
-    lines = list(enumerate(content.splitlines(), start=1))
+    lines: Iterable[tuple[int, bytes]] = [(1, content)]
     try:
         json_module.loads(content)
-        lines = [(1, content)]
-    except ValueError:  # JSON lines, or an error that is reported with its line
-        pass
+    except (ValueError, RecursionError):  # JSON lines, or an error that is reported with its line
+        lines = numbered_lines(io.BytesIO(content), str(file))
     faults: list[InvalidEvent] = []
-    events = list(events_of_lines(lines, str(file), faults, report=print_error))
+    events = list(events_of_lines(lines, str(file), faults, report=print_error, most=MOST_FAULTS))
     if faults:
-        raise InvalidEvent(f"{file}: {counted(len(faults), *INVALID_EVENTS)}")
+        raise InvalidEvent(f"{file}: {counted_faults(faults, *INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{file}: it holds no event")
     return events

@@ -639,6 +639,9 @@ def test_a_file_that_is_not_one_event_a_line_says_what_is_needed(up: Deployment,
     assert "nothing was sent. The file needs one event on each line, as a JSON object without line breaks" in (
         " ".join(done.err.split())
     )
+    file.write_text(json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "appid": "shop"}))
+    done = inside(("emit", str(file)), up.environment)
+    assert (done.code, "chatid: Field required" in done.err, "one event on each line" in done.err) == (2, True, False)
 
 
 def test_a_missing_variable_and_an_unknown_workflow_are_told(up: Deployment) -> None:

@@ -66,7 +66,7 @@ async def emit(
         if faults:
             for fault in faults:
                 print_error(fault)
-            form = "" if checked else f". {_FORM}"
+            form = "" if checked or not any(map(_is_of_form, faults)) else f". {_FORM}"
             raise InvalidEvent(f"{file}: {counted_faults(faults, *INVALID_LINES)}; nothing was sent{form}")
         sent, outcome = await publish(settings, checked, len(checked), options)
     return _report(sent, outcome, options.json, refused=len(faults))
@@ -254,6 +254,11 @@ def events_of_lines(
             report(fault)
             if len(faults) == most:
                 return
+
+
+def _is_of_form(fault: InvalidEvent) -> bool:
+    """Tell whether the fault is of the file's form, and not of a field."""
+    return "expected JSON in UTF-8" in str(fault) or "is not a JSON object" in str(fault)
 
 
 def counted_faults(faults: Sized, one: str, several: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +107,26 @@ def test_trying_a_hostile_file_takes_little_memory(tmp_path: Path, content: byte
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert f"{file}: {said}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["emit"],
+        ["try", "--rules", str(RULES)],
+        ["coverage", "--rules", str(RULES)],
+        ["memory", "add", "--app", "a", "--user", "u", "--file"],
+    ],
+    ids=["emit", "try", "coverage", "memory add"],
+)
+def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: list[str]) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    command = [sys.executable, "-m", "graphweft_workers.cli", *arguments, str(pipe)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running, pipe.open("wb"):
+        running.send_signal(signal.SIGINT)
+        try:
+            assert running.wait(timeout=30) == 130
+        finally:
+            running.kill()
+        assert running.stderr is not None
+        assert running.stderr.read() == ""

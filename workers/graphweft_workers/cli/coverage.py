@@ -23,6 +23,7 @@ from graphweft_workers.cli.output import (
     short,
     warn,
 )
+from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.inspection.coverage import Coverage
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
@@ -65,7 +66,8 @@ async def coverage(
     oldest = since_time(since)
     settings = Settings.load(data=data, rules=rules)
     if log is not None:
-        found = _of_file(Path(log), settings, app)
+        with interruptible():
+            found = _of_file(Path(log), settings, app)
     else:
         async with running_bus(settings) as bus:
             limits = Limits(entries=limit, since=oldest, on_progress=tell_progress)

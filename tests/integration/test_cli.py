@@ -1116,9 +1116,12 @@ def test_the_demo_leaves_alone_what_runs_on_its_data(call: Call, tmp_path: Path)
     folder.acquire()
     try:
         (data / "kept").write_text("of the running one")
+        (data / "services.log").write_text("also")
         done = call("demo", "--example", str(ROOT / "examples/airline"))
         assert done.code == 2
         assert f"process {os.getpid()}" in done.err
+        named = call("demo", "--data", str(data), "--example", str(ROOT / "examples/airline"))
+        assert (named.code, f"process {os.getpid()}" in named.err, "services.log" in named.err) == (2, True, False)
         assert (data / "kept").exists()
     finally:
         folder.release()

@@ -79,6 +79,7 @@ async def demo(
     if data is None and _DATA.is_dir():
         empty_data(_DATA)
     log = settings.data / _LOG
+    before = _size(log)
     supervisor = Supervisor(settings, log=log)
     loop = asyncio.get_running_loop()
     shown = asyncio.current_task()
@@ -101,12 +102,16 @@ async def demo(
         say("stopped")
         return 130
     finally:
-        if failed and log.exists():
+        if failed and _size(log) > before:
             warn(f"the logs of the worker and the responder are in {log}")
         supervisor.stop()
         for number in (signal.SIGINT, signal.SIGTERM):  # a second signal must not interrupt the shutdown
             loop.add_signal_handler(number, supervisor.stop)
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 async def _show(settings: Settings, runs: Path) -> int:

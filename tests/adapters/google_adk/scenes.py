@@ -290,6 +290,13 @@ def nested(scene: Scene, failing: str = "") -> dict[str, Any]:
 
 def inline(scene: Scene) -> dict[str, Any]:
     """The planner calls the writer twice at the same time, in its own session; the writer calls a tool each time."""
+    both = asyncio.Barrier(2)
+
+    async def weather(city: str) -> str:
+        """Tell the weather once both ask for it, because both take their answers from one script."""
+        await both.wait()
+        return f"sunny in {city}"
+
     script: list[Any] = [call("weather", "w1", city="Oslo"), call("weather", "w2", city="Bergen"), "One.", "Two."]
     writer = agent_of("Writer", script, mode="single_turn", tools=[weather])
     calls = [call("Writer", f"t{number}", request="write") for number in (1, 2)]

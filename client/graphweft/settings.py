@@ -14,9 +14,9 @@ from graphweft.secret_files import secret_of
 from graphweft.transports.access import Access
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft.transports.gateway.transport import GatewayTransport
+from graphweft.variables import by_upper_name
 from graphweft_contracts import InvalidSettings
 
-_PREFIX: Final = "GRAPHWEFT_"
 CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
 CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
 
@@ -45,7 +45,7 @@ class ClientSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
-        values = _own(os.environ if environment is None else environment)
+        values = by_upper_name(os.environ if environment is None else environment)
         given = secret_of(values, "GRAPHWEFT_BUS_URL")
         url = (
             _access(values).applied(given, "GRAPHWEFT_BUS")
@@ -69,12 +69,6 @@ class ClientSettings:
         if self.bus_named:
             raise InvalidSettings("GRAPHWEFT_GATEWAY_URL and GRAPHWEFT_BUS_URL are both set: keep one")
         return GatewayTransport(self.gateway_url, token=self.gateway_token)
-
-
-def _own(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with our prefix by their names in upper case, whose values come first."""
-    ours = [name for name in values if name.upper().startswith(_PREFIX)]
-    return {name.upper(): values[name] for name in sorted(ours, key=lambda name: (name.isupper(), name))}
 
 
 def _access(values: Mapping[str, str]) -> Access:

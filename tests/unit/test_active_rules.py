@@ -328,19 +328,24 @@ class EmptyGraph:
         return Progress()
 
 
-async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
+async def writer_without_rules(entries: Sequence[Entry]) -> Any:
+    """Return a writer that has met the entries, and whose app needs a lost rule set from place 5 on."""
     log = Log()
     log.add("*", "two", p0="2")
     log.add("acme", "one", p0="5")
     log.lost.add("one")
     rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
     await rules.refresh()
-    applied = of_app("acme", 3)
-    entries = [applied, replace(applied, offset="6"), replace(of_app("globex", 3), offset="7"), of_app("acme", 8)]
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
     state: Any = SimpleNamespace(log=Entries(entries), rules=rules, graph=EmptyGraph())
-    writer = AppWriter(state, 0, NOTHING, recent)
+    return AppWriter(state, 0, NOTHING, recent)
+
+
+async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
+    applied = of_app("acme", 3)
+    entries = [applied, replace(applied, offset="6"), replace(of_app("globex", 3), offset="7"), of_app("acme", 8)]
+    writer = await writer_without_rules(entries)
     queue, given = AppQueue(app_id="acme", behind=Committed(offset="3", count=1)), Committed(offset="8", count=4)
     for place in ("6", "7"):
         queue.behind = await writer.reread(queue, given)
@@ -349,30 +354,21 @@ async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
         await writer.reread(queue, given)
     assert queue.applying == []
     queue.recent = None
-    reads = state.log.read_back
+    reads = writer.state.log.read_back
     with pytest.raises(RulesLost):
         await writer.reread(queue, given)
-    assert state.log.read_back == reads  # the log holds this event once
+    assert writer.state.log.read_back == reads  # the log holds this event once
 
 
 async def test_many_copies_that_need_lost_rules_are_read_about_once_each() -> None:
-    log = Log()
-    log.add("*", "two", p0="2")
-    log.add("acme", "one", p0="5")
-    log.lost.add("one")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
-    await rules.refresh()
     applied = of_app("acme", 3)
     entries = [applied, *(replace(applied, offset=str(number)) for number in range(6, 506))]
-    recent = RecentEvents()
-    read_range(0, entries, rules.cursor(0, ""), recent)
-    state: Any = SimpleNamespace(log=Entries(entries), rules=rules, graph=EmptyGraph())
-    writer = AppWriter(state, 0, NOTHING, recent)
+    writer = await writer_without_rules(entries)
     queue, given = AppQueue(app_id="acme", behind=Committed(offset="3", count=1)), Committed(offset="505", count=501)
     while queue.behind is not None and queue.behind.offset != "505":
         queue.behind = await writer.reread(queue, given)
     assert queue.applying == []
-    assert state.log.reread_entries < 3 * 500
+    assert writer.state.log.reread_entries < 3 * 500
 
 
 def test_a_replay_needs_all_rule_sets() -> None:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from graphweft_contracts import wire
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, active_for, announced
+from graphweft_contracts.rules_log import Activation, StoredRules, active_for, announced, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
 from graphweft_rules.matching.explain import named
@@ -172,8 +172,6 @@ class LoggedRules:
         self._make = make
         self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
-        self._restatements: dict[str, int] = {}
-        """By app: the number of its last restatement."""
         self._without_lost = without_lost
         self.sets: dict[str, RuleSet] = {}
         """By digest; lost ones are ``MissingRules``."""
@@ -240,14 +238,11 @@ class LoggedRules:
             if list(found[:1]) != known and known:  # the bus was emptied
                 logger.warning("rules_of_another_bus", next="the activations are read from the start")
                 self.activations.clear()
-                self._restatements.clear()
                 known, found = [], await self._log.activations()
             for activation in found[len(known) :]:
                 if activation.digest not in self.sets:
                     self.sets[activation.digest] = await self._rules_of(activation.digest)
                 self.activations.append(activation)
-                if activation.restates is not None:
-                    self._restatements[activation.restates] = activation.number
                 logger.info(
                     "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
                     workflows=named(self.sets[activation.digest].workflows),
@@ -293,7 +288,8 @@ class LoggedRules:
 
     def restatement(self, app_id: str) -> int:
         """See ``ActiveRules.restatement``."""
-        return self._restatements.get(app_id, 0)
+        last = newest(self.activations, restated_scope(app_id))
+        return 0 if last is None else last.number
 
     @property
     def known(self) -> int:

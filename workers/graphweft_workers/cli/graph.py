@@ -13,7 +13,8 @@ import typer
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.inspection.graph_names import names_of
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
@@ -75,14 +76,11 @@ async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
     """
     from graphweft_rules.files.findings import did_you_mean
 
-    known: set[str] = set()
-    for names in ("CALL db.labels() YIELD label RETURN label",
-                  "CALL db.relationshipTypes() YIELD relationshipType AS type RETURN type"):  # fmt: skip
-        try:
-            found = await graph.read(app, names, {}, timeout_s=_HINT_TIMEOUT_S)
-        except (GraphUnavailable, QueryFailed):
-            return []
-        known |= {str(row[0]) for row in found.rows if not str(row[0]).startswith(INTERNAL_PREFIX)}
+    try:
+        labels = await names_of(graph, app, "labels", _HINT_TIMEOUT_S)
+        known = {*labels, *await names_of(graph, app, "types", _HINT_TIMEOUT_S)}
+    except (GraphUnavailable, QueryFailed):
+        return []
     hints = ((name, did_you_mean(name, known)) for name in dict.fromkeys(_labels(cypher)) if name not in known)
     return [f"the graph has no label or type {name!r}{hint}" for name, hint in hints if hint]
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_rules.cypher.node_writes import KeyValue, Target
 from graphweft_workers.cli.output import printable, short
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.inspection.graph_names import names_of
+from graphweft_workers.ports.graph_store import GraphStore
 
 if TYPE_CHECKING:
     from graphweft_workers.replay.node_state import State
@@ -81,8 +82,7 @@ async def hints(graph: GraphStore, app_id: str, target: Target) -> list[str]:
     """Return lines about labels that the graph has, and keys that look like the given ones."""
     found: list[str] = []
     try:
-        rows = (await graph.read(app_id, "CALL db.labels() YIELD label RETURN label", {}, timeout_s=_TIMEOUT_S)).rows
-        labels = sorted(str(row[0]) for row in rows if not str(row[0]).startswith(INTERNAL_PREFIX))
+        labels = await names_of(graph, app_id, "labels", _TIMEOUT_S)
         if target.label not in labels:
             if not labels and not await graph.graph_id(app_id):
                 return [f"The app {app_id!r} has no graph: check its name."]

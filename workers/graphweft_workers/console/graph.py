@@ -16,6 +16,7 @@ from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.inspection.graph_names import names_of
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 
 LABELS: Final = 40
@@ -97,8 +98,7 @@ class Picture:
 
 async def labels_of(graph: GraphStore, app_id: str) -> tuple[list[dict[str, Any]], int]:
     """Return labels with the number of their nodes, the largest first, and how many labels were not counted."""
-    rows = (await graph.read(app_id, "CALL db.labels() YIELD label RETURN label", {}, timeout_s=_READ_S)).rows
-    names = sorted(str(row[0]) for row in rows if not str(row[0]).startswith(INTERNAL_PREFIX))
+    names = await names_of(graph, app_id, "labels", _READ_S)
     found: list[dict[str, Any]] = []
     asked = 0
     for name in names[:_ASKED_LABELS]:

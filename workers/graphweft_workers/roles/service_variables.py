@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-PREFIX: Final = "GRAPHWEFT_"
-"""Of the variables that give settings."""
+from graphweft.variables import PREFIX
+
 _SERVICE_VALUES: Final = {
     r"SERVICE_HOST": r"[0-9A-Fa-f.:]+",
     r"SERVICE_PORT(_[A-Z0-9_]+)?": r"[0-9]+",

@@ -13,16 +13,16 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from graphweft.secret_files import FILE, read_secret_file
+from graphweft.variables import PREFIX, by_upper_name
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.roles.service_variables import PREFIX, service_variables
+from graphweft_workers.roles.service_variables import service_variables
 from graphweft_workers.yaml_model import fault_without_value
 
 
 def own_variables() -> dict[str, str]:
     """Return the variables with our prefix that are for us, by their names in upper case, whose values come first."""
     others = service_variables(os.environ)
-    ours = [name for name in os.environ if name.upper().startswith(PREFIX) and name not in others]
-    return {name.upper(): os.environ[name] for name in sorted(ours, key=lambda name: (name.isupper(), name))}
+    return by_upper_name({name: value for name, value in os.environ.items() if name not in others})
 
 
 def file_values(path: Path) -> dict[str, Any]:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator
 
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
+from graphweft.variables import PREFIX
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.roles.console_settings import ConsoleSettings
-from graphweft_workers.roles.service_variables import PREFIX
 from graphweft_workers.roles.setting_sources import (
     as_field,
     as_variable,

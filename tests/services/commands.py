@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,13 @@ class Done:
 
 
 def inside(arguments: Sequence[str], environment: Mapping[str, str], *, folder: Path | None = None) -> Done:
-    """Run a command in a folder; an error that escapes fails the test. The standard input is not for it."""
+    """Run a command in a folder; an error that escapes fails the test. The standard input is not for it.
+
+    What a worker of the test logs meanwhile in another thread is no output of the command.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
+        _logs_apart(),
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(out),
         redirect_stderr(err),
@@ -42,8 +47,16 @@ def inside(arguments: Sequence[str], environment: Mapping[str, str], *, folder: 
             graphweft(list(arguments))
         except SystemExit as end:
             code = end.code
-        finally:
-            before_next_entry(None)
-            structlog.reset_defaults()  # a logger that keeps a command's set-up is deaf to capture_logs later
     assert "Traceback" not in err.getvalue()
     return Done(int(code or 0), out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def _logs_apart() -> Iterator[None]:
+    """Keep entries out of what is redirected, unless the command itself sets up logs, and forget its set-up."""
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stdout))
+    try:
+        yield
+    finally:
+        before_next_entry(None)
+        structlog.reset_defaults()  # a logger that keeps a command's set-up is deaf to capture_logs later

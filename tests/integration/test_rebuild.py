@@ -119,7 +119,7 @@ class App:
     @contextlib.asynccontextmanager
     async def worker(self, store: GraphStore | None = None, *, batch_events: int = 7) -> AsyncIterator[None]:
         bus, graph = self._bus(), store or FalkorDBStore(self.url)
-        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load(unknown=[])))
+        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load(unknown=[])), without_lost=True)
         worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events)
         running = asyncio.create_task(worker.run())
         try:

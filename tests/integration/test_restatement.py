@@ -14,12 +14,14 @@ import pytest
 from tests.chaos.serial import Neo4jReference
 from tests.integration.test_cli import Call, call
 from tests.integration.test_rebuild import RULES, App, printed
+from tests.integration.test_rules_log import eventually, lose
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.replay.restatement import Restatement
 
@@ -201,6 +203,60 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
         await app.applied()
         assert {name: row[:2] for name, row in (await orders(app)).items()} == expected(range(60))
         await verified(app, "shop", "shop_x")
+
+
+async def parked(app: App) -> set[str]:
+    return {name for each in await app.bus.status() for name in PositionNote.decode(each.note).parked}
+
+
+@only_redis
+async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
+    """The neighbour on the same partitions goes on waiting until the files are pushed."""
+    names = ("shop", "shop_x")
+    await app.push("first")
+    [first] = await app.bus.activations()
+    async with app.worker():
+        for name in names:
+            await app.emit(name, range(20))
+        await app.applied()
+    await lose(app.url, first.digest)
+    for name in names:
+        await app.emit(name, range(20, 40))
+    await app.push("second")
+    for name in names:
+        await app.emit(name, range(40, 60))
+
+    async def all_wait() -> bool:
+        return await parked(app) == {*names}
+
+    async with app.worker():
+        await eventually(all_wait)
+        for arguments in (["--verify"], ["--swap"]):
+            without = await app.run("rebuild", "--app", "shop", *arguments)
+            assert (without.code, f"has lost the rule set {first.digest[:12]}" in without.err) == (1, True), without
+            assert (await app.run("rebuild", "--app", "shop", "--drop")).code == 0
+        code, found = await app.rebuild("--app", "shop", "--rules", new_rules(app), "--swap")
+        assert (code, found["swapped"]) == (0, True), found
+        await app.emit("shop", range(60, 70))
+
+        async def all_have_taken_effect() -> bool:
+            return sum(row[0] for row in (await orders(app)).values()) == 70
+
+        await eventually(all_have_taken_effect)
+        made = await orders(app)
+        assert {name: row[0] for name, row in made.items()} == {
+            name: row[0] for name, row in expected(range(70)).items()
+        }
+        assert {row[2] for row in made.values()} == {"NEW"}
+        assert await parked(app) == {"shop_x"}
+        assert sum(row[0] for row in (await orders(app, "shop_x")).values()) == 20
+        await verified(app, "shop")
+        (app.folder / "rules/Shop/graph_injection.yaml").write_text(RULES.replace("BY", "first"))
+        again = await app.run("rules", "push", str(app.folder / "rules"), "--app", "nobody")
+        assert again.code == 0, again.err
+        await app.applied()
+        await verified(app, *names)
+        assert sum(row[0] for row in (await orders(app, "shop_x")).values()) == 60
 
 
 @only_redis

@@ -26,7 +26,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
-from graphweft_workers.replay.places import check_complete, partitions_of
+from graphweft_workers.replay.places import check_complete, done_of, partitions_of
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.snapshots import Snapshots
@@ -322,7 +322,7 @@ class Rebuild:
     async def _wait_for_workers(self, until: Mapping[int, str]) -> None:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
         for _ in range(int(_WAIT_S / _PAUSE_S)):
-            reached = {partition: (await self._bus.committed(partition)).offset for partition in until}
+            reached = await done_of(self._bus, until, self._app_id)
             if not any(self._bus.is_after(offset, reached[partition]) for partition, offset in until.items()):
                 return
             await asyncio.sleep(_PAUSE_S)

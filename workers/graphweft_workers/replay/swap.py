@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -21,6 +21,7 @@ from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generat
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
+from graphweft_workers.replay.places import done_of
 
 logger = get_logger("graphweft.rebuild")
 
@@ -75,7 +76,7 @@ class GraphSwap:
         """Bring the new graph to where the live one is, so that workers wait for the last few events only."""
         rounds = int(_WAIT_S / _PAUSE_S)
         for _ in range(rounds):
-            ends = {partition: await self._end(partition) for partition in await self._partitions()}
+            ends = await self._ends(await self._partitions())
             ahead: list[int] = []
             for partition, end in ends.items():
                 place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
@@ -90,11 +91,14 @@ class GraphSwap:
             "status` shows no lag, and swap with --resume --swap"
         )
 
-    async def _end(self, partition: int) -> str:
-        """Return the offset up to which events have taken effect in the live graph; if it was lost, had taken."""
-        live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
-        done = (await self._bus.committed(partition)).offset  # further, if the last events have no mutations
-        return done if self._bus.is_after(done, live) else live
+    async def _ends(self, partitions: Collection[int]) -> dict[int, str]:
+        """Return the offsets up to which events have taken effect in the live graph; if it was lost, had taken."""
+        ends = await done_of(self._bus, partitions, self._app_id)  # further, if the last events have no mutations
+        for partition in partitions:
+            live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
+            if self._bus.is_after(live, ends.get(partition, "")):
+                ends[partition] = live
+        return ends
 
     async def _swap_once(self) -> bool:
         app_id, name = self._app_id, uuid4().hex
@@ -105,7 +109,7 @@ class GraphSwap:
             for partition in await self._partitions():
                 before[partition], seals[partition] = await self._seal(partition, name)
             await self._sealed(min(seals))
-            ends = {partition: await self._end(partition) for partition in seals}
+            ends = await self._ends(seals)
             await self._apply(ends)
             for partition, end in ends.items():
                 place = (await self._graph.progress(app_id, partition)).checkpoint

@@ -112,7 +112,7 @@ def logged_rules(
 ) -> LoggedRules:
     """Return the rules that the log activates; ``none`` applies while it activates none.
 
-    With ``without_lost``, what needs a lost rule set waits, and the rest goes on; a replay needs all of them.
+    With ``without_lost``, what needs a lost rule set waits, and the rest goes on; see ``LoggedRules``.
     """
     from graphweft_workers.active_rules import LoggedRules
 

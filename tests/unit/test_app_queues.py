@@ -332,6 +332,26 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> Non
     await queues.aclose()
 
 
+class Late(Waiting):
+    """The past of its apps is restated while their events are read for the first time."""
+
+    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
+        restated, self.restatements = self.restatements, 1
+        if not restated:
+            raise RulesLost("digest")
+        return await super().reread(queue, given)
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_a_past_that_is_restated_just_before_an_app_waits_is_noticed() -> None:
+    queues = of_waiting(Late(looks=1_000_000))
+    queues.give({}, {}, at(9), {}, frozenset({"app"}))
+    for _ in range(10):
+        await turns()
+    assert not queues.parked
+    await queues.aclose()
+
+
 async def test_an_app_that_gets_more_events_all_the_time_takes_turns_at_its_slot(
     gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

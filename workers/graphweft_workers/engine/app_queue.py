@@ -60,6 +60,8 @@ class AppQueue:
     """The end of the events that were read again for ``applying``; None if they came from ``waiting``."""
     has_slot: bool = False
     awaits_slot: bool = False
+    restatement: int = 0
+    """The last one that was known before the app last looked whether its events need lost rules."""
     rules_checked: bool = False
     """Whether the rules cover the plan that the graph held when the worker opened it."""
     task: asyncio.Task[None] | None = None

@@ -396,8 +396,11 @@ class AppQueues:
         """
         rules = self._writer.state.rules
         restatement = rules.restatement(queue.app_id)
-        logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
         queue.recent = None
+        if queue.restatement != restatement:  # it may have been read after the rules of the events were looked up
+            queue.restatement = restatement
+            return
+        logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
         while True:
             self._hinder(queue, "rules_lost")
             await asyncio.sleep(backoff_s(_RULES_S, 1))

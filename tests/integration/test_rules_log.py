@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.integration.test_memory_worker import OneWrite
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import PACKS
 
@@ -89,11 +90,13 @@ class Stack:
         return make_transport(self.bus_url, new=LAYOUT)
 
     @contextlib.asynccontextmanager
-    async def worker(self, name: str, *, kill: bool = False) -> AsyncIterator[LoggedRules]:
-        """Run a worker; it ends in order, or as a crash would end it."""
+    async def worker(
+        self, name: str, *, kill: bool = False, seen: Callable[[Any], Any] = lambda graph: graph
+    ) -> AsyncIterator[LoggedRules]:
+        """Run a worker; it ends in order, or as a crash would end it. ``seen`` is the graph as the worker sees it."""
         bus, graph = self.bus(), FalkorDBStore(self.graph_url)
         rules = LoggedRules(bus, bus.is_after, stored, without_lost=True)
-        worker = MutationWorker(bus, graph, rules, name=name, lease_s=1.0, batch_events=50)
+        worker = MutationWorker(bus, seen(graph), rules, name=name, lease_s=1.0, batch_events=50)
         running = asyncio.create_task(worker.run())
         try:
             yield rules
@@ -329,6 +332,49 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set(url: str
             await applied(bus)
             assert rules.lost == {lost.digest}
         assert await stack.found("acme") == {"k0": "B", "k1": "B", "k2": "B"}
+
+
+async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -> None:
+    """Between events of its rule set are some for which another one, which is lost, had no mutations."""
+    stack = Stack(url, url)
+    last = "          MERGE (l:Last {{k: 'last'}}) SET l.k_last = $k\n"
+    text = RULES.replace(last, "").format(name="A") + (
+        "      - {id: more, cypher: 'MERGE (m:More {k: $k}) SET m.times = coalesce(m.times, 0) + 1', "
+        "params: {k: $event.k}}\n"
+    )
+    own, lost = compiled({"W/graph_injection.yaml": text.encode()}), rules_named("B", "Other")
+    cuts: list[OneWrite] = []
+
+    def cut(graph: FalkorDBStore) -> OneWrite:
+        cuts.append(OneWrite(graph))
+        return cuts[0]
+
+    async def is_cut() -> bool:
+        return bool(cuts and cuts[0].written)
+
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        for rules, numbers in ((own, range(3)), (lost, range(3, 4)), (own, range(4, 7))):
+            await push(bus, rules)
+            await transport.append([event("acme", n) for n in numbers])
+        async with stack.worker("cut", kill=True, seen=cut):
+            await eventually(is_cut)
+        await transport.append([event("globex", n) for n in range(3)])
+        await lose(url, lost.digest)
+        expected = {f"k{n}": 1 for n in range(7) if n != 3}
+
+        async def is_whole() -> bool:
+            made = await stack.found("acme", "MATCH (m:More) RETURN m.k, m.times")
+            return made == expected and (await stack.found("acme")).keys() == made.keys()
+
+        async with stack.worker("after") as active:
+            await eventually(is_whole)
+            assert active.lost == {lost.digest}
+            await eventually(lambda: stack.found("globex"))
+            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await applied(bus)
+        assert await is_whole()
+        assert {letter.reason for letter in await bus.dead_letters(limit=10)} == {"no_rules"}
 
 
 async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: str) -> None:

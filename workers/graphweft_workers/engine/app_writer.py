@@ -25,7 +25,7 @@ from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generat
 from graphweft_workers.engine.history import between, known_before
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.plan import planned_end, planned_events
+from graphweft_workers.engine.plan import planned_end, planned_events, unwritten
 from graphweft_workers.engine.read import Decoded, MatchedEvent, letter_of_lost
 from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.lazy_logger import get_logger
@@ -308,11 +308,14 @@ class AppWriter:
     async def _planned_after(
         self, queue: AppQueue, events: Sequence[MatchedEvent], progress: Progress
     ) -> Sequence[MatchedEvent]:
-        """Return the events after ``events`` up to the end of the graph's unfinished plan, read from the log."""
+        """Return the events of the graph's unfinished plan after ``events``, read from the log."""
         end, last = planned_end(progress), events[-1].entry.offset
         if end is None or not self.log.is_after(end, last):
             return ()
-        entries: list[Entry] = [entry async for page in between(self.log, self.number, last, end) for entry in page]
+        failed = unwritten(progress)
+        planned = {*planned_events(progress), *(failed.offsets if failed is not None else ())}
+        pages = between(self.log, self.number, last, end)
+        entries: list[Entry] = [entry async for page in pages for entry in page if entry.offset in planned]
         # No search for copies: a plan names its events, and a copy has no rows.
         read = await read_compiled(
             self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over

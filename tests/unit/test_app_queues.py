@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.engine import app_queues
@@ -207,6 +208,29 @@ async def test_an_app_that_waits_for_its_turn_is_not_looked_at_without_a_pause(
     due = queues._due(time.monotonic())  # pyright: ignore[reportPrivateUsage]
     assert due is not None
     assert due > time.monotonic()
+    await queues.aclose()
+
+
+@pytest.mark.parametrize(("others", "level"), [((), "info"), (("quick",), "warning")])
+async def test_an_app_is_parked_with_a_warning_if_it_is_not_the_only_one(
+    gates: Any, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...], level: str
+) -> None:
+    """Where one app is alone, nobody needs to hear that others go on; one that comes later must."""
+    monkeypatch.setattr(app_queues, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(app_queues, "_PARK_S", 0.0)
+    monkeypatch.setattr(gates, "reread", never)
+    queues = of_waiting(gates)
+    opened(gates, "quick")
+    queues.give({app: some(1) for app in ("slow", *others)}, {}, at(2), {})
+    await turns()
+    with capture_logs() as logs:
+        queues.give({"slow": some(20)}, {}, at(22), {})
+        await queues.settle()
+    assert queues.parked == {"slow"}
+    assert [log["log_level"] for log in logs if log["event"] == "app_parked"] == [level]
+    queues.give({"quick": some(1)}, {}, at(23), {})
+    await turns()
+    assert gates.applied == [("quick", 1)] * (len(others) + 1)
     await queues.aclose()
 
 

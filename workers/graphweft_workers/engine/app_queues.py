@@ -258,7 +258,8 @@ class AppQueues:
             if not ready or len(self.parked) >= _MOST_PARKED:
                 return max(now + _PATIENCE_S, longest.busy_since + _PARK_S)
             self.park(longest.app_id)
-            logger.warning(
+            log = logger.warning if len(self._queues) > 1 else logger.info  # alone, it is only busy
+            log(
                 "app_parked", partition=self._number, app_id=longest.app_id, why=longest.trouble,
                 message="other apps go on; the events of this app are read again when its graph has caught up",
             )  # fmt: skip

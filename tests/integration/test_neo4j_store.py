@@ -61,6 +61,23 @@ def write(text: str, *rows: dict[str, Any], before: Checkpoint = START, after: C
     return Write(query=parse(text, role="mutation"), rows=rows or ({},), before=before, after=after)
 
 
+async def test_locks_of_apps_are_kept_while_they_are_used(server: Neo4jServer, graph: Neo4jStore) -> None:
+    """Apps come and go, and a store lives for months."""
+    for number in range(3):
+        await graph.progress(APP, number)
+    writing = [asyncio.create_task(graph.apply(APP, number, [write("CREATE (:Thing)")])) for number in range(3)]
+    seen: set[int] = set()
+    while not all(each.done() for each in writing):
+        seen.add(len(graph._writing))
+        await asyncio.sleep(0)
+    assert seen == {0, 1}  # all partitions of an app share one
+    assert [(await each).count for each in writing] == [1, 1, 1]
+    with pytest.raises(QueryFailed, match="holds the graph of another app"):
+        await graph.progress("neighbour", 0)
+    assert (len(graph._writing), len(graph._opening)) == (0, 0)
+    assert execute(server, "MATCH (n:Thing) RETURN count(n)") == [[3]]
+
+
 async def test_a_database_holds_one_app(server: Neo4jServer, graph: Neo4jStore) -> None:
     await graph.apply(APP, 0, [write("CREATE (:Private {x: 1})")])
     for store in (graph, Neo4jStore(server.uri)):

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import neo4j
 from neo4j import AsyncTransaction
@@ -116,8 +117,9 @@ class Neo4jStore:
         self._groups: list[list[BatchQuery]] = []
         """Batch queries that share a statement. They keep their places, so that statements do not change."""
         self._group_of: dict[str, list[BatchQuery]] = {}
-        self._writing: dict[str, asyncio.Lock] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._writing = WeakValueDictionary[str, asyncio.Lock]()
+        """By app, while somebody uses it; so is the next one."""
+        self._opening = WeakValueDictionary[str, asyncio.Lock]()
         self._readers = asyncio.Semaphore(_READERS)
         self._lookers = asyncio.Semaphore(_LOOKERS)
 

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from tests.integration.test_archive import Archived
 from tests.integration.test_cli import Call, call, clean_environment
+from tests.integration.test_rules_log import lose
 
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, Fenced
@@ -129,6 +130,31 @@ async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -
         await app.applied()
     code, found = await app.rebuild("--app", "shop", "--verify", "--resume")
     assert (code, found["same"]) == (0, True), found
+
+
+@redis_only
+async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(app: Archived) -> None:
+    await app.push("first")
+    own = await app.run("rules", "push", str(app.folder / "rules"), "--app", "shop")
+    await app.push("second")
+    assert own.code == 0
+    async with app.worker():
+        for name in ("shop", "shop_x"):
+            await said(app, name, "ada", 0, SECRET)
+            await said(app, name, "bob", 0, "bobs-words")
+        await app.applied()
+        neighbour = await app.digest("shop_x")
+        await lose(app.url, (await app.bus.activations())[-1].digest)
+        for command in (("rebuild", "--swap"), ("rollback",)):
+            done = await app.run(*command, "--app", "shop")
+            assert done.code == 0, done.err
+        assert (await app.run("rebuild", "--app", "shop", "--drop")).code == 0
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert done.code == 0, done.err + done.out
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=5.0)).rows
+    assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
+    assert await app.digest("shop_x") == neighbour
 
 
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:

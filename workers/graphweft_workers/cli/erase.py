@@ -72,7 +72,7 @@ async def erase(
             blobs,
             live,
             beside,
-            rules=logged_rules(settings, alone),
+            rules=logged_rules(settings, alone, without_lost=True),
             subject=Subject(app_id=app, user_id=user),
             kept=() if one_place else (kept,),
             wait_s=wait_s,

@@ -30,7 +30,8 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
         async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(other) as graph:
             from graphweft_workers.replay.rebuild import Rebuild
 
-            work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=tell)
+            rules = logged_rules(settings, bus, without_lost=True)
+            work = Rebuild(bus, live, graph, rules, app, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
             started = time.monotonic()
             await work.swap()

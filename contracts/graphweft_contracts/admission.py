@@ -6,10 +6,12 @@ Workers do not repeat them: an event on the log stays valid, even if its sender'
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, cast
 
+from graphweft_contracts import wire
 from graphweft_contracts.episodes import attributes_fault
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
@@ -48,6 +50,18 @@ def check_admission(event: Event, *, now: datetime | None = None) -> None:
         raise InvalidEvent(f"{'.'.join(where)}: {fault}")
 
 
+def decode_given(text: bytes, received: datetime) -> Event:
+    """Return the event that somebody gives as a JSON object. Without ``time`` it happened when it was ``received``.
+
+    Raises ``InvalidEvent`` for its first fault: of the contract, of its admission, or a number that JSON does not have.
+    """
+    event = wire.decode({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: text}, received=received)
+    check_admission(event, now=received)
+    if (place := _not_finite(event.data)) is not None:
+        raise InvalidEvent(f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text")
+    return event
+
+
 def _read(content: Any) -> Any:
     if not isinstance(content, str):
         return content
@@ -64,3 +78,18 @@ def _attributes(said: Any) -> Iterator[Mapping[str, Any]]:
         if isinstance(entity, dict):
             given = cast("dict[str, Any]", entity)
             yield {name: value for name, value in given.items() if name not in ("type", "name") and value is not None}
+
+
+def _not_finite(value: object) -> str | None:
+    """Return the place of the first number that is NaN or infinite: the parser takes both, and 1e400 as infinity."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    if isinstance(value, dict):
+        for name, each in cast("dict[str, object]", value).items():
+            if (place := _not_finite(each)) is not None:
+                return f".{name}{place}"
+    elif isinstance(value, list):
+        for number, each in enumerate(cast("list[object]", value)):
+            if (place := _not_finite(each)) is not None:
+                return f"[{number}]{place}"
+    return None

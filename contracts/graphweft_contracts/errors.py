@@ -5,6 +5,7 @@
     GraphweftError
     ├── Permanent                 a retry fails again: write a dead letter, or tell the user
     │   ├── InvalidEvent          an event that violates the contract
+    │   │   ├── MalformedEvent    content that is not a JSON object
     │   │   └── RefusedEvent      an entry whose signature is missing or wrong
     │   ├── InvalidRules          rule files that do not load (carries every finding)
     │   ├── InvalidSettings       invalid settings
@@ -33,6 +34,10 @@ class Permanent(GraphweftError):
 
 class InvalidEvent(Permanent):
     """The event violates the contract. The message names the field and the next step."""
+
+
+class MalformedEvent(InvalidEvent):
+    """The content is not a JSON object in UTF-8, so it has no fields that could be wrong."""
 
 
 class RefusedEvent(InvalidEvent):

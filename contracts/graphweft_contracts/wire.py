@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
-from graphweft_contracts.errors import InvalidEvent
+from graphweft_contracts.errors import InvalidEvent, MalformedEvent
 from graphweft_contracts.events import Event
 
 CONTENT_TYPE: Final = b"content-type"
@@ -174,7 +174,7 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
         if content_type.lower().startswith(STRUCTURED):  # media types are case-insensitive
             raw: Any = from_json(data)
             if not isinstance(raw, dict):
-                raise InvalidEvent("the structured event is not a JSON object; see the CloudEvents JSON format")
+                raise MalformedEvent("the structured event is not a JSON object; see the CloudEvents JSON format")
             attributes = cast("dict[str, Any]", raw)
         elif any(name.startswith(PREFIX) for name in fields):
             attributes = {
@@ -196,7 +196,7 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
     except ValidationError as error:
         raise InvalidEvent(explain(error)) from error
     except ValueError as error:  # broken JSON or UTF-8; these errors do not quote the payload
-        raise InvalidEvent(f"the event cannot be decoded: expected JSON in UTF-8: {error}") from error
+        raise MalformedEvent(f"the event cannot be decoded: expected JSON in UTF-8: {error}") from error
 
 
 def explain(error: ValidationError) -> str:

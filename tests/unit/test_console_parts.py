@@ -11,7 +11,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httpx
@@ -27,6 +27,7 @@ from graphweft_workers.console.drawing import as_html, as_mermaid, layout
 from graphweft_workers.console.graph import MOST, Picture
 from graphweft_workers.console.history import _alone
 from graphweft_workers.console.operation import operation
+from graphweft_workers.console.rules import TryQuestion, try_event
 from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.engine.dead_letter_counts import Cause
@@ -466,3 +467,12 @@ def test_the_scripts_make_no_markup_of_text() -> None:
 def test_a_path_outside_of_the_page_finds_nothing() -> None:
     for path in ("../app.py", "js/../../app.py", "/etc/passwd", "js", "js/", "%2e%2e/app.py", "js\\main.js"):
         assert Assets().get(path) is None
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+def test_a_tried_event_has_no_number_that_json_does_not_have(number: str) -> None:
+    event = '{"id": "1", "source": "/s", "type": "a.b", "appid": "mine", "chatid": "c", "data": {"x": [NUMBER]}}'
+    question = TryQuestion(app="mine", event=event.replace("NUMBER", number))
+    with pytest.raises(Problem, match=r"data\.x\[0\]: NaN, infinity") as error:
+        asyncio.run(try_event(cast("Any", None), viewer("read"), question))
+    assert code(error) == (422, "invalid-event")

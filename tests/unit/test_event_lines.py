@@ -7,7 +7,7 @@ import json
 import pytest
 
 from graphweft_contracts import InvalidEvent
-from graphweft_workers.cli.emit import events_of_lines
+from graphweft_workers.cli.emit import Faults, events_of_lines
 
 
 def line(data: str, **attributes: str) -> bytes:
@@ -25,17 +25,17 @@ def line(data: str, **attributes: str) -> bytes:
     ],
 )
 def test_a_number_that_json_does_not_have_is_refused(data: str, place: str) -> None:
-    faults: list[InvalidEvent] = []
-    events = list(events_of_lines([(1, line("{}")), (2, line(data)), (3, line("{}"))], "f.jsonl", faults))
+    told: list[InvalidEvent] = []
+    events = list(events_of_lines([(1, line("{}")), (2, line(data)), (3, line("{}"))], "f.jsonl", Faults(told.append)))
     assert len(events) == 2
-    assert [str(fault).startswith(f"f.jsonl:2: {place}: ") for fault in faults] == [True]
+    assert [str(fault).startswith(f"f.jsonl:2: {place}: ") for fault in told] == [True]
 
 
 def test_large_and_small_numbers_stay() -> None:
     data = '{"a": 1.7e308, "b": [1e-400, -5e-324], "c": 100000000000000000000000000, "d": null, "e": "NaN"}'
-    faults: list[InvalidEvent] = []
+    faults = Faults()
     [event] = events_of_lines([(1, line(data))], "f.jsonl", faults)
-    assert not faults
+    assert not faults.count
     assert event.data == json.loads(data)
 
 
@@ -44,7 +44,7 @@ def event_with(**attributes: str) -> bytes:
 
 
 def test_an_attribute_that_looks_misspelt_is_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
-    faults: list[InvalidEvent] = []
+    faults = Faults()
     lines = [
         event_with(workfow="support"),
         event_with(workfow="support"),
@@ -52,7 +52,7 @@ def test_an_attribute_that_looks_misspelt_is_warned_of_once(capsys: pytest.Captu
         event_with(tenant="x"),
     ]
     events = list(events_of_lines(enumerate(lines, 1), "e.jsonl", faults))
-    assert (len(events), faults) == (4, [])
+    assert (len(events), faults.count) == (4, 0)
     assert capsys.readouterr().err == (
         "e.jsonl:1: 'workfow' is not an attribute that graphweft reads (did you mean 'workflow'?)\n"
     )
@@ -61,19 +61,40 @@ def test_an_attribute_that_looks_misspelt_is_warned_of_once(capsys: pytest.Captu
 
 def test_documented_extensions_are_not_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     extensions = {"sequencetype": "Integer", "dataclassification": "x", "expirytime": "x", "sampledrate": "3"}
-    assert len(list(events_of_lines([(1, event_with(**extensions))], "e.jsonl", []))) == 1
+    assert len(list(events_of_lines([(1, event_with(**extensions))], "e.jsonl", Faults()))) == 1
     assert capsys.readouterr().err == ""
 
 
 def test_reading_ends_after_many_faults() -> None:
-    faults: list[InvalidEvent] = []
+    faults = Faults()
     lines = iter([(number, b"y") for number in range(1, 10)])
     assert list(events_of_lines(lines, "f.jsonl", faults, most=3)) == []
-    assert (len(faults), next(lines)) == (3, (4, b"y"))
+    assert (faults.count, next(lines)) == (3, (4, b"y"))
 
 
 def test_many_attributes_are_not_all_remembered() -> None:
     told: set[str] = set()
     lines = enumerate((event_with(**{f"x{number}": "1"}) for number in range(3_000)), 1)
-    assert sum(1 for _ in events_of_lines(lines, "f.jsonl", [], told=told)) == 3_000
+    assert sum(1 for _ in events_of_lines(lines, "f.jsonl", Faults(), told=told)) == 3_000
     assert len(told) == 1_000
+
+
+def test_all_faults_of_an_endless_input_are_counted_and_few_are_kept() -> None:
+    told: list[InvalidEvent] = []
+    faults = Faults(told.append)
+    assert list(events_of_lines(((number, b"y") for number in range(3_000)), "input", faults, most=None)) == []
+    assert (faults.count, len(told), faults.of_form) == (3_000, 1_000, True)
+
+
+def test_a_fault_of_a_field_is_not_one_of_the_form(capsys: pytest.CaptureFixture[str]) -> None:
+    text = line('{"agent_name": ""}', type="agent.turn_start", source="expected JSON in UTF-8 is not a JSON object")
+    faults = Faults()
+    assert list(events_of_lines([(1, text)], "f.jsonl", faults)) == []
+    assert (faults.count, faults.of_form) == (1, False)
+    assert "f.jsonl:1: " in capsys.readouterr().err
+
+
+def test_an_event_that_the_bus_would_refuse_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = Faults()
+    assert list(events_of_lines([(1, line(json.dumps({"x": "y" * 1_000_000})))], "f.jsonl", faults)) == []
+    assert "f.jsonl:1: an event of 'a/c' has 1000" in capsys.readouterr().err

@@ -130,3 +130,28 @@ def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: li
             running.kill()
         assert running.stderr is not None
         assert running.stderr.read() == ""
+
+
+@pytest.mark.parametrize("piped", [False, True], ids=["file", "pipe"])
+def test_emit_does_not_hold_all_events_of_a_file(tmp_path: Path, piped: bool) -> None:
+    event = (
+        '{"specversion": "1.0", "id": "%d", "source": "/s", "type": "order.paid", "appid": "a", "chatid": "c", '
+        '"data": {"x": [' + ", ".join(["{}"] * 30_000) + "]}}\n"
+    )
+    (file := tmp_path / "events.jsonl").write_text("".join(event % number for number in range(500)))
+
+    def limit_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (800 * 1024**2, 800 * 1024**2))
+
+    given = f"<(cat {file})" if piped else str(file)
+    done = subprocess.run(
+        ["bash", "-c", f"exec {sys.executable} -m graphweft_workers.cli emit {given} --give-up-after 0"],
+        env=os.environ | {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1", "GRAPHWEFT_GRAPH_URL": "redis://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=limit_memory,
+    )
+    assert "sent before: 0 events" in done.stderr, done.stderr[-2_000:]
+    assert done.returncode == 1

@@ -10,12 +10,11 @@ import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.emit import events_of_lines, numbered_lines
+from graphweft_workers.cli.emit import Faults, events_of_lines, numbered_lines, open_file
 from graphweft_workers.cli.event_lines import tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, since_time
 from graphweft_workers.cli.output import (
     INVALID_EVENTS,
-    print_error,
     print_json,
     print_table,
     printable,
@@ -102,17 +101,14 @@ def _of_file(path: Path, settings: Settings, app: str | None) -> Coverage:
 
 
 def _events(path: Path) -> Iterator[Event]:
-    faults: list[InvalidEvent] = []
+    faults = Faults()
     events = 0
-    try:
-        with path.open("rb") as stream:
-            for event in events_of_lines(numbered_lines(stream, str(path)), str(path), faults, report=print_error):
-                events += 1
-                yield event
-    except OSError as error:
-        raise InvalidEvent(f"{path}: {error.strerror}") from error
-    if faults:
-        raise InvalidEvent(f"{path}: {counted(len(faults), *INVALID_EVENTS)}")
+    with open_file(str(path)) as stream:
+        for event in events_of_lines(numbered_lines(stream, str(path)), str(path), faults):
+            events += 1
+            yield event
+    if faults.count:
+        raise InvalidEvent(f"{path}: {faults.text(*INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{path}: it holds no event")
 

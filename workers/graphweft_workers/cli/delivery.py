@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import batched
 from typing import Final
 
 from graphweft.transport import Outgoing, Transport
@@ -21,6 +20,8 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 
 _BATCH: Final = 500
+_BATCH_BYTES: Final = 8 * 1024**2
+"""With this many bytes of events, a batch has no room for another one."""
 _RETRY_S: Final = 0.5
 _POLL_S: Final = 0.05
 MOST_UNATTENDED_POLLS: Final = 100
@@ -66,8 +67,7 @@ async def send(
     the outage lasts longer than ``give_up_s``.
     """
     sent = sent or Sent()
-    for batch in batched(events, _BATCH):
-        outgoing = [Outgoing(key=event.key, fields=wire.encode(event)) for event in batch]
+    for batch, outgoing in _batches(events):
         unavailable_since: float | None = None
         while True:
             try:
@@ -95,6 +95,21 @@ async def send(
         sent.events += len(batch)
         on_progress(len(batch))
     return sent
+
+
+def _batches(events: Iterable[Event]) -> Iterator[tuple[list[Event], list[Outgoing]]]:
+    batch: list[Event] = []
+    outgoing: list[Outgoing] = []
+    size = 0
+    for event in events:
+        batch.append(event)
+        outgoing.append(Outgoing(key=event.key, fields=wire.encode(event)))
+        size += len(outgoing[-1].fields[wire.DATA])
+        if len(batch) == _BATCH or size >= _BATCH_BYTES:
+            yield batch, outgoing
+            batch, outgoing, size = [], [], 0
+    if batch:
+        yield batch, outgoing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,21 @@ import asyncio
 import codecs
 import contextlib
 import io
-import itertools
-import math
 import os
+import tempfile
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sized
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, cast
+from typing import IO, Annotated, Any, BinaryIO, Final, NoReturn
 
 import typer
 
-from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import Event, InvalidEvent, wire
-from graphweft_contracts.admission import check_admission
+from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
+from graphweft_contracts import Event, InvalidEvent, MalformedEvent, wire
+from graphweft_contracts.admission import decode_given
 from graphweft_contracts.plurals import counted
 from graphweft_rules.files.findings import did_you_mean
 from graphweft_workers.cli.delivery import Outcome, Sent
@@ -38,7 +38,9 @@ _CHUNKS_AHEAD: Final = 16
 _FORM: Final = "The file needs one event on each line, as a JSON object without line breaks"
 _TYPO: Final = 0.85
 MOST_FAULTS: Final = 1_000
-"""After as many invalid lines, the rest of a file is not read."""
+"""After as many invalid lines, the rest of a file is not read. Of standard input, as many are reported."""
+_LARGE: Final = MAX_EVENT_BYTES // 4
+"""Bytes of a line whose event may be too large: an event is written with other escapes and spaces than its line."""
 _MOST_ATTRIBUTES: Final = 1_000
 _LONGEST_LINE: Final = 16_000_000
 """Bytes of a line: more than an event can have, however its text is escaped."""
@@ -52,24 +54,25 @@ async def emit(
 ) -> int | None:
     """Publish events. A file is checked in full first. From standard input, each valid line is sent at once."""
     settings = options.settings()
-    faults: list[InvalidEvent] = []
+    faults = Faults()
     if file == STANDARD_INPUT:
-        groups = _groups(_lines_of(_chunks_of(_STDIN)), faults)
-        sent, outcome = await publish(settings, groups, None, options)
+        sent, outcome = await publish(settings, _groups(_lines_of(_chunks_of(_STDIN)), faults), None, options)
+        if (more := faults.count - MOST_FAULTS) > 0:
+            print_error(InvalidEvent(f"standard input: and {more:,} more invalid lines"))
     else:
-        path = Path(file)
-        try:
-            with interruptible(), path.open("rb") as stream:
-                checked = list(events_of_lines(numbered_lines(stream, file), file, faults, most=MOST_FAULTS))
-        except OSError as error:
-            raise InvalidEvent(f"{file}: {error.strerror}") from error
-        if faults:
-            for fault in faults:
-                print_error(fault)
-            form = "" if checked or not any(map(_is_of_form, faults)) else f". {_FORM}"
-            raise InvalidEvent(f"{file}: {counted_faults(faults, *INVALID_LINES)}; nothing was sent{form}")
-        sent, outcome = await publish(settings, checked, len(checked), options)
-    return _report(sent, outcome, options.json, refused=len(faults))
+        with contextlib.ExitStack() as opened:
+            with interruptible():
+                stream = opened.enter_context(open_file(file))
+                lines = numbered_lines(stream, file)
+                if not stream.seekable():  # a pipe can be read only once
+                    stream = opened.enter_context(tempfile.TemporaryFile())
+                    lines = _copied(lines, stream)
+                checked = sum(1 for _ in events_of_lines(lines, file, faults))
+            if faults.count:
+                form = "" if checked or not faults.of_form else f". {_FORM}"
+                raise InvalidEvent(f"{file}: {faults.text(*INVALID_LINES)}; nothing was sent{form}")
+            sent, outcome = await publish(settings, _again(stream, file, checked), checked, options)
+    return _report(sent, outcome, options.json, refused=faults.count)
 
 
 @command
@@ -190,14 +193,54 @@ async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[tuple[i
         yield [(number, rest)]
 
 
+def open_file(name: str) -> BinaryIO:
+    """Open a file of events. Raises ``InvalidEvent`` if that fails."""
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise InvalidEvent(f"{name}: {error.strerror}") from error
+
+
 def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file with their numbers, from 1. Raises ``InvalidEvent`` at a line without an end."""
-    for number in itertools.count(1):
-        line = stream.readline(_LONGEST_LINE + 1)
+    """Yield the lines of a file with their numbers, from 1.
+
+    Raises ``InvalidEvent`` at a line without an end, and if the file cannot be read.
+    """
+    for number in count(1):
+        try:
+            line = stream.readline(_LONGEST_LINE + 1)
+        except OSError as error:
+            raise InvalidEvent(f"{name}: {error.strerror}") from error
         _check_length(line, name, number)
         if not line:
             return
         yield number, line
+
+
+def _copied(lines: Iterable[tuple[int, bytes]], copy: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield lines, and write them to a file. Raises ``InvalidEvent`` if that fails."""
+    for number, line in lines:
+        try:
+            copy.write(line)
+        except OSError as error:
+            raise InvalidEvent(f"a copy of the pipe in {tempfile.gettempdir()}: {error.strerror}") from error
+        yield number, line
+
+
+def _again(stream: IO[bytes], name: str, checked: int) -> Iterator[Event]:
+    """Yield the first ``checked`` events of a file that was checked. Lines that were added since then are left out."""
+
+    def changed(fault: InvalidEvent) -> NoReturn:
+        raise InvalidEvent(f"{name} has changed since it was checked, and is sent in part: {fault}")
+
+    stream.seek(0)
+    lines = numbered_lines(stream, name)
+    sent = 0
+    for event in islice(events_of_lines(lines, name, Faults(changed), hints=False), checked):
+        yield event
+        sent += 1
+    if sent < checked:
+        raise InvalidEvent(f"{name} has changed since it was checked: {sent:,} of its {checked:,} events were sent")
 
 
 def _check_length(line: bytes, name: str, number: int, *, before: str = "") -> None:
@@ -208,26 +251,45 @@ def _check_length(line: bytes, name: str, number: int, *, before: str = "") -> N
         )
 
 
-async def _groups(
-    lines: AsyncIterable[list[tuple[int, bytes]]], faults: list[InvalidEvent]
-) -> AsyncGenerator[Iterator[Event]]:
+async def _groups(lines: AsyncIterable[list[tuple[int, bytes]]], faults: Faults) -> AsyncGenerator[Iterator[Event]]:
     told: set[str] = set()
     async for group in lines:
-        yield events_of_lines(group, "standard input", faults, report=print_error, told=told)
+        yield events_of_lines(group, "standard input", faults, told=told, most=None)
+
+
+@dataclass(slots=True)
+class Faults:
+    """Counts invalid lines, and reports the first ``MOST_FAULTS``."""
+
+    report: Callable[[InvalidEvent], None] = print_error
+    count: int = 0
+    of_form: bool = False
+    """Whether a line was not a JSON object."""
+
+    def add(self, place: str, error: InvalidEvent) -> None:
+        """Count the fault of a line."""
+        self.count += 1
+        self.of_form = self.of_form or isinstance(error, MalformedEvent)
+        if self.count <= MOST_FAULTS:
+            self.report(InvalidEvent(f"{place}: {error}"))
+
+    def text(self, one: str, several: str) -> str:
+        """Return how many there are, or at least are if ``MOST_FAULTS`` ended the reading."""
+        return ("at least " if self.count == MOST_FAULTS else "") + counted(self.count, one, several)
 
 
 def events_of_lines(
     lines: Iterable[tuple[int, bytes]],
     name: str,
-    faults: list[InvalidEvent],
-    report: Callable[[InvalidEvent], None] = lambda _: None,
+    faults: Faults,
+    *,
     told: set[str] | None = None,
-    most: int | None = None,
+    hints: bool = True,
+    most: int | None = MOST_FAULTS,
 ) -> Iterator[Event]:
-    """Yield the events of numbered lines; add those that are invalid to ``faults``, and report them.
+    """Yield the events of numbered lines; add those that are invalid to ``faults``. It ends after ``most`` faults.
 
-    It ends after ``most`` faults. It warns once of each attribute that is probably misspelt. ``told`` holds those of
-    earlier lines.
+    With ``hints``, it warns once of each attribute that is probably misspelt. ``told`` holds those of earlier lines.
     """
     told = set() if told is None else told
     for number, raw in lines:
@@ -236,46 +298,16 @@ def events_of_lines(
             continue
         try:
             # CloudEvents makes the time optional; the time of an event without one is now.
-            fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line}
-            event = wire.decode(fields, received=datetime.now(UTC))
-            check_admission(event)
-            if (place := _not_finite(event.data)) is not None:
-                raise InvalidEvent(
-                    f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text"
-                )
-            for attribute in list((event.model_extra or {}).keys() - told)[: _MOST_ATTRIBUTES - len(told)]:
-                told.add(attribute)
-                if hint := did_you_mean(attribute, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
-                    warn(f"{name}:{number}: {attribute!r} is not an attribute that graphweft reads{hint}")
-            yield event
+            event = decode_given(line, datetime.now(UTC))
+            if len(line) > _LARGE:
+                check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
         except InvalidEvent as error:
-            fault = InvalidEvent(f"{name}:{number}: {error}")
-            faults.append(fault)
-            report(fault)
-            if len(faults) == most:
+            faults.add(f"{name}:{number}", error)
+            if faults.count == most:
                 return
-
-
-def _is_of_form(fault: InvalidEvent) -> bool:
-    """Tell whether the fault is of the file's form, and not of a field."""
-    return "expected JSON in UTF-8" in str(fault) or "is not a JSON object" in str(fault)
-
-
-def counted_faults(faults: Sized, one: str, several: str) -> str:
-    """Return how many faults there are, or at least are if ``MOST_FAULTS`` ended the reading."""
-    return ("at least " if len(faults) == MOST_FAULTS else "") + counted(len(faults), one, several)
-
-
-def _not_finite(value: object) -> str | None:
-    """Return the place of the first number that is NaN or infinite: the parser takes both, and 1e400 as infinity."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else ""
-    if isinstance(value, dict):
-        for name, each in cast("dict[str, object]", value).items():
-            if (place := _not_finite(each)) is not None:
-                return f".{name}{place}"
-    elif isinstance(value, list):
-        for number, each in enumerate(cast("list[object]", value)):
-            if (place := _not_finite(each)) is not None:
-                return f"[{number}]{place}"
-    return None
+            continue
+        for attribute in list((event.model_extra or {}).keys() - told)[: _MOST_ATTRIBUTES - len(told)] if hints else ():
+            told.add(attribute)
+            if hint := did_you_mean(attribute, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
+                warn(f"{name}:{number}: {attribute!r} is not an attribute that graphweft reads{hint}")
+        yield event

@@ -14,9 +14,9 @@ import typer
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
-from graphweft_workers.cli.emit import MOST_FAULTS, counted_faults, events_of_lines, numbered_lines
+from graphweft_workers.cli.emit import Faults, events_of_lines, numbered_lines
 from graphweft_workers.cli.options import Json, Rules, command
-from graphweft_workers.cli.output import INVALID_EVENTS, print_error, print_json, printable, say
+from graphweft_workers.cli.output import INVALID_EVENTS, print_json, printable, say
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.imports.files import read_whole
 from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
@@ -68,10 +68,10 @@ def _events(file: Path) -> list[Event]:
         json_module.loads(content)
     except (ValueError, RecursionError):  # JSON lines, or an error that is reported with its line
         lines = numbered_lines(io.BytesIO(content), str(file))
-    faults: list[InvalidEvent] = []
-    events = list(events_of_lines(lines, str(file), faults, report=print_error, most=MOST_FAULTS))
-    if faults:
-        raise InvalidEvent(f"{file}: {counted_faults(faults, *INVALID_EVENTS)}")
+    faults = Faults()
+    events = list(events_of_lines(lines, str(file), faults))
+    if faults.count:
+        raise InvalidEvent(f"{file}: {faults.text(*INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{file}: it holds no event")
     return events

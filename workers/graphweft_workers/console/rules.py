@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import StringConstraints
 
-from graphweft_contracts import InvalidEvent, wire
+from graphweft_contracts import InvalidEvent
+from graphweft_contracts.admission import decode_given
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet, lint
@@ -79,8 +80,7 @@ async def try_event(sources: Sources, viewer: Viewer, question: TryQuestion) -> 
     """Return what the active rules of the app would do with an event. Nothing is written."""
     app_id = viewer.app(question.app)
     try:
-        fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: question.event.encode("utf-8", "replace")}
-        event = wire.decode(fields, received=datetime.now(UTC))
+        event = decode_given(question.event.encode("utf-8", "replace"), datetime.now(UTC))
     except InvalidEvent as error:
         raise Problem(422, "invalid-event", f"the event is not valid: {error}") from None
     if event.appid != app_id:

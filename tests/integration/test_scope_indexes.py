@@ -398,3 +398,35 @@ async def test_empty_scopes_take_room_too(url: str, falkordb: GraphStore) -> Non
         await both.ask("shop", text="dog", memory={"user_id": f"nobody{number}"}, of="memories", index_type="fulltext")
     assert 0 < both.indexes.counts()["index_entries"] <= 5
     assert both.indexes.evicted > 0
+
+
+LONG = [" ".join(f"{'w' * 50}{letter}" for letter in "abcde") for _ in range(20)]
+"""Texts of few terms with many characters."""
+
+
+async def few_characters(both: Both, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Return how many indexes a search has with the usual limit of characters, and with one that is too small."""
+    asked = {"text": "w" * 50 + "a", "memory": {"user_id": "u"}, "of": "memories", "index_type": "fulltext"}
+    await both.ask("shop", **asked)
+    usual = both.indexes.counts()["index_entries"]
+    both.indexes.purge()
+    monkeypatch.setattr(scope_indexes, "_MOST_CHARACTERS", 20 * 5 * 50, raising=False)
+    assert (await both.ask("shop", **asked)).rows
+    return usual, both.indexes.counts()["index_entries"]
+
+
+async def test_a_scope_with_many_characters_has_no_index(
+    url: str, falkordb: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, LONG)]))
+    assert await few_characters(Both(falkordb), monkeypatch) == (1, 0)
+
+
+async def test_a_scope_with_many_characters_has_no_index_on_neo4j(
+    neo4j_server: Neo4jServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_neo4j(neo4j_server.uri)
+    store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)
+    await fill_neo4j(store, neo4j_server.uri, "shop", await batches([({"user_id": "u"}, LONG)]))
+    assert await few_characters(Both(store), monkeypatch) == (1, 0)
+    await store.aclose()

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
@@ -33,6 +33,8 @@ type _Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], tuple[tuple
 _MOST_NODES: Final = 20_000
 """A search takes about 1 ms for 1,000 nodes with vectors."""
 _MOST_TERMS: Final = 1_000_000
+_MOST_CHARACTERS: Final = 16_000_000
+"""Of the terms and ids of all nodes, which a build reads before it indexes them: up to 4 bytes each, mostly 1."""
 _PAGE: Final = 2_000
 _VECTORS: Final = 25
 """Vectors that are read at once: 384 numbers each block the event loop for about 4 ms."""
@@ -296,10 +298,10 @@ class ScopeIndexes:
             return await self.graph.read(app_id, asked.text, asked.params, timeout_s=_QUERY_S)
 
         dialect = self.graph.dialect
-        sizes = (await ask(statements.size(dialect, replace(target, valid_at=None)))).rows
-        count, length = sizes[0] if sizes else (0, 0)
-        if count > _MOST_NODES or length > _MOST_TERMS:
-            raise Unfit(f"{count} nodes with {length} terms are too many for an index")
+        sizes = (await ask(statements.size_of_nodes(dialect, target))).rows
+        count, length, characters = sizes[0] if sizes else (0, 0, 0)
+        if count > _MOST_NODES or length > _MOST_TERMS or characters > _MOST_CHARACTERS:
+            raise Unfit(f"{count} nodes with {length} terms of {characters} characters are too many for an index")
         nodes: list[Node] = []
         while True:
             after = nodes[-1].key if nodes else ""

@@ -40,6 +40,16 @@ def size(dialect: GraphDialect, target: Target) -> Statement:
     return Statement(f"{source} RETURN count(n), {total}", params)
 
 
+def size_of_nodes(dialect: GraphDialect, target: Target) -> Statement:
+    """Return one row: the number of nodes, the sum of their terms, and the characters of these and of their ids."""
+    source, params = _scoped(dialect, replace(target, valid_at=None))
+    text = _text_side(target)
+    assert text.length
+    names = (text.terms, target.key)
+    sizes = " + ".join(f"size(coalesce(n.{dialect.quoted(name)}, ''))" for name in names if name)
+    return Statement(f"{source} RETURN count(n), sum(n.{dialect.quoted(text.length)}), sum({sizes})", params)
+
+
 def counts(dialect: GraphDialect, target: Target, terms: Sequence[str]) -> Statement:
     """Return each term that a node holds, and the number of these nodes."""
     text = _text_side(target)

@@ -103,6 +103,8 @@ GIVEN = {
     "log_level": "debug",
     "log_format": "json",
 }
+CAPPED = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results")
+"""Settings that graphrag caps: variables of other programs may give them."""
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +168,16 @@ def test_the_values_above_are_all_settings() -> None:
     assert GIVEN.keys() == Settings.model_fields.keys()
     defaults = shown(Settings.load())
     assert all(defaults[name] != value for name, value in GIVEN.items())
+
+
+@pytest.mark.parametrize("value", ["1e300", "inf", "nan", "1" + "0" * 30])
+@pytest.mark.parametrize("name", [name for name, each in GIVEN.items() if type(each) in (int, float)])
+def test_a_number_that_is_absurd_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"GRAPHWEFT_{name.upper()}", value)
+    if name in CAPPED and value.isdigit():
+        assert Settings.load()
+    else:
+        assert f"GRAPHWEFT_{name.upper()}" in refusal()
 
 
 def test_each_setting_can_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,10 @@ class Quotas(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    events_per_s: float | None = Field(default=None, gt=0, description="Events a second, at each gateway.")
-    bytes_per_s: float | None = Field(default=None, ge=1, description="Bytes of events a second, at each gateway.")
+    events_per_s: float | None = Field(default=None, ge=1e-6, le=1e9, description="Events a second, at each gateway.")
+    bytes_per_s: float | None = Field(
+        default=None, ge=1, le=1e12, description="Bytes of events a second, at each gateway."
+    )
     stored_bytes: int | None = Field(default=None, gt=0, description="About the bytes of its events and dead letters.")
     dead_letters: int | None = Field(default=None, gt=0, description="Its dead letters.")
     property_names: int | None = Field(

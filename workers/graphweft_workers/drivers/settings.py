@@ -15,6 +15,8 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.drivers.neo4j.url import join_neo4j_url
 
+MOST_TIMEOUT_MS: Final = 3_600_000
+"""The largest limit of a query or of a request to a model: an hour. Servers and sockets refuse far larger ones."""
 GRAPH_VARIABLES: Final = "GRAPHWEFT_GRAPH_URL (or NEO4J_URI)"
 """The variables that name a graph, for messages."""
 UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -86,6 +88,7 @@ class DriverSettings(BaseModel):
     graphrag_query_timeout_ms: int = Field(
         default=5_000,
         ge=1,
+        le=MOST_TIMEOUT_MS,
         description="Server-side limit of each query of graphrag; without it `NEO4J_QUERY_TIMEOUT_MS`.",
     )
 

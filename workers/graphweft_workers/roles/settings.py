@@ -27,7 +27,7 @@ from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft.variables import PREFIX
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
-from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
+from graphweft_workers.drivers.settings import MOST_TIMEOUT_MS, UNPREFIXED, graph_url_of_environment
 from graphweft_workers.roles.console_settings import ConsoleSettings
 from graphweft_workers.roles.setting_sources import (
     as_field,
@@ -89,6 +89,7 @@ class Settings(ConsoleSettings):
     snapshot_events: int = Field(
         default=100_000,
         ge=0,
+        le=1_000_000_000,
         description="Events after which a replay keeps a snapshot of the graph in the archive; 0: it neither keeps nor "
         "uses any.",
     )
@@ -99,11 +100,16 @@ class Settings(ConsoleSettings):
     lease_s: float = Field(
         default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."
     )
-    mutation_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one mutation query.")
-    query_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one injection query.")
+    mutation_timeout_ms: int = Field(
+        default=5_000, ge=1, le=MOST_TIMEOUT_MS, description="Server-side limit of one mutation query."
+    )
+    query_timeout_ms: int = Field(
+        default=5_000, ge=1, le=MOST_TIMEOUT_MS, description="Server-side limit of one injection query."
+    )
     max_requests: int = Field(
         default=64,
         ge=1,
+        le=10_000,
         description="Concurrent context requests of one responder; from 8 on, one app gets at most half of them.",
     )
     context_off: str | None = Field(
@@ -120,6 +126,7 @@ class Settings(ConsoleSettings):
     context_last_good_s: float = Field(
         default=600.0,
         ge=0,
+        le=31_536_000,
         description="Seconds for which cached rows replace those of an unavailable graph.",
     )
     context_redact: bool = Field(
@@ -161,7 +168,10 @@ class Settings(ConsoleSettings):
         default=None, description="Key of the extractor's endpoint; for graphiti without it `OPENAI_API_KEY`."
     )
     extractor_timeout_ms: int = Field(
-        default=120_000, ge=1, description="Limit of reading one episode; it may take several requests to the model."
+        default=120_000,
+        ge=1,
+        le=MOST_TIMEOUT_MS,
+        description="Limit of reading one episode; it may take several requests to the model.",
     )
     extractor_attempts: int = Field(
         default=5, ge=1, le=100, description="Tries of one episode before it becomes a dead letter."
@@ -184,7 +194,9 @@ class Settings(ConsoleSettings):
         description="Key of the embedder's endpoint; for azure without it `AZURE_AI_API_KEY` or "
         "`AZURE_OPENAI_API_KEY`.",
     )
-    embedder_timeout_ms: int = Field(default=10_000, ge=1, description="Limit of one request to the embedder.")
+    embedder_timeout_ms: int = Field(
+        default=10_000, ge=1, le=MOST_TIMEOUT_MS, description="Limit of one request to the embedder."
+    )
     memory_summarise_after: int = Field(
         default=0,
         ge=0,
@@ -205,13 +217,16 @@ class Settings(ConsoleSettings):
         default=None, description="Base URL of the summariser's endpoint, the part before /chat/completions."
     )
     summariser_api_key: SecretStr | None = Field(default=None, description="Key of the summariser's endpoint.")
-    summariser_timeout_ms: int = Field(default=60_000, ge=1, description="Limit of one request to the summariser.")
+    summariser_timeout_ms: int = Field(
+        default=60_000, ge=1, le=MOST_TIMEOUT_MS, description="Limit of one request to the summariser."
+    )
     memory_keep_days: float = Field(
         default=0, ge=0, le=36_500, description="Days after which memories are forgotten; 0 keeps them."
     )
     memory_keep_count: int = Field(
         default=0,
         ge=0,
+        le=1_000_000_000,
         description="Number of newest memories to keep for each user, and for each thread without a user; 0 keeps all.",
     )
     signing_key: SecretStr | None = Field(

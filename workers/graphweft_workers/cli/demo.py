@@ -79,6 +79,7 @@ async def demo(
     if data is None and _DATA.is_dir():
         empty_data(_DATA)
     log = settings.data / _LOG
+    _check_log(log)
     before = _size(log)
     supervisor = Supervisor(settings, log=log)
     loop = asyncio.get_running_loop()
@@ -108,6 +109,17 @@ async def demo(
         for number in (signal.SIGINT, signal.SIGTERM):  # a second signal must not interrupt the shutdown
             loop.add_signal_handler(number, supervisor.stop)
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _check_log(file: Path) -> None:
+    """Raise ``InvalidSettings`` for a file to which the services cannot write their log."""
+    try:
+        if file.exists():
+            file.open("ab").close()
+    except OSError as error:
+        raise InvalidSettings(
+            f"the services cannot write their log to {str(file)!r}: {error.strerror}: move that away"
+        ) from error
 
 
 def _size(file: Path) -> int:

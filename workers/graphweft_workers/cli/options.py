@@ -178,6 +178,19 @@ def _time(text: str, option: str, now: datetime) -> datetime:
         ) from error
 
 
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser of one of these words, which names the nearest one if another is given."""
+
+    def parse(word: str) -> str:
+        if word in choices:
+            return word
+        from graphweft_rules.files.findings import did_you_mean  # for a misspelt word only
+
+        raise typer.BadParameter(f"{word!r} is not one of {', '.join(choices)}{did_you_mean(word, choices)}")
+
+    return parse
+
+
 def check_as_of(as_of: str | None, into: str | None) -> None:
     """Raise ``InvalidSettings`` for ``--into`` without ``--as-of``."""
     if into is not None and as_of is None:

@@ -163,6 +163,8 @@ async def rules_diff(
     """Show how a rule set, or a folder, differs from the active one. Exits with 0 in any case."""
     from graphweft_workers.roles.rules import load_rules
 
+    if not other:
+        raise InvalidSettings("OTHER is empty: give the hash of a rule set, or a folder of workflows")
     settings = Settings.load(data=data)
     async with running_bus(settings) as bus:
         found = await bus.activations()
@@ -286,6 +288,8 @@ def _named(scope: str) -> str:
 
 def _find(found: Sequence[Activation], rules: str | None, scope: str) -> Activation:
     """Return the newest activation of the rule set that starts with the given digits, or of the active one."""
+    if rules == "":
+        raise InvalidSettings("the hash of the rule set is empty; `graphweft rules list` shows the hashes")
     if rules is None:
         active = active_for(found, scope)
         if active is None:

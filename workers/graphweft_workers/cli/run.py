@@ -7,14 +7,14 @@ import signal
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.mcp_access import McpOptions
-from graphweft_workers.cli.options import Data, Rules, check_app, command
+from graphweft_workers.cli.options import Data, Rules, check_app, command, one_of
 from graphweft_workers.cli.output import say, warn
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.optional_dependencies import naming_extra
@@ -108,7 +108,7 @@ def project_below(folder: Path, rules: Path) -> Path | None:
 
 @command
 async def run(
-    role: Annotated[Role, typer.Argument(help="The role of this process.")],
+    role: Annotated[Role, typer.Argument(parser=one_of(*get_args(Role)), help="The role of this process.")],
     gateway: GatewayOptions,
     mcp: McpOptions,
     rules: Rules = None,

@@ -1,0 +1,34 @@
+"""Arguments that a user mistypes: the error says what to give, and no server is asked first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.services.commands import inside
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.upper().startswith("GRAPHWEFT_")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "gatway"), "(did you mean 'gateway'?)"),
+        (("run", "x"), "'x' is not one of mutation, injection, memory, archive, gateway, console, mcp"),
+        (("rules", "diff", ""), "error: OTHER is empty: give the hash of a rule set, or a folder of workflows"),
+    ],
+)
+def test_the_error_says_what_to_give(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = inside(arguments, ENVIRONMENT, folder=tmp_path)
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_a_folder_in_place_of_the_log_of_the_demo_is_named(tmp_path: Path) -> None:
+    (log := tmp_path / "data/services.log").mkdir(parents=True)
+    example = str(ROOT / "examples/airline")
+    done = inside(("demo", "--data", str(tmp_path / "data"), "--example", example), ENVIRONMENT, folder=tmp_path)
+    assert done.code == 2
+    assert f"the services cannot write their log to '{log}': Is a directory: move that away" in done.err
+    assert not (tmp_path / "data/lock").exists()

@@ -65,5 +65,5 @@ def test_a_workflow_whose_name_is_not_text_is_refused(tmp_path: Path) -> None:
     workflow.mkdir()
     assert discover(tmp_path) == {}
     (workflow / "graph_injection.yaml").write_text("version: '1.0'")
-    with pytest.raises(RulesError, match="the name of the folder is not UTF-8"):
+    with pytest.raises(RulesError, match=r"the name of the folder is not UTF-8: rename it$"):
         discover(tmp_path)

@@ -10,13 +10,13 @@ import contextlib
 import hashlib
 import os
 import stat
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.utf8 import utf8_fault
 
 DEFAULT_DATA: Final = Path(".graphweft")
 """The default data folder of ``graphweft up``."""
@@ -32,13 +32,9 @@ def embedded_socket(data: Path) -> Path:
     ours, or if the name is not UTF-8.
     """
     inside = data.expanduser().resolve() / "redis.sock"
-    try:
-        name = str(inside).encode()
-    except UnicodeEncodeError:
-        raise InvalidSettings(
-            f"the name of the data folder {str(inside.parent)!r} is not UTF-8, or Python reads it as "
-            f"{sys.getfilesystemencoding()}: give another folder, or set PYTHONUTF8=1"
-        ) from None
+    if fault := utf8_fault(str(inside), "give another folder"):
+        raise InvalidSettings(f"the name of the data folder {str(inside.parent)!r} is {fault}")
+    name = str(inside).encode()
     if len(name) <= _MAX_SOCKET_PATH:
         return inside
     digest = hashlib.sha256(name).hexdigest()[:16]

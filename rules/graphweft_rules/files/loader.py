@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Final
 
+from graphweft_contracts.utf8 import utf8_fault
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
@@ -76,15 +76,9 @@ def discover(root: Path) -> dict[str, Path]:
     files = {folder.name: folder / FILE_NAME for folder in sorted(root.iterdir()) if _is_workflow(folder.name)}
     found = {name: file for name, file in files.items() if file.is_file()}
     for name, file in found.items():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            message = (
-                f"the name of the folder is not UTF-8, or Python reads it as {sys.getfilesystemencoding()}: rename it, "
-                "or set PYTHONUTF8=1"
-            )
-            place = Place(file=str(file))
-            raise RulesError([Finding(level="error", code="bad-value", message=message, place=place)]) from None
+        if fault := utf8_fault(name, "rename it"):
+            message, place = f"the name of the folder is {fault}", Place(file=str(file))
+            raise RulesError([Finding(level="error", code="bad-value", message=message, place=place)])
     return found
 
 

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -23,6 +22,7 @@ import typer
 from graphweft.transports import NOISY_LOGGERS
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
+from graphweft_contracts.utf8 import utf8_fault
 from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
 
 MAX_BUDGET_MS: Final = 3_600_000
@@ -236,12 +236,5 @@ def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parame
 def _check_text(name: str, value: object) -> None:
     """Refuse bytes that are not UTF-8: Python passes them on as surrogates, which fail later."""
     for item in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(item, str) and not item.isascii():
-            try:
-                item.encode()
-            except UnicodeEncodeError as error:
-                encoding = sys.getfilesystemencoding()
-                advice = (
-                    "pass it as UTF-8" if encoding == "utf-8" else f"Python reads it as {encoding}: set PYTHONUTF8=1"
-                )
-                raise InvalidSettings(f"{name} {item!r}: not UTF-8; {advice}") from error
+        if isinstance(item, str) and (fault := utf8_fault(item, "pass it as UTF-8")):
+            raise InvalidSettings(f"{name} {item!r} is {fault}")

@@ -165,3 +165,9 @@ async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(url: s
         await lines.aclose()
         await asyncio.gather(asked, return_exceptions=True)
         assert not [line for line in lines._idle if line.is_connected]
+
+
+async def test_the_timeout_of_a_url_does_not_end_reads_that_wait(url: str) -> None:
+    client = connect(f"{url}?socket_timeout=0.05", io_timeout_s=5.0)
+    assert await client.execute_command("BLPOP", "nothing", "0.3") is None
+    await client.aclose()

@@ -12,6 +12,7 @@ from graphweft.transports.kafka.url import split_kafka_url
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.neo4j.url import split_neo4j_url, tls_options
+from graphweft_workers.drivers.redis_checks import check_redis_url
 from graphweft_workers.roles.settings import Settings
 
 LOGIN = Access(user="u@x", password="p/w")
@@ -37,12 +38,25 @@ def test_a_url_gets_login_and_certificates(access: Access, url: str, found: str)
     assert access.applied(url, "bus") == found
 
 
-@pytest.mark.parametrize("option", ["protocol=3", "decode_responses=true"])
+@pytest.mark.parametrize(
+    "option",
+    ["protocol=3", "decode_responses=true", "encoding=latin-1", "encoding_errors=ignore", "max_connections=1",
+     "socket_read_size=0", "retry_on_error=x"],
+)  # fmt: skip
 async def test_a_url_cannot_change_the_form_of_replies(option: str) -> None:
-    await connect("redis://h?protocol=2&socket_timeout=7", io_timeout_s=None).aclose()
+    await connect("redis://h?protocol=2&socket_timeout=7&encoding=utf-8&client_name=me", io_timeout_s=None).aclose()
     with pytest.raises(InvalidSettings, match=f"{option.partition('=')[0]}.*leave it out") as error:
         connect(f"redis://u:password@h?{option}", io_timeout_s=None)
     assert "password" not in str(error.value)
+    with pytest.raises(ValueError, match="leave it out"):
+        check_redis_url(f"redis://h?{option}")
+
+
+@pytest.mark.parametrize("option", ["pass/word=1", "parser_class=x", "connection_class=x", "host=other"])
+def test_an_unknown_option_of_a_url_is_refused_without_its_name(option: str) -> None:
+    with pytest.raises(InvalidSettings, match="has an unknown option") as error:
+        connect(f"redis://h?{option}", io_timeout_s=None)
+    assert option.partition("=")[0] not in str(error.value)
 
 
 @pytest.mark.parametrize(

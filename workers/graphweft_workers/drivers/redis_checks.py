@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from graphweft.transports.redis.connection import connect
+from graphweft.transports.redis.connection import check_options, connect
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.ports.check import Check
 
 ANSWER_S: Final = 5.0
@@ -29,6 +30,10 @@ def check_redis_url(url: str) -> None:
             "%2F for / in a password, and the like"
         )
         raise ValueError(msg) from None
+    try:
+        check_options(url)
+    except InvalidSettings as error:
+        raise ValueError(str(error)) from None
 
 
 async def examine_server(

@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
@@ -28,6 +29,21 @@ _CONNECT_S: Final = 2.0
 _CONNECT_STEPS: Final = 20
 """A step in which the event loop is busy for longer counts as one of these."""
 _CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+_FREE: Final = frozenset(
+    ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "socket_keepalive",
+     "health_check_interval", "retry_on_timeout")
+)  # fmt: skip
+"""Options of a URL that change nothing of what is read or written; those of TLS begin with ``ssl_``."""
+_CHOSEN: Final = {
+    "protocol": ("2",),
+    "decode_responses": (),
+    "encoding": ("utf-8",),
+    "encoding_errors": ("strict",),
+    "max_connections": (),
+    "retry_on_error": (),
+    "socket_read_size": (),
+}
+"""Options that graphweft chooses, with the values that change nothing. Others of redis-py take no text."""
 _CONNECTIONS: Final = 1_024
 """The default of redis-py is 100, and the next call fails. Each partition that waits for events holds one."""
 
@@ -38,8 +54,10 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     By default redis-py repeats a command up to ten times, which writes an entry twice if a reply was lost. This client
     repeats ``repeats`` times; once covers connections that were idle while the server restarted. The protocol is RESP2,
     which falkordb requires. The result is untyped, because redis-py's types promise a value or an awaitable for every
-    command. Raises ``InvalidSettings`` for options of the URL that change what replies look like.
+    command. ``socket_timeout`` in the URL has no effect: it would end reads that wait for events. Raises
+    ``InvalidSettings`` for other options of the URL that change what is read or written.
     """
+    check_options(url)
     client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
         url,
         retry=Retry(NoBackoff(), repeats),
@@ -50,9 +68,7 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
         decode_responses=decode,
     )
     pool = client.connection_pool
-    for name, value in (("protocol", 2), ("decode_responses", decode)):  # options of a URL come before arguments
-        if pool.connection_kwargs[name] != value:
-            raise InvalidSettings(f"the URL of a Redis server sets {name}, which graphweft chooses: leave it out")
+    pool.connection_kwargs["socket_timeout"] = io_timeout_s  # options of a URL come before arguments
     if pool.connection_class is redis.UnixDomainSocketConnection:
         pool.connection_class = _TrustedSocket
         # A unix socket opens without an answer of the server. A time limit would only measure how busy the event loop
@@ -64,6 +80,20 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
         if not os.path.isfile(file := pool.connection_kwargs[name]):
             raise InvalidSettings(f"the file of certificates {file!r} does not exist")
     return client
+
+
+def check_options(url: str) -> None:
+    """Raise ``InvalidSettings`` for options of a Redis URL that graphweft chooses, or that no server has."""
+    for name, value in parse_qsl(urlsplit(url).query):
+        if name in _FREE or name.startswith("ssl_") or value in _CHOSEN.get(name, ()):
+            continue
+        if name in _CHOSEN:
+            raise InvalidSettings(f"the URL of a Redis server sets {name}, which graphweft chooses: leave it out")
+        # Not named: it may be a part of a password.
+        raise InvalidSettings(
+            "the URL of a Redis server has an unknown option: expected db, client_name, health_check_interval, "
+            "socket_connect_timeout, socket_keepalive or those of TLS, such as ssl_ca_certs"
+        )
 
 
 class _TrustedSocket(redis.UnixDomainSocketConnection):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import subprocess
 import sys
 import threading
@@ -1015,6 +1016,34 @@ def test_a_broken_address_leaves_no_thread_behind() -> None:
     with pytest.raises(InvalidSettings, match="scheme"):
         SyncClient("nonsense")
     assert not [thread for thread in threading.enumerate() if thread.name == "graphweft-client"]
+
+
+@pytest.mark.parametrize("named", [{}, {"app_id": "mine"}, {"app_id": ["theirs"]}], ids=["none", "another", "wrong"])
+async def test_a_request_that_cannot_be_read_is_not_refused_on_a_channel_of_another_app(
+    url: str, raw: Any, tmp_path: Path, named: dict[str, Any]
+) -> None:
+    asked = {"deadline_ms": int(time.time() * 1000) + 20_000}
+    async with raw.pubsub() as heard, responding(url, tmp_path) as responder:
+        await heard.subscribe(
+            channels.context_replies("c", "theirs"),
+            channels.context_replies("c", "mine"),
+            channels.context_replies("c"),
+        )
+        for id, request in (
+            ("stray", named | {"reply_to": channels.context_replies("c", "theirs")}),
+            ("own", {"app_id": "theirs", "reply_to": channels.context_replies("c", "theirs")}),
+            ("shared", named | {"reply_to": channels.context_replies("c")}),
+        ):
+            await raw.xadd(channels.CONTEXT_REQUESTS, {"data": json.dumps(request | asked | {"id": id})})
+        found: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            async for message in heard.listen():
+                if message["type"] == "message":
+                    found[message["data"].split(b"\n")[0].decode()] = message["channel"].decode()
+                    if "shared" in found:
+                        break
+        assert found == {"own": channels.context_replies("c", "theirs"), "shared": channels.context_replies("c")}
+        assert responder.refused == 1
 
 
 # --- what a question may say --------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ _SHARED_FROM: Final = 8
 _IDLE_APPS: Final = 1_000
 """With more apps, those without requests are forgotten."""
 _SMOOTHING: Final = 0.1
+_MOST_NAME: Final = 64
 _MOST_DETAIL: Final = 1_000
 """Characters of an error about an invalid request."""
 _REPORT_S: Final = 60.0
@@ -234,10 +235,11 @@ class InjectionResponder:
             return None
         if requester.deadline_ms > now_ms + MAX_BUDGET_MS:
             requester = requester.model_copy(update={"deadline_ms": now_ms + MAX_BUDGET_MS})
+        if (channel_of := app_of_replies(requester.reply_to)) not in ("", requester.app_id):
+            named = requester.app_id if isinstance(requester, ContextRequest) else channel_of[:_MOST_NAME]
+            self._count_refused(named, "reply_channel", "the reply would go to a channel of another app")
+            return None  # a refusal would go there too
         if isinstance(requester, ContextRequest):
-            if app_of_replies(requester.reply_to) not in ("", requester.app_id):
-                self._count_refused(requester.app_id, "reply_channel", "the reply would go to a channel of another app")
-                return None  # a reply would go there too
             if fault := self._fault_of(requester, pending):
                 reply = ContextReply(id=requester.id, reason="invalid_request", detail=fault, partial=True)
                 return _Refusal(token=pending.token, requester=requester, reply=reply)

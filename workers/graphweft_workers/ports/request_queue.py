@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -30,6 +30,8 @@ class Requester(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    app_id: Any = None
+    """Unchecked, as the request names it."""
     deadline_ms: int
     reply_to: Annotated[str, StringConstraints(min_length=1)]
 

@@ -55,7 +55,11 @@ def decode_given(text: bytes, received: datetime) -> Event:
 
     Raises ``InvalidEvent`` for its first fault: of the contract, of its admission, or a number that JSON does not have.
     """
-    event = wire.decode({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: text}, received=received)
+    attributes = wire.attributes_of({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: text})
+    for name in ("time", "recordedtime"):
+        if isinstance(attributes.get(name), int | float):  # seconds or milliseconds: the model would guess
+            raise InvalidEvent(f"{name}: expected a text such as 2026-02-01T10:00:00Z, found a number")
+    event = wire.event_of(attributes, received)
     check_admission(event, now=received)
     if (place := _not_finite(event.data)) is not None:
         raise InvalidEvent(f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text")

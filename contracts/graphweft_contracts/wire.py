@@ -164,20 +164,24 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
     An event without ``time`` gets ``received``, the log's time of the entry, so reading it again gives the same event.
     Raises ``InvalidEvent`` with the field and the fault; it never quotes the payload.
     """
+    return event_of(attributes_of(fields), received)
+
+
+def attributes_of(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return the attributes and the data of an event in either mode, unchecked. Raises ``InvalidEvent``."""
     content_type = fields.get(CONTENT_TYPE, b"")
     data = fields.get(DATA)
     if data is None:
         names = ", ".join(repr(name.decode(errors="replace")) for name in fields) or "none"
         raise InvalidEvent(f"the entry has no field 'data' (its fields: {names}); write events as CloudEvents")
-    attributes: dict[str, Any]
     try:
         if content_type.lower().startswith(STRUCTURED):  # media types are case-insensitive
             raw: Any = from_json(data)
             if not isinstance(raw, dict):
                 raise MalformedEvent("the structured event is not a JSON object; see the CloudEvents JSON format")
-            attributes = cast("dict[str, Any]", raw)
-        elif any(name.startswith(PREFIX) for name in fields):
-            attributes = {
+            return cast("dict[str, Any]", raw)
+        if any(name.startswith(PREFIX) for name in fields):
+            attributes: dict[str, Any] = {
                 name[len(PREFIX) :].decode(): value.decode()
                 for name, value in fields.items()
                 if name.startswith(PREFIX)
@@ -185,18 +189,25 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
             if content_type:
                 attributes["datacontenttype"] = content_type.decode().partition(";")[0]
             attributes["data"] = from_json(data) if data else {}
-        else:
-            raise InvalidEvent(
-                f"neither structured mode (content-type {content_type.decode(errors='replace')!r}) nor binary mode "
-                "(no field starts with 'ce_'); write events as CloudEvents"
-            )
-        if received is not None and attributes.get("time") is None:
-            attributes["time"] = received
+            return attributes
+    except ValueError as error:  # broken JSON or UTF-8; these errors do not quote the payload
+        raise MalformedEvent(f"the event cannot be decoded: expected JSON in UTF-8: {error}") from error
+    raise InvalidEvent(
+        f"neither structured mode (content-type {content_type.decode(errors='replace')!r}) nor binary mode "
+        "(no field starts with 'ce_'); write events as CloudEvents"
+    )
+
+
+def event_of(attributes: dict[str, Any], received: datetime | None) -> Event:
+    """Return the event with these attributes; see ``decode``. It adds the time."""
+    if received is not None and attributes.get("time") is None:
+        attributes["time"] = received
+    try:
         return Event.model_validate(attributes)
     except ValidationError as error:
         raise InvalidEvent(explain(error)) from error
-    except ValueError as error:  # broken JSON or UTF-8; these errors do not quote the payload
-        raise MalformedEvent(f"the event cannot be decoded: expected JSON in UTF-8: {error}") from error
+    except ValueError as error:
+        raise InvalidEvent(f"the event cannot be decoded: {error}") from error
 
 
 def explain(error: ValidationError) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from graphweft_contracts import InvalidEvent
 from graphweft_workers.cli.emit import Faults, events_of_lines
+from graphweft_workers.cli.options import past_time, since_time
+from graphweft_workers.cli.rebuild import read_to
+from graphweft_workers.imports.files import runs_of_json
+from graphweft_workers.imports.item_fields import Fields
+from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.report import ImportReport
 
 
 def line(data: str, **attributes: str) -> bytes:
@@ -98,3 +105,28 @@ def test_an_event_that_the_bus_would_refuse_is_a_fault(capsys: pytest.CaptureFix
     faults = Faults()
     assert list(events_of_lines([(1, line(json.dumps({"x": "y" * 1_000_000})))], "f.jsonl", faults)) == []
     assert "f.jsonl:1: an event of 'a/c' has 1000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["time", "recordedtime"])
+@pytest.mark.parametrize("value", [1_769_940_000, 1_769_940_000.5, 1_769_940_000_000])
+def test_a_time_that_is_a_number_is_refused_as_by_the_gateway(
+    capsys: pytest.CaptureFixture[str], name: str, value: float
+) -> None:
+    faults = Faults()
+    assert list(events_of_lines([(1, line("{}", **{name: value}))], "f.jsonl", faults)) == []  # type: ignore[arg-type]
+    assert f"f.jsonl:1: {name}: expected a text such as 2026-02-01T10:00:00Z" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["2026-02-01T10:00:00z", "2026-02-01 10:00:00.000Z", "2026-02-01t11:00:00+01:00"])
+def test_all_ways_in_read_the_same_times(text: str) -> None:
+    at = datetime(2026, 2, 1, 10, tzinfo=UTC)
+    [event] = events_of_lines([(1, line("{}", time=text))], "f.jsonl", Faults())
+    assert event.time == at
+    assert (since_time(text), past_time(text, "--as-of"), read_to([text])) == (at, at, at)
+    fields = Fields({"time": text}, ImportReport(), now=datetime.now(UTC))
+    assert fields.time("time") == at
+    [run] = runs_of_json(
+        json.dumps({"messages": [{"role": "user", "content": "x"}], "created": text}).encode(), file="f"
+    )
+    first = next(iter(events_of_runs(iter([run]), ImportOptions(app_id="a", workflow="w"))))
+    assert first.time == at

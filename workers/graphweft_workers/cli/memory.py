@@ -40,6 +40,7 @@ from graphweft_workers.cli.options import (
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
+from graphweft_workers.iso_time import iso_time
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
 from graphweft_workers.roles.running import check_bus, running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
@@ -370,7 +371,7 @@ def _time(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        time = datetime.fromisoformat(text)
+        time = iso_time(text)
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:

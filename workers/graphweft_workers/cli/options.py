@@ -24,6 +24,7 @@ from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
+from graphweft_workers.iso_time import in_utc, iso_time
 
 MAX_BUDGET_MS: Final = 3_600_000
 
@@ -169,8 +170,7 @@ def _time(text: str, option: str, now: datetime) -> datetime:
     try:
         if found := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
             return now - timedelta(seconds=int(found[1]) * _UNITS[found[2]])
-        time = datetime.fromisoformat(text)
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
+        return in_utc(iso_time(text))
     except (ValueError, OverflowError) as error:
         raise InvalidSettings(
             f"invalid {option} {text!r}: expected a number with s, m, h or d, or a time such as 2026-02-01T10:00:00Z"

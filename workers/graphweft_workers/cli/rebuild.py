@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,6 +19,7 @@ from graphweft_workers.cli.output import print_error, print_json, print_table, s
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.garbage_collection import collect_less_often
+from graphweft_workers.iso_time import in_utc, iso_time
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
@@ -264,13 +265,12 @@ def read_to(given: Sequence[str]) -> To:
             ends[int(partition)] = offset
             continue
         try:
-            time = datetime.fromisoformat(text)
-        except ValueError as error:
+            times.append(in_utc(iso_time(text)))
+        except (ValueError, OverflowError) as error:
             raise InvalidSettings(
                 f"invalid --to {text!r}: expected PARTITION:OFFSET, as `graphweft emit` prints it, or a time such as "
                 "2026-02-01T10:00:00Z"
             ) from error
-        times.append(time if time.tzinfo else time.replace(tzinfo=UTC))
     if len(times) > 1 or (times and ends):
         raise InvalidSettings("--to is one time for all partitions, or positions of single partitions: give either")
     return times[0] if times else ends or None

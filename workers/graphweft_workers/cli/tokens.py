@@ -12,6 +12,7 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.options import App, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.iso_time import iso_time
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _end(text: str, now: datetime) -> datetime:
             number = int(span[1])
             end = now + (timedelta(days=number) if span[2] == "d" else timedelta(hours=number))
         else:
-            end = datetime.fromisoformat(text)
+            end = iso_time(text)
     except (ValueError, OverflowError):
         end = None
     if end is None or end.tzinfo is None:

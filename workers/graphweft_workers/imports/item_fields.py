@@ -13,6 +13,7 @@ from graphweft_contracts import MemoryScope
 from graphweft_contracts.admission import MOST_AHEAD
 from graphweft_contracts.memory import SCOPE_PATTERN
 from graphweft_workers.imports.report import ImportReport, Refused
+from graphweft_workers.iso_time import in_utc, iso_time
 
 _MOST_SCOPE: Final = 256
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,11 +80,10 @@ class Fields:
                 case int() | float():
                     time = datetime.fromtimestamp(value, UTC)
                 case str():
-                    time = datetime.fromisoformat(value)
+                    time = iso_time(value)
                     if time.tzinfo is None:
                         self._report.without_zone += 1
-                        time = time.replace(tzinfo=UTC)
-                    time = time.astimezone(UTC)
+                    time = in_utc(time)
                 case _:
                     raise ValueError
         except (ValueError, OverflowError, OSError):

@@ -22,6 +22,7 @@ from graphweft_contracts.wire import explain
 from graphweft_workers.imports.messages import messages_of
 from graphweft_workers.imports.runs import ImportProblem, Run, named
 from graphweft_workers.imports.turns import Turn, turns_of
+from graphweft_workers.iso_time import in_utc, iso_time
 
 _CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
 _TIME_FIELDS: Final = ("created", "created_at", "timestamp")
@@ -258,13 +259,13 @@ def _start(run: Run, options: ImportOptions) -> tuple[datetime, str | None]:
     try:
         match value:
             case None:
-                return _in_utc(options.start) + run.number * _RUN_STEP, None
+                return in_utc(options.start) + run.number * _RUN_STEP, None
             case bool():
                 raise ValueError("it is a boolean")
             case int() | float():
                 return datetime.fromtimestamp(value, UTC), name
             case str():
-                return _in_utc(datetime.fromisoformat(value)), name
+                return in_utc(iso_time(value)), name
             case _:
                 raise ValueError("it is neither a number nor a text")
     except (ValueError, OverflowError, OSError) as error:
@@ -272,11 +273,6 @@ def _start(run: Run, options: ImportOptions) -> tuple[datetime, str | None]:
             f"{run.place}: invalid {name or 'start'!r} {value or str(options.start)!r} ({error}): expected seconds "
             "since 1970 or an ISO 8601 time such as 2024-05-01T10:00:00Z"
         ) from error
-
-
-def _in_utc(time: datetime) -> datetime:
-    """Read a time without a zone as UTC, so that the zone of the importing machine does not change the events."""
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _is_key(value: JsonValue) -> bool:

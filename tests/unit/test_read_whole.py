@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from graphweft_contracts import InvalidEvent
+from graphweft_workers.cli.emit import second_reading
 from graphweft_workers.imports import ImportProblem, read_runs
 from graphweft_workers.imports import files as read_files
 from graphweft_workers.imports.files import runs_of_stream
@@ -132,26 +134,47 @@ def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: li
         assert running.stderr.read() == ""
 
 
-@pytest.mark.parametrize("piped", [False, True], ids=["file", "pipe"])
-def test_emit_does_not_hold_all_events_of_a_file(tmp_path: Path, piped: bool) -> None:
-    event = (
-        '{"specversion": "1.0", "id": "%d", "source": "/s", "type": "order.paid", "appid": "a", "chatid": "c", '
-        '"data": {"x": [' + ", ".join(["{}"] * 30_000) + "]}}\n"
-    )
-    (file := tmp_path / "events.jsonl").write_text("".join(event % number for number in range(500)))
+def emit(given: str, megabytes: int) -> subprocess.CompletedProcess[str]:
+    """Send a file while there is no bus, with so much memory."""
 
     def limit_memory() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (800 * 1024**2, 800 * 1024**2))
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes * 1024**2, megabytes * 1024**2))
 
-    given = f"<(cat {file})" if piped else str(file)
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "-c", f"exec {sys.executable} -m graphweft_workers.cli emit {given} --give-up-after 0"],
         env=os.environ | {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1", "GRAPHWEFT_GRAPH_URL": "redis://127.0.0.1:1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=60,
         check=False,
         preexec_fn=limit_memory,
     )
+
+
+def events(file: Path, count: int, data: str) -> None:
+    names = '"specversion": "1.0", "source": "/s", "type": "order.paid", "appid": "a", "chatid": "c"'
+    file.write_text("".join(f'{{{names}, "id": "{number}", "data": {data}}}\n' for number in range(count)))
+
+
+def test_emit_does_not_hold_all_events_of_a_file(tmp_path: Path) -> None:
+    events(file := tmp_path / "events.jsonl", 300, f'{{"x": [{", ".join(["{}"] * 30_000)}]}}')
+    done = emit(str(file), 650)
     assert "sent before: 0 events" in done.stderr, done.stderr[-2_000:]
     assert done.returncode == 1
+
+
+def test_emit_reads_a_pipe_that_it_checks_first(tmp_path: Path) -> None:
+    events(file := tmp_path / "events.jsonl", 3, "{}")
+    assert "sent before: 0 events" in emit(f"<(cat {file})", 2_000).stderr
+    file.write_text(file.read_text() + "{")
+    assert "1 line is invalid: correct it; nothing was sent" in emit(f"<(cat {file})", 2_000).stderr
+
+
+def test_a_file_that_changes_while_it_is_sent_is_named() -> None:
+    event = b'{"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "appid": "a", "chatid": "c"}\n'
+    assert len(list(second_reading(io.BytesIO(event * 3), "f", 2))) == 2
+    for changed in (event, event + b"{\n"):
+        reading = second_reading(io.BytesIO(changed), "f", 2)
+        assert next(reading).id == "1"
+        with pytest.raises(InvalidEvent, match="f has changed since it was checked"):
+            next(reading)

@@ -71,7 +71,7 @@ async def emit(
             if faults.count:
                 form = "" if checked or not faults.of_form else f". {_FORM}"
                 raise InvalidEvent(f"{file}: {faults.text(*INVALID_LINES)}; nothing was sent{form}")
-            sent, outcome = await publish(settings, _again(stream, file, checked), checked, options)
+            sent, outcome = await publish(settings, second_reading(stream, file, checked), checked, options)
     return _report(sent, outcome, options.json, refused=faults.count)
 
 
@@ -227,7 +227,7 @@ def _copied(lines: Iterable[tuple[int, bytes]], copy: IO[bytes]) -> Iterator[tup
         yield number, line
 
 
-def _again(stream: IO[bytes], name: str, checked: int) -> Iterator[Event]:
+def second_reading(stream: IO[bytes], name: str, checked: int) -> Iterator[Event]:
     """Yield the first ``checked`` events of a file that was checked. Lines that were added since then are left out."""
 
     def changed(fault: InvalidEvent) -> NoReturn:

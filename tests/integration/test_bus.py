@@ -39,10 +39,12 @@ from graphweft_workers.replay.moments import place_at, places_at
 
 __all__ = ("sqlite_url",)  # a fixture
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.integration
 
 PARTITIONS = 2
 OWNER = "first"
+SESSION_S = 3.0
+"""Long enough that nobody loses a partition because the machine is busy for a second."""
 START = Committed()
 
 
@@ -68,7 +70,9 @@ class RedisKit:
         self.redis: Any = redis.Redis.from_url(url)
         self.buses: list[Bus] = []
 
-    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = 1.0) -> Bus:
+    def bus(
+        self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = SESSION_S
+    ) -> Bus:
         self.buses.append(RedisEventLog(self.url, new=spread(partitions), group=group))
         return self.buses[-1]
 
@@ -104,11 +108,13 @@ class KafkaKit:
         self.server = server
         self.buses: list[Any] = []
 
-    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = 1.0) -> Bus:
+    def bus(
+        self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = SESSION_S
+    ) -> Bus:
         from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
         self.buses.append(
-            KafkaEventLog(self.server.url, new=spread(partitions), session_s=session_s, barrier_s=8.0, group=group)
+            KafkaEventLog(self.server.url, new=spread(partitions), session_s=session_s, barrier_s=20.0, group=group)
         )
         return self.buses[-1]
 
@@ -173,7 +179,9 @@ class SqliteKit:
         self.url = url
         self.buses: list[Bus] = []
 
-    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = 1.0) -> Bus:
+    def bus(
+        self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = SESSION_S
+    ) -> Bus:
         options = BusOptions(group=group, new=spread(partitions), lease_s=session_s)
         self.buses.append(bus_driver(self.url).make_bus(self.url, options))
         return self.buses[-1]
@@ -222,10 +230,10 @@ async def kit(made: Kit) -> AsyncIterator[Kit]:
     await made.aclose()
 
 
-async def claimed(bus: Bus, partition: int = 0, owner: str = OWNER, within_s: float = 20.0) -> None:
+async def claimed(bus: Bus, partition: int = 0, owner: str = OWNER, within_s: float = 60.0) -> None:
     """Become the owner and ask where to begin, as a worker does."""
     async with asyncio.timeout(within_s):
-        while not await bus.claim(partition, owner, 1.0):  # noqa: ASYNC110 - only asking tells
+        while not await bus.claim(partition, owner, SESSION_S):  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.02)
     await bus.committed(partition)
 
@@ -508,7 +516,7 @@ async def test_a_keeper_extends_leases_and_takes_none(kit: Kit) -> None:
 async def test_a_blocked_event_loop_keeps_its_leases(url: str) -> None:
     bus = RedisEventLog(url, new=spread(1))
     watcher = sync_redis.Redis.from_url(url)
-    holder = LeaseHolder(bus, name=OWNER, lease_s=1.0, logger=structlog.get_logger("test"))
+    holder = LeaseHolder(bus, name=OWNER, lease_s=SESSION_S, logger=structlog.get_logger("test"))
     lease = channels.lease(0, channels.MUTATION_GROUP)
     extended = 0
 
@@ -545,7 +553,7 @@ async def kit_ready(bus: Bus, kit: Kit) -> None:
 
 
 async def test_a_dead_workers_partition_goes_to_the_next(kit: Kit) -> None:
-    first, second = kit.bus(), kit.bus()
+    first, second = kit.bus(session_s=1.0), kit.bus()
     await kit_ready(first, kit)
     await claimed(first)
     await kit.die(first)
@@ -569,12 +577,12 @@ async def test_the_next_owner_waits_until_the_batch_in_hand_is_committed(kit: Ki
     joining = asyncio.create_task(_claim_any(second, "second"))
     if isinstance(kit, KafkaKit):
         waiting = asyncio.create_task(first.read(0, Committed(offset="9", count=10), limit=1, wait_s=5))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await waiting).entries == []  # a read ends early then
     async with asyncio.timeout(120):
         while sum(map(first.is_revoked, range(PARTITIONS))) != number_wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    await asyncio.sleep(1.5)  # longer than the session: who is at work stays a member
+    await asyncio.sleep(1.5 * SESSION_S)  # who is at work stays a member
     assert not joining.done()
     extending.cancel()
     for partition, cursor in cursors.items():
@@ -590,14 +598,14 @@ async def test_the_next_owner_waits_until_the_batch_in_hand_is_committed(kit: Ki
 async def _extend(bus: Bus) -> None:
     while True:
         for partition in range(PARTITIONS):
-            assert await bus.claim(partition, OWNER, 1.0)
+            assert await bus.claim(partition, OWNER, SESSION_S)
         await asyncio.sleep(0.1)
 
 
 async def _claim_any(bus: Bus, owner: str) -> int:
     while True:
         for partition in range(PARTITIONS):
-            if await bus.claim(partition, owner, 1.0):
+            if await bus.claim(partition, owner, SESSION_S):
                 return partition
         await asyncio.sleep(0.02)
 
@@ -605,7 +613,7 @@ async def _claim_any(bus: Bus, owner: str) -> int:
 class Sharer:
     """Claims, extends and gives back as a worker does."""
 
-    lease_s = 1.0
+    lease_s = SESSION_S
 
     def __init__(self, bus: Bus, name: str) -> None:
         self.bus = bus
@@ -654,12 +662,11 @@ async def shared(*workers: Sharer, shares: Sequence[int]) -> None:
         while not fair():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     gains = [worker.gains for worker in workers]
-    await asyncio.sleep(2 * Sharer.lease_s)
+    await asyncio.sleep(2.0)
     assert fair()
     assert [worker.gains for worker in workers] == gains
 
 
-@pytest.mark.timeout(120)
 async def test_workers_share_the_partitions_evenly(kit: Kit) -> None:
     first = Sharer(kit.bus(4), "first")
     await shared(first, shares=[4])
@@ -1059,7 +1066,7 @@ async def test_two_that_put_a_letter_back_at_once_do_it_once(kit: Kit) -> None:
     assert len(await drained(bus)) == 1
 
 
-async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 40.0) -> Any:
+async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 90.0) -> Any:
     async with asyncio.timeout(within_s):
         while True:
             try:
@@ -1069,12 +1076,11 @@ async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 40.0)
 
 
 async def _read_on(bus: Bus, after: Committed) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             after = behind(after, await bus.read(0, after, limit=5, wait_s=0.5))
 
 
-@pytest.mark.timeout(120)
 async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
     if isinstance(kit, RedisKit):
         folder = tempfile.mkdtemp(prefix="graphweft-bus-")
@@ -1128,7 +1134,7 @@ async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
 def kafka_bus(url: str, **options: Any) -> Any:
     from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
-    return KafkaEventLog(url, **{"new": spread(PARTITIONS), "session_s": 1.0, "barrier_s": 8.0, **options})
+    return KafkaEventLog(url, **{"new": spread(PARTITIONS), "session_s": SESSION_S, "barrier_s": 20.0, **options})
 
 
 @contextlib.asynccontextmanager
@@ -1258,7 +1264,7 @@ async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str
     other = kafka_bus(kafka_url, session_s=6.0, instance="two")
     first = kafka_bus(kafka_url, session_s=6.0, instance="one")
     async with contextlib.aclosing(other), contextlib.aclosing(first):
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(60):
             mine = await _claim_any(first, OWNER)
             waiting = asyncio.create_task(_claim_any(other, "second"))
             while not first.is_revoked(mine):  # noqa: ASYNC110
@@ -1278,7 +1284,7 @@ async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url:
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         for partition in range(PARTITIONS):
             await claimed(first, partition)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             taken = await _claim_any(second, "second")
         # Also of what it was assigned again: it has not claimed that since, and another may have been there.
         for partition in range(PARTITIONS):
@@ -1293,10 +1299,10 @@ async def test_kafka_a_partition_that_comes_back_must_be_claimed_again(kafka_url
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         for partition in range(PARTITIONS):
             await claimed(first, partition)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             taken = await _claim_any(second, "second")
         await second.aclose()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             # Both are assigned to the first again, which one that nobody had meanwhile tells.
             while not await first.claim(1 - taken, "other", 1.0):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -140,7 +140,7 @@ async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterato
 
 
 def asking(url: str) -> Client:
-    return Client(url, app_id=APP, workflow="Shop", budget_ms=20_000)
+    return Client(url, app_id=APP, workflow="Shop", budget_ms=60_000)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -404,7 +404,10 @@ async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rul
         assert replies.ids == [live.id]
 
 
-async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
+async def test_of_two_replicas_one_answers(
+    url: str, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # nobody dies here
     requests = [request() for _ in range(100)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         async with responding(url, graph, rules, "one") as one, responding(url, graph, rules, "two") as two:

@@ -43,7 +43,7 @@ async def transport(url: str) -> AsyncIterator[Transport]:
 
 @pytest_asyncio.fixture
 async def graph(url: str) -> AsyncIterator[FalkorDBStore]:
-    driver = FalkorDBStore(url, write_timeout_ms=500)
+    driver = FalkorDBStore(url)
     yield driver
     await driver.aclose()
 

@@ -442,7 +442,7 @@ def event(type: str = "item.counted", app: str = APP, **more: Any) -> Event:
 
 async def emitted(client: Client, *events: Event) -> str:
     """Publish events and return the position of the last one."""
-    positions = [await client.emit(each, wait_s=10) for each in events]
+    positions = [await client.emit(each, wait_s=30) for each in events]
     assert positions[-1]
     return positions[-1]
 

@@ -220,7 +220,7 @@ async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
             await app.emit("shop", range(start, start + 5))
             await asyncio.sleep(0.06)
         await app.applied()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while sum(map(len, await app.everything())):  # noqa: ASYNC110 - the archiver does not tell
                 await asyncio.sleep(0.05)
         archiver.stop()

@@ -384,7 +384,7 @@ def test_lines_go_out_as_they_come_and_ctrl_c_ends_the_wait_for_more(up: Deploym
     while turns(up, "live") != 1:  # it must not wait for more lines, nor for the end
         assert time.monotonic() < until
     emitting.send_signal(signal.SIGINT)
-    emitting.wait(timeout=20)  # its standard input is still open
+    emitting.wait(timeout=60)  # its standard input is still open
     _, errors = emitting.communicate()
     assert emitting.returncode == 130
     assert errors == ""
@@ -397,7 +397,7 @@ def test_ctrl_c_ends_an_import_that_reads_standard_input(up: Deployment) -> None
     importing.stdin.write(" " * (1 << 20))
     importing.stdin.flush()
     importing.send_signal(signal.SIGINT)
-    importing.wait(timeout=20)
+    importing.wait(timeout=60)
     _, errors = importing.communicate()
     assert importing.returncode == 130
     assert "Traceback" not in errors
@@ -770,7 +770,7 @@ def test_a_reader_who_leaves_is_no_error(up: Deployment) -> None:
         asking.stdout.close()
         assert asking.stderr is not None
         assert asking.stderr.read() == ""
-        asking.wait(timeout=20)
+        asking.wait(timeout=60)
         asking.stderr.close()
         cast("Any", asking.stdin).close()
 
@@ -967,7 +967,7 @@ def bare_redis(tmp_path: Path) -> Iterator[str]:
         yield f"unix://{socket}"
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 def test_doctor_finds_a_server_that_would_lose_data(call: Call, bare_redis: str) -> None:
@@ -1201,7 +1201,7 @@ def lines_of(process: Any) -> Callable[[str], str]:
     threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True).start()
 
     def wait(text: str) -> str:
-        while text not in (line := lines.get(timeout=20)):
+        while text not in (line := lines.get(timeout=60)):
             pass
         return line
 

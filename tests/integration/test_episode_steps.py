@@ -144,7 +144,7 @@ async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
         event("episode.add", number, {"episode_type": "json", "user_id": "u1", **changed}) for number in range(1, 22)
     ]
     async with spreading(url) as client:
-        assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=5))
+        assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=30))
     await worked(bus, graph)
     letters = await bus.dead_letters(limit=100)
     assert {(letter.reason, letter.count) for letter in letters} == {("invalid_event", 1)}

@@ -215,7 +215,7 @@ async def test_a_full_server_of_bus_and_graph_buries_nothing(together: Full) -> 
     assert "out of memory" in await together.fill()
     with capture_logs() as logs:
         async with together.worker():  # the graph has no room, so it waits
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while not told(logs):  # noqa: ASYNC110 - the worker does not tell
                     await asyncio.sleep(0.05)
         assert sum(each.lag for each in await together.bus.status()) > 0

@@ -669,7 +669,7 @@ async def test_indexes_are_made_once(backend: Backend, graph: GraphStore) -> Non
 async def test_what_is_acknowledged_becomes_durable(graph: GraphStore) -> None:
     run = await graph.check()
     await graph.apply(APP, 0, chain(COUNT))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await graph.durable(run)
 
 

@@ -148,7 +148,7 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     assert events - left == await applied(graph)
     assert [part.owner for part in status] == [None, None]
     async with running(mutation_app(settings)):
-        assert await wait_until_applied(bus, sent.last, timeout_s=20)
+        assert await wait_until_applied(bus, sent.last, timeout_s=60)
     assert await applied(graph) == events
 
 
@@ -263,7 +263,7 @@ async def test_a_router_of_the_users_lives_beside_the_worker(
     app.broker.include_router(router)
     sent = await turns(settings.bus, 20)
     async with running(app):
-        assert await wait_until_applied(bus, sent.last, timeout_s=20)
+        assert await wait_until_applied(bus, sent.last, timeout_s=60)
         while heard.empty():
             await app.broker.publish("tea", stream="orders")
             await asyncio.sleep(0.05)

@@ -21,7 +21,7 @@ from graphweft_contracts import BusUnavailable, ContextReply, InvalidEvent, Inva
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.ports.event_log import Committed
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 PARTITIONS = 3
 
@@ -220,11 +220,10 @@ async def test_no_broker_is_an_outage() -> None:
             await transport.append([outgoing("k", b"1")])
 
 
-@pytest.mark.timeout(120)
 async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kafka_url: str) -> None:
     async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
         for number in range(20):
-            assert await client.emit(event(number), wait_s=10) == f"0:{number}"
+            assert await client.emit(event(number), wait_s=30) == f"0:{number}"
         await asyncio.to_thread(kafka.kill)
         for number in range(20, 60):
             await client.emit(event(number), wait_s=0)
@@ -233,7 +232,6 @@ async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kaf
     assert await identities(kafka_url) == [str(number) for number in range(60)]
 
 
-@pytest.mark.timeout(120)
 async def test_a_client_closes_while_the_broker_is_away(kafka: KafkaServer, kafka_url: str) -> None:
     before = asyncio.all_tasks()
     async with Client(kafka_url) as client:
@@ -241,7 +239,7 @@ async def test_a_client_closes_while_the_broker_is_away(kafka: KafkaServer, kafk
         await asyncio.to_thread(kafka.kill)
         try:
             assert await client.emit(event(2), wait_s=0.2) is None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await client.aclose(drain_s=0.2)
             assert client.stats.dropped == 1
             assert asyncio.all_tasks() == before
@@ -265,7 +263,7 @@ def event(number: int, text: str = "") -> Event:
 
 async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
     async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
-        assert await client.emit(event(1), wait_s=10) == "0:0"
+        assert await client.emit(event(1), wait_s=30) == "0:0"
     async with contextlib.aclosing(KafkaEventLog(kafka_url)) as bus:
         while not await bus.claim(0, "one", 10.0):  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -41,7 +41,7 @@ from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.hosting import mutation_app
 from graphweft_workers.roles.settings import Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 APPS = ("shop", "bank")
 CHATS = tuple(f"c{number}" for number in range(6))
@@ -196,7 +196,7 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
 
 async def read_up(bus: KafkaEventLog, partitions: int) -> None:
     """Wait until all partitions have an owner and nothing is left on them."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(90):
         while True:
             status = await bus.status()
             assert len(status) <= partitions
@@ -296,7 +296,7 @@ async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None
             await grow(kafka_url, 3)
             await write_foreign(kafka_url, (2,), written, count=5)
             await read_up(bus, 3)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not job.ticks >= {(number, 3) for number in range(3)}:  # noqa: ASYNC110 - the job does not tell
                     await asyncio.sleep(0.02)
         finally:

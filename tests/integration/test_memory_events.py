@@ -93,7 +93,7 @@ async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> l
 
 async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
     async with spreading(url) as client:
-        assert all(await client.emit_all(events, wait_s=5))
+        assert all(await client.emit_all(events, wait_s=30))
     bus = RedisEventLog(url, new=spread(2))
     try:
         assert await worked(bus, store, rules) == []

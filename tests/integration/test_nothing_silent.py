@@ -40,7 +40,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 PARTITIONS = 2
 RULES = """
 version: "1.0"
@@ -85,13 +85,13 @@ async def working(bus: Bus, graph: Any, rules: RuleSet, **options: Any) -> Async
         await task
 
 
-async def until(condition: Any, longest_s: float = 30.0) -> None:
+async def until(condition: Any, longest_s: float = 90.0) -> None:
     async with asyncio.timeout(longest_s):
         while not await condition():  # noqa: ASYNC110 - the server does not tell
             await asyncio.sleep(0.02)
 
 
-async def caught_up(bus: Bus, longest_s: float = 30.0) -> None:
+async def caught_up(bus: Bus, longest_s: float = 90.0) -> None:
     async def idle() -> bool:
         return sum(part.lag for part in await bus.status()) == 0
 

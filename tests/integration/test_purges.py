@@ -69,7 +69,7 @@ class Setup:
         self.responders: list[ContextPipeline] = []
 
     async def emit(self, *events: Event) -> None:
-        assert all(await self.client.emit_all(events, wait_s=10))
+        assert all(await self.client.emit_all(events, wait_s=30))
         await applied(self.bus)
 
     @contextlib.contextmanager

@@ -257,7 +257,7 @@ def test_a_worker_that_hangs_is_unhealthy_and_its_neighbour_is_not(url: str, rul
             assert one.poll() is None
             time.sleep(0.05)
         two.kill()
-        two.wait(timeout=20)
+        two.wait(timeout=60)
         assert health("worker", folders[1]) == (1, "it ended without an error message: killed, or out of memory")
         assert health("worker", folders[0])[0] == 0
 

@@ -33,7 +33,7 @@ async def raw(url: str) -> AsyncIterator[Any]:
 
 
 async def eventually[Result](call: Callable[[], Awaitable[Result]]) -> Result:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (result := await call()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return result

@@ -127,7 +127,7 @@ def stack(request: pytest.FixtureRequest, url: str) -> Stack:
     return Stack(url if request.param == "redis" else request.getfixturevalue("kafka_url"), url)
 
 
-async def eventually(condition: Callable[[], Any], within_s: float = 20) -> None:
+async def eventually(condition: Callable[[], Any], within_s: float = 90) -> None:
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)

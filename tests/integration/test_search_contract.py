@@ -675,6 +675,6 @@ async def test_an_index_that_is_made_later_is_found(place: Place) -> None:
     else:
         await place.write("CREATE FULLTEXT INDEX later IF NOT EXISTS FOR (n:Later) ON EACH [n.text]")
         await place.write("CALL db.awaitIndexes(60)")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while texts(await search(searcher, indexed("tea", "fulltext", "Later.text"))) != ["tea"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

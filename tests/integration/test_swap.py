@@ -163,7 +163,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(
         for name in ("shop", "shop_x"):
             await app.emit(name, range(60, 70))
         await app.applied()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while await seals(store):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.1)
     code, found = await app.rebuild("--app", "shop", "--verify", "--resume")

@@ -42,7 +42,7 @@ async def test_redis_over_tls_needs_the_authority_and_the_certificate(
         address = f"rediss://127.0.0.1:{port}"
         good = Access(ca=str(authority.file), cert=str(own.cert), cert_key=str(own.key))
         async with Client(good.applied(address, "bus")) as client:
-            assert await client.emit(event(), wait_s=10)
+            assert await client.emit(event(), wait_s=30)
         store = FalkorDBStore(Access(ca=str(authority.file), cert=str(own.both)).applied(address, "bus"))
         await store.check()
         await store.aclose()

@@ -22,6 +22,8 @@ _CONTEXT_PARTITIONS: Final = 16
 _POLL_S: Final = 0.02
 _SPREAD_S: Final = 15.0
 """How long a new topic may take until the brokers know it: a busy broker needs seconds."""
+_START_S: Final = 1.0
+"""How long a cancelled start waits for the connection that it is opening."""
 _LETTER_BYTES: Final = 8 * 1024**2
 """Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields. Also the largest rule set."""
 CONTEXT_SETTINGS: Final[Mapping[str, str]] = {
@@ -92,6 +94,23 @@ def bus_errors(what: str) -> Generator[None]:
         named = isinstance(error, KafkaError) and str(error)  # its text starts with its name
         reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
         raise BusUnavailable(f"{what}: {reason}") from error
+
+
+async def start_client(client: Any) -> None:
+    """Start a client of aiokafka; the caller stops it if this raises.
+
+    aiokafka 0.14 loses a connection that it is opening when its start is cancelled. So a cancelled start may end first.
+    """
+    starting = asyncio.create_task(client.start())
+    try:
+        await asyncio.shield(starting)
+    except BaseException:
+        try:
+            await asyncio.wait([starting], timeout=_START_S)
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        raise
 
 
 async def find_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:

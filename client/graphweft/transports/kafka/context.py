@@ -21,7 +21,13 @@ from aiokafka.errors import KafkaError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
-from graphweft.transports.kafka.connection import Servers, bus_errors, find_replies, make_context_topics
+from graphweft.transports.kafka.connection import (
+    Servers,
+    bus_errors,
+    find_replies,
+    make_context_topics,
+    start_client,
+)
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
@@ -143,15 +149,15 @@ class KafkaContext:
         )
         try:
             try:
-                await admin.start()
+                await start_client(admin)
                 own = await find_replies(admin, self._app_id)
                 if own is not None and not self._app_id:
                     raise OwnReplies
                 self._partitions = own or await make_context_topics(admin, self._wanted_partitions)
             finally:
                 await admin.close()
-            await producer.start()
-            await inbox.start()
+            await start_client(producer)
+            await start_client(inbox)
             topic = channels.context_replies_topic(self._app_id) if self._app_id else channels.CONTEXT_REPLIES_TOPIC
             partition = TopicPartition(topic, random.choice(sorted(await producer.partitions_for(topic))))
             inbox.assign([partition])

@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.time_limit import time_limit
-from graphweft.transports.kafka.connection import Servers, present_partitions
+from graphweft.transports.kafka.connection import Servers, present_partitions, start_client
 from graphweft_contracts import Layout, Order, channels
 from graphweft_contracts.layout import ALL_APPS
 
@@ -70,7 +70,7 @@ async def stored_layout(servers: Servers) -> Layout | None:
         retry_backoff_ms=_PAUSE_MS,
     )
     try:
-        await consumer.start()
+        await start_client(consumer)
         position = (await consumer.beginning_offsets([_RECORD]))[_RECORD]
         end = (await consumer.end_offsets([_RECORD]))[_RECORD]
         consumer.assign([_RECORD])
@@ -100,7 +100,7 @@ async def stored_layout(servers: Servers) -> Layout | None:
 async def _write(servers: Servers, record: Mapping[str, Any]) -> None:
     producer: Any = AIOKafkaProducer(**servers.options, enable_idempotence=True, request_timeout_ms=_REQUEST_MS)
     try:
-        await producer.start()
+        await start_client(producer)
         value = json.dumps(record).encode()
         await producer.send_and_wait(_RECORD.topic, value, key=channels.EVENTS_TOPIC.encode(), partition=0)
     finally:

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, Outgoing, check_sizes
-from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers
+from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers, start_client
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
 from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
@@ -120,7 +120,7 @@ class KafkaTransport:
                         max_request_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                     )
                     try:
-                        await producer.start()
+                        await start_client(producer)
                     except BaseException:
                         await producer.stop()
                         raise
@@ -132,7 +132,7 @@ class KafkaTransport:
         if self._layout is None:
             admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
             try:
-                await admin.start()
+                await start_client(admin)
                 present = await find_topics(admin, self._new.partitions)
                 self._layout = await agreed_layout(self._servers, admin, present, self._new.order)
             finally:

@@ -21,7 +21,14 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
-from graphweft.transports.kafka.connection import bus_errors, fields_of, make_topics, present_partitions, servers
+from graphweft.transports.kafka.connection import (
+    bus_errors,
+    fields_of,
+    make_topics,
+    present_partitions,
+    servers,
+    start_client,
+)
 from graphweft.transports.kafka.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
 from graphweft_contracts.layout import NEW_LAYOUT, is_everywhere
@@ -31,7 +38,7 @@ from graphweft_workers.drivers.kafka.follower import Follower
 from graphweft_workers.drivers.kafka.group import Membership, owners_in
 from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
-from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
+from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus

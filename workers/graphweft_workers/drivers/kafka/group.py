@@ -16,9 +16,9 @@ from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.structs import OffsetAndMetadata
 
-from graphweft.transports.kafka.connection import Servers, bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
 from graphweft_contracts import BusUnavailable, channels
-from graphweft_workers.drivers.kafka.reader import start_client, stop_consumer
+from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.bus")

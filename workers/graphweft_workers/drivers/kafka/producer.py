@@ -10,9 +10,9 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import IllegalOperation, KafkaError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
+from graphweft_workers.drivers.kafka.reader import RangeReader
 
 LARGEST: Final = 8 * 1024**2
 """Bytes of the largest record."""

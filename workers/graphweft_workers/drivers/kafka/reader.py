@@ -10,15 +10,13 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.ports.pages import LEAST
 
 _RANGE_BYTES: Final = 256 * 1024
-_START_S: Final = 1.0
-"""How long a cancelled start waits for the connection that it is opening."""
 _STOP_S: Final = 1.0
 _REQUEST_MS: Final = 10_000
 _RANGE_S: Final = 20.0
@@ -45,23 +43,6 @@ async def open_consumer(servers: Servers, fetch_bytes: int, **more: Any) -> Any:
         await consumer.stop()
         raise
     return consumer
-
-
-async def start_client(client: Any) -> None:
-    """Start a client of aiokafka; the caller stops it if this raises.
-
-    aiokafka 0.14 loses a connection that it is opening when its start is cancelled. So a cancelled start may end first.
-    """
-    starting = asyncio.create_task(client.start())
-    try:
-        await asyncio.shield(starting)
-    except BaseException:
-        try:
-            await asyncio.wait([starting], timeout=_START_S)
-        finally:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-        raise
 
 
 async def stop_consumer(consumer: Any) -> None:

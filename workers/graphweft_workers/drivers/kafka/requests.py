@@ -22,13 +22,13 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers
+from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers, start_client
 from graphweft.transports.kafka.context import end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
-from graphweft_workers.drivers.kafka.reader import start_client, stop_consumer
+from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
 

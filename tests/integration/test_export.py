@@ -214,6 +214,7 @@ async def test_an_app_moves_to_another_bus_and_graph(
             done = await target.run("restore", str(file), "--json")
             assert done.code == 0, done.err
             assert await target.digest("shop") == digest == about["graph"]["sha256"]
+            await target.applied()
         again = tmp_path / "again"
         assert (await target.run("export", "--app", "shop", "--wait-s", "5", str(again))).code == 0
         await lives_on(target, "shop", target.store, into=url if way == "redis-kafka" else None)

@@ -235,7 +235,7 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
     model_server: ModelServer, new_job: Callable[..., EpisodesJob], failure: Failure, reason: str,
 ) -> None:  # fmt: skip
     model_server.fails = cursed(failure)
-    job = new_job(timeout_s=0.5)
+    job = new_job(timeout_s=0.5 if failure.hang else 20.0)  # a good answer may be late on a busy machine
     await put(transport, [add(1, fact(1)), add(2, fact(2, " cursed")), add(3, fact(3))])
     with capture_logs() as logs:
         async with working(

@@ -112,7 +112,7 @@ class Scene:
     def result(self, more: Result) -> dict[str, Any]:
         """Close the adapter, and return what the tests look at."""
         core: Adapter = self.adapter().core
-        core.close(2.0 if self.way == "works" else 0.1)
+        core.close(30.0 if self.way == "works" else 0.1)
         events = self.bus.events if self._events is None else self._events
         return {
             "events": [{**event.data, "type": event.type, "id": event.id, "chat": event.chatid} for event in events],

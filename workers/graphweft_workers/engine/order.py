@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import batched
+from itertools import batched, product
 from typing import Any, Final, NamedTuple, cast
 
 from graphweft_rules import BoundMutation, RuleSet
@@ -29,12 +29,23 @@ MOST_ROWS: Final = 1_000
 type _Kind = type[int] | type[str] | type[object] | None
 """Integers, text, other values, or no value at all."""
 _Value = Any
-_NEVER: Final = ("", -1)
 _ANY: Final = object()
 """In place of a key's value: the row may touch any entity of the group."""
 _NOTHING: Final[list[_Touched]] = []
-_PLAIN: Final[Mapping[type[Any], tuple[_Kind, ...]]] = {str: (str,), int: (int,)}
-_OTHER: Final[tuple[_Kind, ...]] = ()
+_PLAIN: Final[Mapping[tuple[type[Any], ...], tuple[_Kind, ...]]] = {
+    kinds: kinds for count in range(4) for kinds in product((str, int), repeat=count)
+}
+"""The kinds of keys whose values are text and integers: always the same objects, which compare quickly."""
+_PLAIN_KEY: Final[Mapping[type[Any], tuple[_Kind, ...]]] = {kind: _PLAIN[kind,] for kind in (str, int)}
+"""The same for a single key."""
+_SHAPE: Final = 0
+"""Where a list of ``_Group`` holds the number of the shape of a MERGE that has made the entity, if it is unchanged.
+
+Another MERGE of this shape finds the entity then. 0: there was none.
+"""
+_MADE: Final = 1
+"""Where it holds the first step of such a MERGE."""
+_FIRST_COLUMN: Final = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,13 +76,14 @@ class _Mutation:
 class _Group:
     """What the rows of a batch did to one kind of entity, its properties included.
 
-    The lists hold the last step of each access, in the order of ``_Arranger._columns``.
+    Each list holds ``_SHAPE`` and ``_MADE``, and from ``_FIRST_COLUMN`` the last step of each access, in the order of
+    ``_Arranger._columns``; -1 is none.
     """
 
-    by_value: dict[_Value, list[int]]
+    never: list[int]
+    """The list of an entity that no row has touched."""
+    by_value: dict[_Value, list[int]] = field(default_factory=dict[_Value, list[int]])
     """Key value -> steps that touched the entity with this key."""
-    ensured: dict[_Value, tuple[str, int]]
-    """Key value -> (shape, first step) of a MERGE, if the entity is unchanged since: another MERGE finds it."""
     anywhere: list[int] | None = None
     """Steps that may have touched any entity; None before the first row that may."""
     everywhere: list[int] | None = None
@@ -90,21 +102,22 @@ class _Probe(NamedTuple):
     """The columns that it must not pass."""
     notes: tuple[int, ...]
     """The columns of its accesses."""
-    shape: str = ""
-    """The shape of a MERGE; empty for other accesses."""
+    shape: int = 0
+    """The number of the shape of a MERGE; 0 for other accesses."""
     found_against: tuple[int, ...] = ()
     """``against`` of a MERGE that finds its entity."""
     found_notes: tuple[int, ...] = ()
-    finds: str = ""
+    finds: int = 0
+    """The number of the shape of a MERGE that makes what it needs."""
     certain: bool = False
     undoes: bool = False
-    """Whether it may create or change an entity in ``_Group.ensured``."""
+    """Whether it may create or change an entity that a MERGE has made."""
     if_created: bool = False
 
 
-type _Touched = tuple[_Group, _Value, list[int], tuple[int, ...], str, bool, bool]
-"""A probe of a row: the group, the key's value, the steps that touched the same key before, the columns to note, the
-shape of a MERGE that may have created the entity, whether it surely exists now, and ``_Probe.undoes``."""
+type _Touched = tuple[_Group, list[int], tuple[int, ...], int, bool, bool]
+"""A probe of a row: the group, the steps that touched the same key before, the columns to note, the shape of a MERGE
+that may have created the entity, whether it surely exists now, and ``_Probe.undoes``."""
 
 
 class _Compiled(NamedTuple):
@@ -114,6 +127,8 @@ class _Compiled(NamedTuple):
     """The identity of the batch query, which the mutation keeps; -1 if each row has a step of its own."""
     key: str
     """The only key column, if it is a parameter itself."""
+    keys: tuple[str, ...] | None
+    """The key columns, if all of them are parameters themselves."""
 
 
 class Arranger:
@@ -191,16 +206,20 @@ class _Arranger:
         self._compiled: dict[int, _Compiled] = {}
         self._groups: dict[Resource, int] = {}
         self._columns: list[dict[tuple[Resource, str], int]] = []
-        """By group: the number of each access to each resource."""
+        """By group: the column of each access to each resource."""
+        self._shapes: dict[str, int] = {"": 0}
+        """The numbers of the shapes of MERGE."""
         for read_write_set in self._read_write_sets.values():
             for touch in read_write_set.touches:
+                for shape in (_shape_of(touch), touch.finds):
+                    self._shapes.setdefault(shape, len(self._shapes))
                 if touch.resource in self._contended:
                     group = self._groups.setdefault(_group_of(touch.resource), len(self._groups))
                     if group == len(self._columns):
                         self._columns.append({})
                     columns = self._columns[group]
                     for access in (touch.access, "read") if _shape_of(touch) else (touch.access,):
-                        columns.setdefault((touch.resource, access), len(columns))
+                        columns.setdefault((touch.resource, access), _FIRST_COLUMN + len(columns))
         self._kept = cyphers  # looked up by id(), so they must stay alive
 
     def prepare(self, cyphers: Iterable[Cypher]) -> None:
@@ -223,18 +242,22 @@ class _Arranger:
         alone: defaultdict[int, list[int]] = defaultdict(list)
         """By mutation: the steps with rows that have a query of their own each."""
         groups: list[_Group | None] = [None] * len(self._columns)
+        compiled = self._compiled
         barrier = 0  # the first step that rows may join
         for bound, row in rows:
             cypher, params = bound.mutation.cypher, bound.params
-            mutation, probes, form, key = self._compiled.get(id(cypher)) or self._compile(cypher)
+            mutation, probes, form, key, keys = compiled.get(id(cypher)) or self._compile(cypher)
             earliest, touched = barrier, _NOTHING
             if probes:
                 earliest, touched = self._look(probes, params, groups, barrier)
             elif mutation.opaque:
                 earliest = max(len(steps) - 1, 0)
-            kinds = _PLAIN.get(type(params.get(key)), _OTHER) if key else _OTHER  # pyright: ignore[reportUnknownArgumentType]
-            if kinds is _OTHER:
-                kinds = _kinds(params, mutation.keys)
+            plain = None
+            if key:
+                plain = _PLAIN_KEY.get(type(params.get(key)))  # pyright: ignore[reportUnknownArgumentType]
+            elif keys is not None:
+                plain = _plain(params, keys)
+            kinds = _kinds(params, mutation.keys) if plain is None else plain
             number = len(steps)
             if apart and id(row) in apart:
                 mine = alone[id(cypher)]
@@ -245,7 +268,9 @@ class _Arranger:
             else:
                 mine = places[form]
                 if mine and mine[-1] >= earliest and form >= 0:
-                    number = _place(steps, mine, earliest, kinds)
+                    number = mine[0]
+                    if number < earliest or kinds is not (step := steps[number]).kinds or len(step.rows) >= MOST_ROWS:
+                        number = _place(steps, mine, earliest, kinds)
             if number < len(steps):
                 step = steps[number]
                 step.rows.append(row)
@@ -275,13 +300,12 @@ class _Arranger:
         Rows of one mutation in log order need no look at their accesses.
         """
         first, _ = rows[0]
-        mutation, _, form, key = self._compiled.get(id(first.mutation.cypher)) or self._compile(first.mutation.cypher)
-        if form < 0 or mutation.opaque or bool(mutation.keys) != bool(key):
+        cypher = first.mutation.cypher
+        mutation, _, form, _, keys = self._compiled.get(id(cypher)) or self._compile(cypher)
+        if form < 0 or mutation.opaque or keys is None or len(keys) > 1:
             return None
-        kinds: tuple[_Kind, ...] | None = ()
-        if key:
-            found: set[type[Any]] = {type(bound.params.get(key)) for bound, _ in rows}
-            kinds = _PLAIN.get(found.pop()) if len(found) == 1 else None
+        found = {_plain(bound.params, keys) for bound, _ in rows}
+        kinds = found.pop() if len(found) == 1 else None
         if kinds is None:
             return None
         return [
@@ -303,25 +327,26 @@ class _Arranger:
                 continue
             group = groups[number]
             if group is None:
-                group = groups[number] = _Group({}, {})
+                group = groups[number] = _Group([0, -1, *[-1] * len(self._columns[number])])
             value = params.get(name) if name else _ANY if key is None else _value(key.of(params))
             if type(value) is not str:  # nearly all are text
                 value = _value(value)
-            lists = self._everywhere(number, group) if value is _ANY else group.by_value.get(value)
+            lists = _everywhere(group) if value is _ANY else group.by_value.get(value)
             if lists is None:
-                lists = group.by_value[value] = [-1] * len(self._columns[number])
-            merges = shape
+                lists = group.by_value[value] = group.never[:]
             if shape:
-                made = True
-                ensured, step = group.ensured.get(value, _NEVER)
-                if ensured == shape:
+                made = lists[_SHAPE] != shape
+                if made:
+                    touched.append((group, lists, notes, shape, certain and sure, undoes))
+                else:
                     # It finds the entity, so it must stay before any change of it.
-                    made = certain = False
-                    against, notes, merges = found_against, found_notes, ""
-                    earliest = max(earliest, step)
-            elif finds and group.ensured.get(value, _NEVER)[0] != finds:
-                sure = False
-            touched.append((group, value, lists, notes, merges, certain and sure, undoes))
+                    against = found_against
+                    touched.append((group, lists, found_notes, 0, False, undoes))
+                    earliest = max(earliest, lists[_MADE])
+            else:
+                if finds and lists[_SHAPE] != finds:
+                    sure = False
+                touched.append((group, lists, notes, 0, certain and sure, undoes))
             for column in against:
                 if lists[column] > earliest:  # noqa: PLR1730 - max takes four times as long
                     earliest = lists[column]
@@ -330,22 +355,16 @@ class _Arranger:
                     earliest = max(earliest, group.anywhere[column])
         return earliest, touched
 
-    def _everywhere(self, number: int, group: _Group) -> list[int]:
-        if group.everywhere is None:
-            never = [-1] * len(self._columns[number])
-            group.anywhere = never
-            group.everywhere = [max(steps) for steps in zip(never, *group.by_value.values(), strict=True)]
-        return group.everywhere
-
     def _compile(self, cypher: Cypher) -> _Compiled:
         mutation = self._learn(cypher)
         query = mutation.batch_query
-        simple = len(mutation.keys) == 1 and len(mutation.keys[0]) == 1
+        keys = tuple(way[0] for way in mutation.keys if len(way) == 1)
         compiled = _Compiled(
             mutation,
             self._probes(mutation.touches),
             form=id(query) if query.mode == "ordered" else -1,
-            key=mutation.keys[0][0] if simple else "",
+            key=keys[0] if len(keys) == len(mutation.keys) == 1 else "",
+            keys=keys if len(keys) == len(mutation.keys) else None,
         )
         return self._compiled.setdefault(id(cypher), compiled)  # another thread may compile it too
 
@@ -373,11 +392,11 @@ class _Arranger:
                 if_created=touch.if_created,
             )
             if _of_entity(touch):
-                shape = _shape_of(touch)
+                shape = self._shapes[_shape_of(touch)]
                 probe = probe._replace(
                     shape=shape,
                     found_notes=(columns[touch.resource, "read"],) if shape else (),
-                    finds=touch.finds,
+                    finds=self._shapes[touch.finds],
                     certain=touch.certain,
                     undoes=touch.access in ("create", "write"),
                 )
@@ -465,6 +484,14 @@ def _value(value: Any) -> _Value:
     return value if isinstance(value, str | int) else _ANY
 
 
+def _everywhere(group: _Group) -> list[int]:
+    if group.everywhere is None:
+        group.anywhere = group.never[:]
+        steps = [max(steps) for steps in zip(group.never, *group.by_value.values(), strict=True)]
+        group.everywhere = group.never[:_FIRST_COLUMN] + steps[_FIRST_COLUMN:]
+    return group.everywhere
+
+
 def _place[Row](steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...]) -> int:
     """Return the first step of a mutation, at or after ``earliest``, that a row may join; else the number of steps."""
     for place in range(bisect_left(places, earliest) if places[0] < earliest else 0, len(places)):
@@ -484,6 +511,12 @@ def _kind(value: Any, way: tuple[str, ...]) -> _Kind:
             return object if len(kinds) > 1 else kinds.pop() if kinds else None
     kind: type[Any] = type(found)  # pyright: ignore[reportUnknownVariableType]
     return kind if kind is int or kind is str else object
+
+
+def _plain(params: Mapping[str, Any], keys: Iterable[str]) -> tuple[_Kind, ...] | None:
+    """Return the kinds of keys if all values are text or integers."""
+    types: list[type[Any]] = [type(params.get(name)) for name in keys]  # pyright: ignore[reportUnknownVariableType]
+    return _PLAIN.get(tuple(types))
 
 
 def _kinds(params: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> tuple[_Kind, ...]:
@@ -508,28 +541,26 @@ def _known(kind: _Kind, other: _Kind) -> _Kind:
 
 
 def _unsure(touched: _Touched) -> _Touched:
-    group, value, steps, notes, shape, _, undoes = touched
-    return group, value, steps, notes, shape, False, undoes
+    group, steps, notes, shape, _, undoes = touched
+    return group, steps, notes, shape, False, undoes
 
 
 def _note(touched: Iterable[_Touched], step: int) -> None:
     """Note the accesses of a row of a step."""
-    for group, value, found, notes, shape, certain, undoes in touched:
-        lists = found
+    for group, found, notes, shape, certain, undoes in touched:
+        lists, anywhere = found, False
         if group.anywhere is not None and group.everywhere is not None:
             for column in notes:
                 group.everywhere[column] = max(group.everywhere[column], step)
-            if value is _ANY:
-                lists = group.anywhere
+            if found is group.everywhere:
+                lists, anywhere = group.anywhere, True
         for column in notes:
             if lists[column] < step:  # noqa: PLR1730
                 lists[column] = step
-        if certain and value is not _ANY:
+        if certain and not anywhere:
             # A MERGE of another shape may create a second entity for the key: only the last shape is known to exist.
-            if group.ensured.get(value, _NEVER)[0] != shape:
-                group.ensured[value] = (shape, step)
+            if lists[_SHAPE] != shape:
+                lists[_SHAPE], lists[_MADE] = shape, step
         elif undoes or shape:
-            if value is _ANY:
-                group.ensured.clear()
-            else:
-                group.ensured.pop(value, None)
+            for each in group.by_value.values() if anywhere else (lists,):
+                each[_SHAPE] = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any, Final
@@ -35,6 +35,7 @@ from graphweft_workers.ports.usage import LettersOfApp
 
 _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999. A producer may choose an entry's id, and with it any time."""
 _READ_BYTES: Final = 16 * 1024**2
@@ -281,13 +282,13 @@ class RedisEventLog:
             for offset in offsets:
                 pipeline.execute_command("XRANGE", channels.events_stream(partition), offset, offset)
             replies = await pipeline.execute()
-        return [_entry(item) for reply in replies for item in reply]
+        return _entries(item for reply in replies for item in reply)
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``."""
         start = f"({offset}" if offset else "-"
         reply = await self._call("XRANGE", channels.events_stream(partition), start, "+", "COUNT", limit)
-        return [_entry(item) for item in reply]
+        return _entries(reply)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.before``."""
@@ -295,7 +296,7 @@ class RedisEventLog:
             return []
         stream = channels.events_stream(partition)
         reply = await self._call("EVAL", _BEFORE, 1, stream, offset, limit, PAGE_BYTES, LEAST)
-        return [_entry((offset, dict(batched(fields, 2)))) for offset, fields in reversed(reply)]
+        return _entries((offset, dict(batched(fields, 2))) for offset, fields in reversed(reply))
 
     async def missing(self, partition: int) -> int:
         """See ``EventLog.missing``."""
@@ -484,7 +485,7 @@ class RedisEventLog:
             if missing and entries:  # trimmed between two requests: the next call reports it
                 break
             lost = lost or missing
-            entries += [_entry(item) for item in found]
+            entries += _entries(found)
             if found:
                 got = sum(size_of(fields) for _, fields in found)
                 self._sizes[partition] = (max(1.0, got / len(found)), len(found))
@@ -566,12 +567,18 @@ def _bus_errors(what: str = "the bus is unavailable") -> Generator[None]:
         raise BusUnavailable(f"{what}: {reason_of(error)}") from error
 
 
-def _entry(item: Any) -> Entry:
-    offset, fields = item
-    milliseconds = int(offset.partition(b"-")[0])
-    return Entry(
-        offset=offset.decode(), fields=fields, received=datetime.fromtimestamp(min(milliseconds, _LAST_MS) / 1000, UTC)
-    )
+def _entries(items: Iterable[Any]) -> list[Entry]:
+    """Return the entries of a reply: pairs of an id, whose milliseconds are the time of the server, and its fields."""
+    entries: list[Entry] = []
+    last = b""
+    received = _EPOCH
+    for offset, fields in items:
+        milliseconds = offset.partition(b"-")[0]
+        if milliseconds != last:  # those of a burst are equal
+            last = milliseconds
+            received = datetime.fromtimestamp(min(int(milliseconds), _LAST_MS) / 1000, UTC)
+        entries.append(Entry(offset=offset.decode(), fields=fields, received=received))
+    return entries
 
 
 def _body(letter: DeadLetter) -> str:

@@ -97,8 +97,9 @@ def test_making_sure_again_of_what_is_there_changes_nothing(tmp_path: Path) -> N
     assert rows.steps(*[only, read] * 4) == [("only", [0, 2, 4, 6]), ("read", [1, 3, 5, 7])]
 
 
-def test_only_a_merge_that_every_row_comes_to_makes_sure(tmp_path: Path) -> None:
-    rows = Rows(ruleset(tmp_path, matched=MATCHED, use=USE))
+@pytest.mark.parametrize("more", [{}, {"only": ONLY, "change": UNLABEL}], ids=["alone", "with what makes sessions"])
+def test_only_a_merge_that_every_row_comes_to_makes_sure(tmp_path: Path, more: Mapping[str, str]) -> None:
+    rows = Rows(ruleset(tmp_path, matched=MATCHED, use=USE, **more))
     steps = rows.steps(rows.row("matched", s="a", t="x"), rows.row("use", t="x"), rows.row("matched", s="b", t="x"))
     assert steps == [("matched", [0]), ("use", [1]), ("matched", [2])]
 
@@ -135,6 +136,28 @@ def test_a_row_that_surely_finds_what_it_looks_for_makes_sure_of_the_next(tmp_pa
     only, matched, use = rows.row("only", s="a"), rows.row("matched", s="a", t="x"), rows.row("use", t="x")
     found = rows.steps(only, *[matched, use] * 3)
     assert found == [("only", [0]), ("matched", [1, 3, 5]), ("use", [2, 4, 6])]
+
+
+def test_a_merge_that_finds_stays_behind_the_step_that_made_what_it_finds(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, call=CALL, matched=MATCHED))
+    found = rows.steps(
+        rows.row("call", s="a", t="x"),
+        rows.row("call", s="b", t=2),  # a step of its own, as its key is a number
+        rows.row("call", s="b", t="x"),
+    )
+    assert found == [("call", [0]), ("call", [1]), ("call", [2])]
+
+
+def test_nothing_is_sure_any_more_once_any_entity_may_have_changed(tmp_path: Path) -> None:
+    counted = "MERGE (s:Session {id: $s}) ON CREATE SET s.first = $v ON MATCH SET s.n = coalesce(s.n, 0) + 1"
+    rows = Rows(ruleset(tmp_path, only=ONLY, counted=counted))
+    found = rows.steps(
+        rows.row("only", s="a"),
+        rows.row("counted", s="b", v=1),
+        rows.row("only", s=["a"]),  # which entity a server finds by a list is not known
+        rows.row("counted", s="a", v=1),
+    )
+    assert found == [("only", [0]), ("counted", [1]), ("only", [2]), ("counted", [3])]
 
 
 @pytest.mark.parametrize("change", [UNLABEL, REKEY], ids=["label", "key"])

@@ -157,6 +157,27 @@ async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(a
     assert await app.digest("shop_x") == neighbour
 
 
+@redis_only
+async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 0, SECRET)
+        await app.applied()
+        lost = (await app.bus.activations())[-1].digest
+        await app.push("second")
+        await said(app, "shop", "bob", 0, "bobs-words")
+        await app.applied()
+        await lose(app.url, lost)
+        before = await app.digest("shop")
+        refused = await app.run("erase", "--app", "shop", "--user", "bob", "--yes")
+        assert (refused.code, await app.digest("shop")) == (1, before), refused.err
+        assert f"lost the rule set {lost[:12]}" in refused.err
+        assert {place.split()[0] for place in await everywhere(app, "bobs-words")} >= {"bus", "letter", "graph"}
+        # Hers is the only event that needs the lost rules.
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert done.code == 0, done.err + done.out
+
+
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphweft_workers.replay import erase as erasing
 

@@ -25,6 +25,10 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.read import read_range
+from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge
@@ -103,6 +107,7 @@ class Erasure:
         self._tell("archive the log")
         await archive_now(self._alone, self._blobs)
         await self._learn(partitions)
+        await self._check_rules(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
         number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id)
         self._tell("erase entries in the archive" + (", where an erasure was cut off" if resumed else ""))
@@ -148,6 +153,22 @@ class Erasure:
                 "so its graph cannot be made again without the user. Nothing was erased: erase the whole "
                 "app, or name the archive that holds them (GRAPHWEFT_ARCHIVE_URL)"
             )
+
+    async def _check_rules(self, partitions: Sequence[int]) -> None:
+        """Raise ``BusUnavailable`` if events that stay need a lost rule set, before anything is erased."""
+        app_id = self._subject.app_id
+        await self._rules.refresh()
+        if self._subject.user_id is None or not self._live.can_exchange or not self._rules.lost:
+            return
+        bus = self._judge(ArchivedBus(self._alone, self._blobs))
+        for number in partitions:
+            cursor, recent = self._rules.cursor(number, ""), RecentEvents()
+            passed_over = await PassedOver.as_lived(bus, number)
+            async for page in pages(bus, number):
+                kept = [entry for entry in page if not self._subject.holds(entry)]
+                read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)
+                if app_id in read.lost:
+                    raise BusUnavailable(f"{RulesLost(read.lost[app_id])}. Until then nothing is erased")
 
     async def _partitions(self) -> list[int]:
         return await partitions_of(self._alone, self._live, self._subject.app_id)

@@ -57,6 +57,14 @@ def test_an_unknown_option_of_a_url_is_refused_without_its_name(option: str) -> 
     with pytest.raises(InvalidSettings, match="has an unknown option") as error:
         connect(f"redis://h?{option}", io_timeout_s=None)
     assert option.partition("=")[0] not in str(error.value)
+    with pytest.raises(ValueError, match="has an unknown option"):
+        check_redis_url(f"redis://h?{option}")
+
+
+def test_options_of_tls_need_a_url_of_tls() -> None:
+    check_redis_url("rediss://h?ssl_cert_reqs=none")
+    with pytest.raises(ValueError, match="an option of TLS: begin it with rediss://"):
+        check_redis_url("redis://h?ssl_cert_reqs=none")
 
 
 @pytest.mark.parametrize(

@@ -23,17 +23,16 @@ def check_redis_url(url: str) -> None:
 
     pool: Any = ConnectionPool
     try:
+        check_options(url)
         pool.from_url(url).make_connection()  # connects only when it is used
+    except InvalidSettings as error:
+        raise ValueError(str(error)) from None
     except (ValueError, TypeError, RedisError):  # their texts quote the URL
         msg = (
             "invalid Redis URL: expected redis://[[user:]password@]host[:port][/db], rediss://… or unix:///path; write "
             "%2F for / in a password, and the like"
         )
         raise ValueError(msg) from None
-    try:
-        check_options(url)
-    except InvalidSettings as error:
-        raise ValueError(str(error)) from None
 
 
 async def examine_server(

@@ -84,7 +84,10 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
 
 def check_options(url: str) -> None:
     """Raise ``InvalidSettings`` for options of a Redis URL that graphweft chooses, or that no server has."""
-    for name, value in parse_qsl(urlsplit(url).query):
+    parts = urlsplit(url)
+    for name, value in parse_qsl(parts.query):
+        if name.startswith("ssl_") and parts.scheme != "rediss":
+            raise InvalidSettings("the URL of a Redis server sets an option of TLS: begin it with rediss://")
         if name in _FREE or name.startswith("ssl_") or value in _CHOSEN.get(name, ()):
             continue
         if name in _CHOSEN:
@@ -92,7 +95,8 @@ def check_options(url: str) -> None:
         # Not named: it may be a part of a password.
         raise InvalidSettings(
             "the URL of a Redis server has an unknown option: expected db, client_name, health_check_interval, "
-            "socket_connect_timeout, socket_keepalive or those of TLS, such as ssl_ca_certs"
+            "socket_connect_timeout, socket_keepalive or those of TLS, such as ssl_ca_certs; write %3F for ? in a "
+            "password"
         )
 
 

@@ -492,6 +492,20 @@ async def test_a_broken_request_hurts_no_other(url: str, client: Client, body: b
     assert "request_failed" not in {log["event"] for log in logs}
 
 
+@pytest.mark.parametrize("more", [{}, {"more": 1}], ids=["readable", "unreadable"])
+async def test_requests_for_many_other_apps_cannot_flood_the_log(
+    url: str, client: Client, more: dict[str, int]
+) -> None:
+    asked = [request(reply_to=channels.context_replies("me", f"other{number}")).model_dump() for number in range(300)]
+    bodies = [json.dumps({**each, "app_id": f"app{number}", **more}).encode() for number, each in enumerate(asked)]
+    async with redis.Redis.from_url(url) as raw:
+        with capture_logs() as logs:
+            await put(raw, bodies)
+            await eventually(lambda: nothing_pending(url))
+    lines = [log for log in logs if log["event"] == "request_refused" and log["log_level"] == "warning"]
+    assert 1 < len(lines) <= 100
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["data kept", "data lost"])
 async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, rules: RuleSet, lost: bool) -> None:
     await write(url, DATA)

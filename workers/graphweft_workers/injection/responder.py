@@ -17,7 +17,6 @@ from graphweft.transport import MAX_BUDGET_MS
 from graphweft_contracts import ContextReply, ContextRequest, RefusedEvent, Transient, wire
 from graphweft_contracts.channels import app_of_replies
 from graphweft_workers.backoff import backoff_s
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.eager_task import begun
 from graphweft_workers.injection.clock_skew import ClockSkew
 from graphweft_workers.injection.reply_sender import ReplySender
@@ -140,7 +139,8 @@ class InjectionResponder:
         self.expired = 0
         self.shed = 0
         self.refused = 0
-        self._warned: BoundedDict[tuple[str, str], None] = BoundedDict()
+        self._refusals = LogLimit()
+        """Of its own: whoever may ask can name any app and channel, and must not hide other lines."""
 
     def stop(self) -> None:
         """Make ``run`` return after the requests in hand are answered."""
@@ -261,9 +261,8 @@ class InjectionResponder:
 
     def _count_refused(self, app_id: str, reason: str, fault: str) -> None:
         self.refused += 1
-        level = logger.debug if (app_id, reason) in self._warned else logger.warning
-        self._warned[app_id, reason] = None
-        level("request_refused", app_id=app_id, reason=reason, error=fault)
+        if (left_out := self._refusals.admit((app_id, reason))) is not None:
+            logger.warning("request_refused", app_id=app_id, reason=reason, error=fault, left_out=left_out)
 
     def _app(self, app_id: str) -> _App:
         app = self._apps.get(app_id)
@@ -398,7 +397,7 @@ class InjectionResponder:
                 logger.info("responder_counts", **counts)
 
     def _report_left_out(self) -> None:
-        if left_out := self._lines.take_left_out():
+        if left_out := self._lines.take_left_out() + self._refusals.take_left_out():
             logger.warning("log_lines_left_out", count=left_out)
 
     def counts(self) -> dict[str, int]:

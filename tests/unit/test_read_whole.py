@@ -134,11 +134,12 @@ def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: li
         assert running.stderr.read() == ""
 
 
-def emit(given: str, megabytes: int) -> subprocess.CompletedProcess[str]:
-    """Send a file while there is no bus, with so much memory."""
+def emit(given: str, megabytes: int, *, most_written: int = 1 << 30) -> subprocess.CompletedProcess[str]:
+    """Send a file while there is no bus, with so much memory, and so many bytes of a file that it may write."""
 
-    def limit_memory() -> None:
+    def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * 1024**2, megabytes * 1024**2))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_written, most_written))
 
     return subprocess.run(
         ["bash", "-c", f"exec {sys.executable} -m graphweft_workers.cli emit {given} --give-up-after 0"],
@@ -147,7 +148,7 @@ def emit(given: str, megabytes: int) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=limit_memory,
+        preexec_fn=limit,
     )
 
 
@@ -168,6 +169,14 @@ def test_emit_reads_a_pipe_that_it_checks_first(tmp_path: Path) -> None:
     assert "sent before: 0 events" in emit(f"<(cat {file})", 2_000).stderr
     file.write_text(file.read_text() + "{")
     assert "1 line is invalid: correct it; nothing was sent" in emit(f"<(cat {file})", 2_000).stderr
+
+
+@pytest.mark.parametrize(("most_written", "count"), [(0, 3), (100, 3), (100, 300)], ids=["none", "end", "full"])
+def test_emit_says_that_a_pipe_cannot_be_copied(tmp_path: Path, most_written: int, count: int) -> None:
+    events(file := tmp_path / "events.jsonl", count, "{}")
+    done = emit(f"<(cat {file})", 2_000, most_written=most_written)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert done.stderr.startswith("error: a copy of the pipe"), done.stderr
 
 
 def test_a_file_that_changes_while_it_is_sent_is_named() -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Final, NoReturn
+from typing import IO, Annotated, Any, BinaryIO, Final, NoReturn, cast
 
 import typer
 
@@ -65,7 +65,7 @@ async def emit(
                 stream = opened.enter_context(open_file(file))
                 lines = numbered_lines(stream, file)
                 if not stream.seekable():  # a pipe can be read only once
-                    stream = opened.enter_context(tempfile.TemporaryFile())
+                    stream = _temporary_file(opened)
                     lines = _copied(lines, stream)
                 checked = sum(1 for _ in events_of_lines(lines, file, faults))
             if faults.count:
@@ -217,14 +217,30 @@ def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
+def _temporary_file(opened: contextlib.ExitStack) -> BinaryIO:
+    """Open a file for the copy of a pipe. Raises ``InvalidEvent`` if that fails."""
+    try:
+        copy = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - ``opened`` closes it
+    except OSError as error:
+        raise InvalidEvent(f"a copy of the pipe cannot be made: {error.strerror}") from error
+
+    def close() -> None:
+        with contextlib.suppress(OSError):  # it writes what could not be written before
+            copy.close()
+
+    opened.callback(close)
+    return copy
+
+
 def _copied(lines: Iterable[tuple[int, bytes]], copy: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield lines, and write them to a file. Raises ``InvalidEvent`` if that fails."""
-    for number, line in lines:
-        try:
+    try:
+        for number, line in lines:
             copy.write(line)
-        except OSError as error:
-            raise InvalidEvent(f"a copy of the pipe in {tempfile.gettempdir()}: {error.strerror}") from error
-        yield number, line
+            yield number, line
+        copy.flush()
+    except OSError as error:
+        raise InvalidEvent(f"a copy of the pipe in {tempfile.gettempdir()}: {error.strerror}") from error
 
 
 def second_reading(stream: IO[bytes], name: str, checked: int) -> Iterator[Event]:

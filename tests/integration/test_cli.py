@@ -575,6 +575,7 @@ def test_a_token_has_roles_workflows_and_an_end(call: Call, tmp_path: Path) -> N
         (("--role", "write"), "known: emit, read, erase, admin"),
         (("--expires", "soon"), "expected days as 90d"),
         (("--expires", "2027-01-31T00:00:00"), "expected days as 90d"),
+        (("--expires", "9999-12-31T23:59:59-05:00"), "expected days as 90d"),
         (("--expires", "2020-01-31T00:00:00Z"), "is over"),
     ):
         done = call("token", "new", "--app", "acme", *wrong)

@@ -113,18 +113,20 @@ def _shown(token: Token, now: datetime) -> dict[str, Any]:
 
 def _end(text: str, now: datetime) -> datetime:
     """Return the time that ``--expires`` means. Raises ``InvalidSettings`` for other texts, and for a past time."""
+    end: datetime | None
     try:
         if span := _SPAN.fullmatch(text):
             number = int(span[1])
             end = now + (timedelta(days=number) if span[2] == "d" else timedelta(hours=number))
         else:
-            end = iso_time(text)
+            given = iso_time(text)
+            end = given.astimezone(UTC) if given.tzinfo else None
     except (ValueError, OverflowError):
         end = None
-    if end is None or end.tzinfo is None:
+    if end is None:
         raise InvalidSettings(
             f"--expires {text!r}: expected days as 90d, hours as 12h, or a time as 2027-01-31T00:00:00Z"
         )
     if end <= now:
         raise InvalidSettings(f"--expires {text!r} is over: give a time in the future")
-    return end.astimezone(UTC)
+    return end

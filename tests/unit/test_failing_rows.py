@@ -21,18 +21,22 @@ from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine.app_queue import AppQueue
+from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.plan import FailedRows, Plan, rules_of
 from graphweft_workers.engine.plan_note import PlanNote
 from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
+from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
-from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -203,6 +207,26 @@ class OneEntry:
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         return [self.entry] if self.entry.offset in offsets else []
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        return Batch(entries=[self.entry])
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        return []
+
+    def is_after(self, offset: str, other: str) -> bool:
+        return offset > other
+
+
+@dataclass
+class Standing:
+    """A graph that nobody writes to."""
+
+    there: Progress
+    dialect: Any = FALKORDB
+
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        return self.there
 
 
 def applier(
@@ -489,6 +513,44 @@ def test_a_displaced_worker_writes_no_dead_letters_of_a_plan(rules: RuleSet, is_
     asyncio.run(worker.resume(0, "app", stale, [event]))
     assert [letter.reason for letter in letters.kept.values()] == ["missing_rule" if is_gone else "query_error"]
     assert graph.progress.checkpoint == Checkpoint(offset=event.entry.offset)
+
+
+@pytest.mark.parametrize("reason", ["query_error", "quarantined"])
+def test_a_failed_row_has_a_letter_although_the_rules_know_its_event_no_longer(rules: RuleSet, reason: Any) -> None:
+    event, after = events_of(rules, [("s", 1), ("s", 2)])
+    offset = event.entry.offset
+    failed = FailedRows(rule="r", mutation="see", offsets=(offset,), reason=reason, message="no")
+    note = PlanNote(end=offset, events=[], steps=[], left_out=asdict(failed))
+    graph = Graph(progress=Progress(checkpoint=Checkpoint(offset="", plan="p"), note=note.encode()))
+    letters = Letters()
+    worker = applier(rules, graph, letters, log=OneEntry(event.entry))
+    asyncio.run(worker.resume(0, "app", graph.progress, [after]))
+    [letter] = letters.kept.values()
+    assert (letter.offset, letter.mutation, letter.reason, letter.message) == (offset, "see", reason, "no")
+    assert letter.event_id == event.event.id
+
+
+def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleSet) -> None:
+    """Otherwise its event counts as one without rules, and all of its rows run again when it is retried."""
+    [event] = events_of(rules, [("s", 1)])
+    offset = event.entry.offset
+    failed = FailedRows(rule="r", mutation="see", offsets=(offset,), reason="query_error", message="no")
+    note = PlanNote(end=offset, events=[], steps=[], left_out=asdict(failed))
+    there = Progress(checkpoint=Checkpoint(offset="", plan="p"), note=note.encode())
+
+    async def reread(active: RuleSet) -> None:
+        state = WorkerState(
+            log=cast("EventLog", OneEntry(event.entry)), letters=cast("DeadLetters", Letters()),
+            graph=cast("GraphStore", Standing(there)), rules=FixedRules(active), batch_events=10,
+            index_keys=frozenset(), fact_keys=frozenset(),
+        )  # fmt: skip
+        queue = AppQueue(app_id="app", behind=Committed())
+        await AppWriter(state, 0, NOTHING).reread(queue, Committed(offset=offset, count=1))
+
+    with pytest.raises(GraphUnavailable, match="whose rules are not loaded"):
+        asyncio.run(reread(RuleSet({})))
+    with pytest.raises(RulesLost):
+        asyncio.run(reread(MissingRules("0" * 64)))
 
 
 def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(

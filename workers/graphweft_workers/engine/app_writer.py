@@ -22,10 +22,10 @@ from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import match_compiled, read_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
-from graphweft_workers.engine.history import between, known_before
+from graphweft_workers.engine.history import between, in_order, known_before
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.plan import planned_end, planned_events, unwritten
+from graphweft_workers.engine.plan import begun_events, planned_end
 from graphweft_workers.engine.read import Decoded, MatchedEvent, letter_of_lost
 from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.lazy_logger import get_logger
@@ -290,7 +290,8 @@ class AppWriter:
     async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
         """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
         rules = self._cursor("")
-        for entry in await self.log.entries(self.number, planned_events(progress)):
+        begun = in_order(self.log, {*begun_events(progress)})
+        for entry in await self.log.entries(self.number, begun):
             event = wire.decode(entry.fields, received=entry.received)
             active = rules.at(event.appid, entry.offset)
             if isinstance(active, MissingRules):
@@ -312,8 +313,7 @@ class AppWriter:
         end, last = planned_end(progress), events[-1].entry.offset
         if end is None or not self.log.is_after(end, last):
             return ()
-        failed = unwritten(progress)
-        planned = {*planned_events(progress), *(failed.offsets if failed is not None else ())}
+        planned = {*begun_events(progress)}
         pages = between(self.log, self.number, last, end)
         entries: list[Entry] = [entry async for page in pages for entry in page if entry.offset in planned]
         # No search for copies: a plan names its events, and a copy has no rows.

@@ -21,6 +21,7 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, 
 from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.history import in_order
 from graphweft_workers.engine.letter_payloads import LetterPayloads
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
@@ -200,6 +201,9 @@ class Applier:
             await self._move(app_id, partition, Write(before=progress.checkpoint, after=progress.checkpoint))
         if failed:
             await self._write_letters(partition, failed, events)
+            there = {event.entry.offset for event in events}
+            rows = [(offset, *failed.name) for offset in failed.offsets if offset not in there]
+            await self._write_letters_of_gone(partition, rows, failed)
         await self._write_letters_of_gone(partition, gone)
         run = PlanRun(partition=partition, app_id=app_id, plan=plan)
         if not strikes:
@@ -474,24 +478,32 @@ class Applier:
         elif there:
             await self._write_quarantined(partition, failed, there)
 
-    async def _write_letters_of_gone(self, partition: int, rows: Sequence[tuple[str, str, str]]) -> None:
-        """Write the dead letters of rows of an unfinished plan that the rules no longer have; idempotent."""
+    async def _write_letters_of_gone(
+        self, partition: int, rows: Sequence[tuple[str, str, str]], failed: FailedRows | None = None
+    ) -> None:
+        """Write the dead letters of rows of an unfinished plan that the rules no longer have; idempotent.
+
+        With ``failed``, the rows failed before, and the letters say so.
+        """
         if not rows:
             return
-        offsets = list(dict.fromkeys(offset for offset, _, _ in rows))
+        offsets = in_order(self._log, {offset for offset, _, _ in rows})
         entries = {entry.offset: entry for entry in await self._log.entries(partition, offsets)}
         for offset, rule, mutation in rows:
             entry = entries.get(offset)
+            reason: DeadLetterReason = "missing_rule"
             message = (
                 f"the rules changed while this event was half applied: {rule}/{mutation} no longer exists or no longer "
                 "matches the event; restore it, then retry this dead letter"
             )
+            if failed is not None:
+                reason, message = failed.reason, failed.message
             if entry is None:
                 logger.error("event_gone", position=f"{partition}:{offset}", rule=rule, mutation=mutation)
                 continue
             event = wire.decode(entry.fields, received=entry.received)
-            letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
-            await self._letters.put_dead_letters([self._payloads.once(letter)])
+            letter = letter_for(partition, entry, reason, message, event=event, rule=rule, mutation=mutation)
+            await self._put_letters([letter])
 
     async def _write_quarantined(self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]) -> None:
         first = events[0]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import cmp_to_key
 from typing import Final
 
 from graphweft_workers.engine.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
@@ -60,6 +61,15 @@ async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncI
             return
         yield wanted
         after = wanted[-1].offset
+
+
+def in_order(log: EventLog, offsets: Iterable[str]) -> tuple[str, ...]:
+    """Return offsets of one partition in the log's order."""
+
+    def order(one: str, other: str) -> int:
+        return log.is_after(one, other) - log.is_after(other, one)
+
+    return tuple(sorted(offsets, key=cmp_to_key(order)))
 
 
 async def copies(

@@ -215,6 +215,12 @@ def planned_events(progress: Progress) -> Sequence[str]:
     return PlanNote.decode(progress.note).events if has_plan(progress.checkpoint) else ()
 
 
+def begun_events(progress: Progress) -> Sequence[str]:
+    """Return the offsets of the events in the graph's unfinished plan, with those of dead letters yet to be written."""
+    failed = unwritten(progress)
+    return (*planned_events(progress), *(failed.offsets if failed is not None else ()))
+
+
 def planned_rows(progress: Progress) -> Sequence[tuple[str, str, str, bool]]:
     """Return offset, rule and mutation of each row in the graph's unfinished plan, and whether the graph has it."""
     if not has_plan(progress.checkpoint):

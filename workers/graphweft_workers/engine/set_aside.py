@@ -7,13 +7,12 @@ sure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cmp_to_key
 from typing import Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, QueryFailed, wire
 from graphweft_workers.engine.graph_marks import has_plan
-from graphweft_workers.engine.plan import planned_events
+from graphweft_workers.engine.history import in_order
+from graphweft_workers.engine.plan import begun_events
 from graphweft_workers.engine.read import letter_for
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
@@ -63,7 +62,7 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
             continue
         if offset in letter.offsets:
             return letter
-        longer = letter.of_entries(_in_order(bus, {*letter.offsets, offset}))
+        longer = letter.of_entries(in_order(bus, {*letter.offsets, offset}))
         if await bus.extend(letter, longer):
             return longer
 
@@ -82,7 +81,7 @@ async def heed(bus: Bus, graph: GraphStore, partition: int, position: str) -> De
         fresh = [entry.offset for entry in entries if not await _may_have_effect(bus, graph, partition, entry)]
         if not fresh:
             return letter
-        heeding = letter.model_copy(update={"heeded": _in_order(bus, {*letter.heeded, *fresh})})
+        heeding = letter.model_copy(update={"heeded": in_order(bus, {*letter.heeded, *fresh})})
         if await bus.extend(letter, heeding):
             return heeding
     return None
@@ -100,7 +99,7 @@ async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: E
             return False
         if not bus.is_after(entry.offset, checkpoint.offset):
             return True
-        return has_plan(checkpoint) and entry.offset in planned_events(await graph.progress(app_id, partition))
+        return has_plan(checkpoint) and entry.offset in begun_events(await graph.progress(app_id, partition))
     except QueryFailed:
         return False  # the app has no graph
     except GraphUnavailable as error:
@@ -109,10 +108,3 @@ async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: E
             message=f"the event is not passed over, since it may be in the graph: {error}", next="restart the worker",
         )  # fmt: skip
         return True
-
-
-def _in_order(bus: Bus, offsets: Iterable[str]) -> tuple[str, ...]:
-    def order(one: str, other: str) -> int:
-        return bus.is_after(one, other) - bus.is_after(other, one)
-
-    return tuple(sorted(offsets, key=cmp_to_key(order)))

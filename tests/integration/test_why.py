@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.chaos.serial import Neo4jReference
 from tests.integration.test_cli import Call, call
 from tests.integration.test_rebuild import RULES, App
+from tests.integration.test_rules_log import lose
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Event, channels, wire
@@ -78,6 +80,35 @@ async def test_writes_have_their_event_rule_and_change(app: App) -> None:
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         graphs = await store._redis.execute_command("GRAPH.LIST")  # pyright: ignore[reportPrivateUsage]
     assert not [name for name in map(str, graphs) if "why" in name]
+
+
+async def test_a_lost_rule_set_of_a_neighbour_stops_no_look_at_an_app(app: App) -> None:
+    await app.push("first")
+    rules = str(app.folder / "rules")
+    assert (await app.run("rules", "push", rules, "--app", "shop")).code == 0
+    await app.push("second")
+    async with app.worker():
+        for name in ("shop", "shop_x"):
+            await app.emit(name, range(12))
+        await app.applied()
+    lost = (await app.bus.activations())[-1].digest
+    await lose(app.url, lost)
+    now = datetime.now(UTC).isoformat()
+    asked = ("--workflow", "Shop", "--agent", "A", "--chat", "c1")
+    looks = (
+        ("why", "--label", "Order", "--key", "id=o3", "--fast"),
+        ("why", "--label", "Order", "--key", "id=o3"),
+        ("diff", "--rules", rules),
+        ("query", "MATCH (o:Order) RETURN count(o)", "--as-of", now),
+        ("context", *asked, "--as-of", now),
+    )
+    for command, *arguments in looks:
+        own = await app.run(command, "--app", "shop", "--json", *arguments)
+        assert own.code == 0, (command, own.err)
+        other = await app.run(command, "--app", "shop_x", "--json", *arguments)
+        assert (other.code, f"has lost the rule set {lost[:12]}" in other.err) == (1, True), (command, other)
+    writes = (await why(app, "shop", "Order", "id=o3"))["writes"]
+    assert [each["id"] for each in writes] == ["e3", "e3"]
 
 
 async def test_a_failure_writes_at_its_retry_and_a_drop_never(app: App) -> None:

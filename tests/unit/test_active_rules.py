@@ -291,6 +291,9 @@ def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(monkeypa
     found = read_range(0, entries, cursor, RecentEvents())
     assert (found.lost, list(found.apps), found.letters, found.skips) == ({"acme": "one"}, ["globex"], [], [])
     assert (rules.lost, rules.summary) == ({"one"}, UNKNOWN)
+    other = rules.over(log, rules.is_after)
+    asyncio.run(other.refresh())
+    assert other.lost == {"one"}
     log.lost.clear()
     known = rules.known
     asyncio.run(rules.refresh([]))

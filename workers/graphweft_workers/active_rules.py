@@ -284,7 +284,7 @@ class LoggedRules:
 
     def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> LoggedRules:
         """See ``ActiveRules.over``."""
-        return LoggedRules(log, is_after, self._make, none=self.none)
+        return LoggedRules(log, is_after, self._make, none=self.none, without_lost=self._without_lost)
 
     def restatement(self, app_id: str) -> int:
         """See ``ActiveRules.restatement``."""

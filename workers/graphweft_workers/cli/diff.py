@@ -74,7 +74,8 @@ async def diff(
         await check_complete(bus, partitions, app)
         ends = await ends_of(bus, partitions) if place is None else place
         ends = await offsets_at(bus, partitions, ends) if isinstance(ends, datetime) else ends
-        comparison = HistoryComparison(bus, logged_rules(settings, bus), given, app, ends, limit=limit)
+        lived = logged_rules(settings, bus, without_lost=True)
+        comparison = HistoryComparison(bus, lived, given, app, ends, limit=limit)
 
         @contextlib.asynccontextmanager
         async def scratch(side: Side) -> AsyncGenerator[GraphStore]:

@@ -72,7 +72,7 @@ async def why(
         from graphweft_workers.replay.why_dicts import why_dict
 
         await refuse_preludes(bus, live, app)
-        rules = logged_rules(settings, bus)
+        rules = logged_rules(settings, bus, without_lost=True)
         work = Why(bus, live, rules, app, limit=limit, tell=telling.tell)
         keys = await work.keys()
         target = target_of(label, key, keys, property=property, relationship=relationship)

@@ -67,7 +67,8 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
     async with _alone(sources, app_id):
         bus, live = sources.bus, sources.graph
         await refuse_preludes(bus, live, app_id)
-        work = Why(bus, live, logged_rules(sources.settings, bus), app_id, limit=_WRITES)
+        rules = logged_rules(sources.settings, bus, without_lost=True)
+        work = Why(bus, live, rules, app_id, limit=_WRITES)
         NodeReader(target, await work.keys(), live, app_id)  # refuses names that no query can hold
         found = await work.find(target)
         recorded: Recorded | None = None

@@ -10,6 +10,7 @@ from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
+from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.bus import Bus
 
 _PAGE: Final = 1_000
@@ -23,7 +24,7 @@ async def matched_log(
 ) -> AsyncIterator[tuple[Range, ...]]:
     """Yield what each matcher makes of the same ranges of a partition up to ``to``, as a replay does.
 
-    Raises ``BusUnavailable``.
+    Raises ``BusUnavailable``, and so ``RulesLost`` if an event of the app needs a lost rule set.
     """
     for rules, _ in matchers:
         await rules.refresh()
@@ -36,6 +37,9 @@ async def matched_log(
         found: list[Range] = []
         for rules, cursor, recent, passed_over in ways:
             await rules.refresh(wanted)
-            found.append(await read_compiled(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over))
+            read = await read_compiled(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over)
+            if app_id in read.lost:
+                raise RulesLost(read.lost[app_id])
+            found.append(read)
         yield tuple(found)
         offset = wanted[-1].offset

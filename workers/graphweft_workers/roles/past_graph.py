@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from graphweft_contracts import ContextReply, ContextRequest, InvalidSettings
+from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.past import find_past
 from graphweft_workers.replay.places import check_complete
@@ -58,9 +59,11 @@ class PastGraph:
         }
 
     async def context(self, settings: Settings, fields: Mapping[str, Any]) -> ContextReply:
-        """Answer a context request as a responder would have at that time."""
+        """Answer a context request as a responder would have at that time. Raises ``RulesLost``."""
         from graphweft_workers.roles.embedder import make_embedder
 
+        if isinstance(self.rules, MissingRules):
+            raise RulesLost(self.rules.digest)
         try:
             deadline_ms = int(time.time() * 1000) + _BUDGET_MS
             request = ContextRequest(id="as-of", deadline_ms=deadline_ms, **fields)
@@ -104,7 +107,7 @@ async def replay_past(
             "its earlier events took effect"
         )
     async with scratch_graph(settings, app, live, into=into, purpose="as-of") as graph:
-        rules = logged_rules(settings, bus)
+        rules = logged_rules(settings, bus, without_lost=True)
         snapshots = None if preludes else make_snapshots(settings, graph, warn)  # they are of the bus alone
         replay = Replay(bus, graph, rules, app, snapshots=snapshots)
         restored = await replay.restore(past.offsets)

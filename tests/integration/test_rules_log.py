@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,61 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set(url: str
             await applied(bus)
             assert rules.lost == {lost.digest}
         assert await stack.found("acme") == {"k0": "B", "k1": "B", "k2": "B"}
+
+
+class Hanging:
+    """A graph store that never answers a write of one app."""
+
+    def __init__(self, graph: FalkorDBStore, app_id: str) -> None:
+        self._graph = graph
+        self._app_id = app_id
+        self.asked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: Any) -> Any:
+        if app_id == self._app_id:
+            self.asked = True
+            await asyncio.Event().wait()
+        return await self._graph.apply(app_id, partition, writes)
+
+
+async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another app has a batch of events that wait, and no more apps may be parked."""
+    monkeypatch.setattr(sys.modules[__name__], "LAYOUT", Layout(partitions=1))
+    stack = Stack(url, url)
+    lost, other = rules_named("A"), rules_named("B")
+    apps = [f"app{number}" for number in range(30)]
+    graphs: list[Hanging] = []
+
+    def hanging(graph: FalkorDBStore) -> Hanging:
+        graphs.append(Hanging(graph, "busy"))
+        return graphs[0]
+
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, lost)
+        await push(bus, other, "busy")
+        await lose(url, lost.digest)
+        await transport.append([event(app, 0) for app in apps])
+        await transport.append([event("busy", number) for number in range(1_000)])
+
+        async def reads_nothing() -> bool:
+            parked = {app for each in await bus.status() for app in PositionNote.decode(each.note).parked}
+            return len(parked) == 24 and graphs[0].asked
+
+        async def is_applied() -> bool:
+            return await stack.found("app0") == {"k0": "B"}
+
+        async with stack.worker("one", kill=True, seen=hanging) as rules:
+            await eventually(reads_nothing)
+            await asyncio.sleep(1)  # what is read ahead
+            await bus.activate(restated_scope("app0"), other.digest)
+            await eventually(is_applied)
+            assert rules.lost == {lost.digest}
 
 
 async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -> None:

@@ -62,6 +62,8 @@ class ActiveRules(Protocol):
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """Read new activations: always, or only if one of ``entries`` announces an unknown one.
 
+        While rule sets are lost, it reads them once in a while, too.
+
         Anybody who may append can imitate such an entry. Whatever numbers they claim, each recorded activation among
         ``entries`` is known afterwards. It waits only for the next number, and once for each number.
 
@@ -196,8 +198,8 @@ class LoggedRules:
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """See ``ActiveRules.refresh``."""
-        if self._lost:
-            await self._recover()
+        if self._lost and await self._recover():
+            await self._read()  # who waits for a lost one may be the only one who reads
         if entries is None:
             await self._read()
             return
@@ -259,11 +261,11 @@ class LoggedRules:
         self._lost.add(digest)
         return MissingRules(digest)
 
-    async def _recover(self) -> None:
-        """Look for the lost rule sets, seldom: many apps may wait for them."""
+    async def _recover(self) -> bool:
+        """Look for the lost rule sets, seldom: many apps may wait for them. Return False if it is too early."""
         async with self._reading:
             if time.monotonic() - self._looked_at < _LOOK_S:
-                return
+                return False
             self._looked_at = time.monotonic()
             for digest in [*self._lost]:
                 stored = await self._log.stored_rules(digest)
@@ -272,6 +274,7 @@ class LoggedRules:
                     self._lost.discard(digest)
                     self._recovered += 1
                     logger.info("rules_found_again", rules=digest[:12])
+        return True
 
     def cursor(self, partition: int, after: str) -> RulesCursor:
         """See ``ActiveRules.cursor``."""

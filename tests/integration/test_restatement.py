@@ -210,6 +210,24 @@ async def parked(app: App) -> set[str]:
 
 
 @only_redis
+async def test_an_app_that_waits_alone_is_behind_no_others(app: App) -> None:
+    await app.push("first")
+    [first] = await app.bus.activations()
+    await lose(app.url, first.digest)
+    await app.emit("shop", range(3))
+
+    async def waits() -> bool:
+        return await parked(app) == {"shop"}
+
+    async with app.worker():
+        await eventually(waits)
+        doctor, status = await app.run("doctor"), await app.run("status")
+    assert "apps that are behind: shop" in " ".join(doctor.out.split())
+    assert "Apps that are behind" in status.out
+    assert "the others" not in doctor.out + status.out
+
+
+@only_redis
 async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
     """The neighbour on the same partitions goes on waiting until the files are pushed."""
     names = ("shop", "shop_x")

@@ -54,7 +54,7 @@ async def status(data: Data = None, json: Json = False) -> None:
         print_table(
             ("app", "partition", "applied up to", "reason", "since"),
             [(app, str(number), each.at, each.why, _clock(each.since)) for number, app, each in found.parked],
-            title="Apps that are behind the others of their partition",
+            title="Apps that are behind",
         )
     for lost in found.lost.values():
         warn(how_to_restore(lost))

@@ -348,13 +348,13 @@ def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
 
 
 def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
-    """Say which apps are parked: behind the others of their partition."""
+    """Say which apps are parked. No other app need be on their partitions."""
     apps = sorted({app for partition in partitions for app in PositionNote.decode(partition.note).parked})
     if not apps:
         return []
     names = ", ".join(apps[:_MOST_NAMES]) + (" and others" if len(apps) > _MOST_NAMES else "")
     advice = "`graphweft status` shows since when and why; check the workers' log and the queries of their rules"
-    return [Check(name="parked", state="warn", found=f"apps behind the others: {names}", advice=advice)]
+    return [Check(name="parked", state="warn", found=f"apps that are behind: {names}", advice=advice)]
 
 
 def _lost(lost: Iterable[Activation], active: Collection[str]) -> list[Check]:

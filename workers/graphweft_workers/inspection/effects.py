@@ -41,7 +41,7 @@ class Effect:
     """Rule and mutation of the entry's rows in the unfinished batch, and whether the graph has them."""
     plan_end: str | None = None
     parked: Parked | None = None
-    """Why the app is behind the others of its partition."""
+    """Why the app is behind."""
     graph_fault: str = ""
     """Why the checkpoint is not known."""
 

@@ -36,7 +36,7 @@ class Status:
     faults: Mapping[str, str]
     """Faults of files that the settings name."""
     parked: Sequence[tuple[int, str, Parked]]
-    """Partition and app of apps that are behind the others of their partition."""
+    """Partition and app of apps that are behind."""
     lost: Mapping[str, Activation]
     """Rule sets that the bus has lost, by digest: of the active ones, and of all while an app waits for one."""
 

@@ -55,7 +55,7 @@ function page(found, rate, app) {
     number("Partitions without a worker", count(idle), idle ? "bad" : ""))];
   for (const [name, fault] of Object.entries(found.faulty_files)) parts.push(note(`${name}: ${fault}`, "bad"));
   if (idle) parts.push(note("Events in partitions without a worker wait: start `graphweft run mutation`.", "bad"));
-  if (found.parked.length) parts.push(sheet(table("Apps that are behind the others of their partition", [
+  if (found.parked.length) parts.push(sheet(table("Apps that are behind", [
     { title: "App", header: true, cell: (row) => row.app_id }, { title: "Partition", number: true, cell: (row) => row.partition },
     { title: "Applied up to", cell: (row) => row.at }, { title: "Reason", cell: (row) => tag(row.why, "warn") },
     { title: "Since", keep: true, cell: (row) => clock(new Date(row.since * 1000).toISOString()) }], found.parked), more(found, "parked")));

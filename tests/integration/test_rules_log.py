@@ -461,6 +461,35 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
         assert await bus.dead_letter_count() == 0
 
 
+async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules_now(url: str) -> None:
+    """The lost rules had none for its events, and only their reading finds that out, long after the new ones came."""
+    stack = Stack(url, url)
+    lost = rules_named("A", "Other")
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, lost)
+        await transport.append([event("acme", n) for n in range(5)])
+        await push(bus, rules_named("B"))
+        await transport.append([event("acme", n) for n in range(5, 7)])
+        await lose(url, lost.digest)
+        async with stack.worker("w") as rules:
+
+            async def waits() -> bool:
+                return any(PositionNote.decode(each.note).parked for each in await bus.status())
+
+            await eventually(waits)
+            await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
+            assert rules.lost == {lost.digest}
+            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+
+            async def all_have_taken_effect() -> bool:
+                return len(await stack.found("acme")) == 7
+
+            await eventually(all_have_taken_effect)
+        assert await stack.found("acme") == {f"k{n}": "B" for n in range(7)}
+        assert await bus.dead_letter_count() == 0
+
+
 async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading back takes 0.1 s and keeps thousands of identities, and any number of apps may wait, for days."""
     stack = Stack(url, url)

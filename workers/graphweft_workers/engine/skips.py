@@ -45,6 +45,7 @@ class Skips:
         self._changed: dict[_Cause, _Account] = {}
         self.pending: int = 0
         """Skips that are counted but not written."""
+        self._without_rules: set[tuple[str, str]] = set()
 
     def add(self, skip: Skip) -> None:
         """Count a skip, unless it was counted before its event was read again."""
@@ -64,12 +65,20 @@ class Skips:
             cause, account = next(iter(self._changed.items()))
             count = len(account.skips)
             await self._write(bus, cause, account, account.skips[:count])
+            app_id, workflow, *_ = cause
+            if account.skips[0].reason == "no_rules" and workflow is not None:
+                self._without_rules.add((app_id, workflow))
             del account.skips[:count]
             self.pending -= count
             if not account.skips:  # ``add`` may have been called during the write
                 del self._changed[cause]
         while len(self._accounts) > _MOST_CAUSES:
             self._accounts.popitem(last=False)
+
+    def take_without_rules(self) -> set[tuple[str, str]]:
+        """Return app and workflow of the events without rules that were written since the last call."""
+        taken, self._without_rules = self._without_rules, set()
+        return taken
 
     async def _write(self, bus: DeadLetters, cause: _Cause, account: _Account, skips: list[Skip]) -> None:
         name = f"{self._partition}:skipped:{hashlib.blake2s(repr(cause).encode(), digest_size=8).hexdigest()}"

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
-from graphweft_contracts import Transient, wire
-from graphweft_contracts.rules_log import announced
+from graphweft_contracts import Transient
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
@@ -53,7 +52,6 @@ _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _LETTERS_AT_ONCE: Final = 500
 _DEFECT_RETRY_S: Final = 5.0
-_RESCANS: Final = 2
 _RESCAN_S: Final = 0.1
 _MOST_LETTERS: Final = 10_000
 _MOST_PENDING: Final = 10_000
@@ -86,10 +84,6 @@ class _Partition:
     passed_over: PassedOver
     committed: Committed
     rules: RulesCursor
-    activated: str = ""
-    """The offset of the last activation that was read, until everything before it is taken."""
-    rescans: int = 0
-    """How many of the next commits look for parked events: skips from before an activation are written with them."""
     commit: asyncio.Task[None] | None = None
     stepped: bool = False
     """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
@@ -288,8 +282,6 @@ class MutationWorker:
             return None
         without = partition.queues.parked
         taken = window.take(self._batch_events, free=without)
-        if partition.activated and not self._bus.is_after(partition.activated, taken.end.offset):
-            partition.rescans, partition.activated = _RESCANS, ""
         read = await match_compiled(
             number, taken.entries, partition.recent, without=without, passed_over=partition.passed_over
         )
@@ -314,9 +306,6 @@ class MutationWorker:
         if self._rules.known != self._known_rules:
             self._known_rules = self._rules.known
             self._rules_changed.set()
-        for entry in entries:
-            if wire.ACTIVATION in entry.fields and partition.rules.knows(announced(entry.fields)):
-                partition.activated = entry.offset
         decoded = await decode_in_turns(entries, partition.rules)
         start = self._bus.entries_up_to(partition.window.cursor)
         cost = partition.window.add(decoded, lost=batch.lost)
@@ -391,6 +380,11 @@ class MutationWorker:
             with contextlib.suppress(Transient):
                 await self._apply_known()
 
+    def _has_rules(self, app_id: str, workflow: str) -> bool:
+        """Tell whether a workflow has rules now; those that are not compiled yet may turn out to be faulty."""
+        rules = self._rules.current(app_id)
+        return workflow in rules.workflows and (not rules.is_compiled(workflow) or rules.problem(workflow) is None)
+
     async def _apply_known(self) -> None:
         if not await self._bus.dead_letter_count():
             return
@@ -433,13 +427,12 @@ class MutationWorker:
     async def _commit_now(self, partition: _Partition) -> None:
         offset, count, note = self._position(partition)
         await partition.skips.write(self._letters)
+        if any(self._has_rules(*each) for each in partition.skips.take_without_rules()):
+            self._rules_changed.set()  # it had none at the place of the event
         await self._graph.durable(partition.run)
         committed = Committed(offset=offset, count=count, note=note)
         await self._bus.commit(partition.number, committed)
         partition.committed = committed
-        if partition.rescans:
-            partition.rescans -= 1
-            self._rules_changed.set()
 
     async def _last_commit(self, partition: _Partition) -> None:
         with contextlib.suppress(Transient):

@@ -52,7 +52,7 @@ async def test_a_url_cannot_change_the_form_of_replies(option: str) -> None:
         check_redis_url(f"redis://h?{option}")
 
 
-@pytest.mark.parametrize("option", ["pass/word=1", "parser_class=x", "connection_class=x", "host=other"])
+@pytest.mark.parametrize("option", ["pass/word=1", "parser_class=x", "connection_class=x", "host=other", "ssl_x=1"])
 def test_an_unknown_option_of_a_url_is_refused_without_its_name(option: str) -> None:
     with pytest.raises(InvalidSettings, match="has an unknown option") as error:
         connect(f"redis://h?{option}", io_timeout_s=None)
@@ -65,6 +65,15 @@ def test_options_of_tls_need_a_url_of_tls() -> None:
     check_redis_url("rediss://h?ssl_cert_reqs=none")
     with pytest.raises(ValueError, match="an option of TLS: begin it with rediss://"):
         check_redis_url("redis://h?ssl_cert_reqs=none")
+
+
+@pytest.mark.parametrize("url", ["redis://u:secret@h", "unix:///a.sock"])
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_cert_reqs"])
+async def test_options_of_tls_need_a_url_of_tls(url: str, option: str) -> None:
+    await connect("rediss://h?ssl_cert_reqs=none&ssl_check_hostname=false", io_timeout_s=None).aclose()
+    with pytest.raises(InvalidSettings, match=f"{option}, but only rediss:// uses TLS") as error:
+        connect(f"{url}?{option}=none", io_timeout_s=None)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,10 @@ _FREE: Final = frozenset(
     ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "socket_keepalive",
      "health_check_interval", "retry_on_timeout")
 )  # fmt: skip
-"""Options of a URL that change nothing of what is read or written; those of TLS begin with ``ssl_``."""
+"""Options of a URL that change nothing of what is read or written."""
+_TLS: Final = _CERTIFICATES | {
+    "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_password"
+}  # fmt: skip
 _CHOSEN: Final = {
     "protocol": ("2",),
     "decode_responses": (),
@@ -86,9 +89,13 @@ def check_options(url: str) -> None:
     """Raise ``InvalidSettings`` for options of a Redis URL that graphweft chooses, or that no server has."""
     parts = urlsplit(url)
     for name, value in parse_qsl(parts.query):
-        if name.startswith("ssl_") and parts.scheme != "rediss":
-            raise InvalidSettings("the URL of a Redis server sets an option of TLS: begin it with rediss://")
-        if name in _FREE or name.startswith("ssl_") or value in _CHOSEN.get(name, ()):
+        if name in _TLS:
+            if parts.scheme != "rediss":
+                raise InvalidSettings(
+                    f"the URL of a Redis server sets {name}, but only rediss:// uses TLS: use that, or leave it out"
+                )
+            continue
+        if name in _FREE or value in _CHOSEN.get(name, ()):
             continue
         if name in _CHOSEN:
             raise InvalidSettings(f"the URL of a Redis server sets {name}, which graphweft chooses: leave it out")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, cast
@@ -19,6 +20,15 @@ from graphweft_contracts.events import Event
 MOST_AHEAD: Final = timedelta(days=1)
 """How far the time of an event may be ahead of the receiver's clock."""
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NUMBER: Final = re.compile(r"[+-]?[0-9.]+")
+
+
+def time_faults(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (name, fault) of times that are numbers, also as text: the model would guess seconds or milliseconds."""
+    for name in ("time", "recordedtime"):
+        value = attributes.get(name)
+        if isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+            yield name, "expected a text such as 2026-02-01T10:00:00Z, found a number"
 
 
 def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -56,9 +66,8 @@ def decode_given(text: bytes, received: datetime) -> Event:
     Raises ``InvalidEvent`` for its first fault: of the contract, of its admission, or a number that JSON does not have.
     """
     attributes = wire.attributes_of({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: text})
-    for name in ("time", "recordedtime"):
-        if isinstance(attributes.get(name), int | float):  # seconds or milliseconds: the model would guess
-            raise InvalidEvent(f"{name}: expected a text such as 2026-02-01T10:00:00Z, found a number")
+    for name, fault in time_faults(attributes):
+        raise InvalidEvent(f"{name}: {fault}")
     event = wire.event_of(attributes, received)
     check_admission(event, now=received)
     if (place := _not_finite(event.data)) is not None:

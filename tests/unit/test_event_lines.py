@@ -6,11 +6,15 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from starlette.datastructures import Headers
 
 from graphweft_contracts import InvalidEvent
 from graphweft_workers.cli.emit import Faults, events_of_lines
 from graphweft_workers.cli.options import past_time, since_time
 from graphweft_workers.cli.rebuild import read_to
+from graphweft_workers.gateway.cloud_events import SINGLE, read_events
+from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.imports.files import runs_of_json
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
@@ -108,9 +112,11 @@ def test_an_event_that_the_bus_would_refuse_is_a_fault(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("name", ["time", "recordedtime"])
-@pytest.mark.parametrize("value", [1_769_940_000, 1_769_940_000.5, 1_769_940_000_000])
+@pytest.mark.parametrize(
+    "value", [1_769_940_000, 1_769_940_000.5, 1_769_940_000_000, "1769940000", "-5", "1769940000.5"]
+)
 def test_a_time_that_is_a_number_is_refused_as_by_the_gateway(
-    capsys: pytest.CaptureFixture[str], name: str, value: float
+    capsys: pytest.CaptureFixture[str], name: str, value: float | str
 ) -> None:
     faults = Faults()
     assert list(events_of_lines([(1, line("{}", **{name: value}))], "f.jsonl", faults)) == []  # type: ignore[arg-type]
@@ -130,3 +136,12 @@ def test_all_ways_in_read_the_same_times(text: str) -> None:
     )
     first = next(iter(events_of_runs(iter([run]), ImportOptions(app_id="a", workflow="w"))))
     assert first.time == at
+
+
+@pytest.mark.parametrize("value", ["1769940000", "-5", "1769940000.5"])
+def test_the_gateway_refuses_a_number_as_text_for_a_time(value: str) -> None:
+    with pytest.raises(Problem) as error:
+        read_events(SINGLE, Headers(), line("{}", time=value), app_id="acme", limits=Limits())
+    assert error.value.faults == [
+        {"pointer": "#/time", "detail": "expected a text such as 2026-02-01T10:00:00Z, found a number"}
+    ]

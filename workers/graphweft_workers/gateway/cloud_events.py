@@ -8,12 +8,12 @@ from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 from starlette.datastructures import Headers
 
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
-from graphweft_contracts.admission import admission_faults
+from graphweft_contracts.admission import admission_faults, time_faults
 from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MAX_FAULTS, Loc, Problem, faults_of, pointer
@@ -130,6 +130,11 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
 def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
     """Validate as JSON, so that the model refuses the same types as the schema."""
     plain = {name: whole(value) for name, value in attributes.items()}
+    if faults := [
+        InitErrorDetails(type=PydanticCustomError("time", "{fault}", {"fault": fault}), loc=(name,), input=plain[name])
+        for name, fault in time_faults(plain)
+    ]:
+        raise ValidationError.from_exception_data("Event", faults)
     return Event.model_validate_json(to_json({"appid": app_id, "time": now, **plain}), strict=True)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.options import Data, Json, Rules, command
+from graphweft_workers.cli.options import Data, Json, Rules, command, listed, number, one_of
 from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.rights import RightsRole
@@ -37,7 +37,13 @@ async def lint(
         typer.Option("--server", help="Also ask the graph server whether it accepts each query. No query is run."),
     ] = False,
     order: Annotated[
-        Order, typer.Option("--order", help="chat: also report mutations whose effect depends on the order of chats.")
+        Order,
+        typer.Option(
+            "--order",
+            parser=one_of(*get_args(Order)),
+            metavar=listed(*get_args(Order)),
+            help="chat: also report mutations whose effect depends on the order of chats.",
+        ),
     ] = "app",
     data: Data = None,
     json: Json = False,
@@ -97,15 +103,31 @@ async def doctor(
     rules: Rules = None,
     role: Annotated[
         Process | None,
-        typer.Option("--role", help="For health checks: look only at the process of this role on this machine."),
+        typer.Option(
+            "--role",
+            parser=one_of(*get_args(Process)),
+            metavar=listed(*get_args(Process)),
+            help="For health checks: look only at the process of this role on this machine.",
+        ),
     ] = None,
     max_age: Annotated[
         float,
-        typer.Option("--max-age", min=0.1, help="--role: seconds without a heartbeat until a process counts as hung."),
+        typer.Option(
+            "--max-age",
+            parser=number(0.1),
+            metavar="SECONDS",
+            help="--role: seconds without a heartbeat until a process counts as hung.",
+        ),
     ] = heartbeat.MAX_AGE_S,
     rights: Annotated[
         RightsRole | None,
-        typer.Option("--rights", help="Try the rights of this role on the bus.", show_default="worker with a user"),
+        typer.Option(
+            "--rights",
+            parser=one_of(*get_args(RightsRole.__value__)),
+            metavar=listed(*get_args(RightsRole.__value__)),
+            help="Try the rights of this role on the bus.",
+            show_default="worker with a user",
+        ),
     ] = None,
     app: Annotated[str | None, typer.Option("--app", help="--rights tenant: the app.")] = None,
     json: Json = False,

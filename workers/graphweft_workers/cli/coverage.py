@@ -12,7 +12,7 @@ from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.emit import Faults, events_of_lines, numbered_lines, open_file
 from graphweft_workers.cli.event_lines import tell_progress
-from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, since_time
+from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, number, since_time
 from graphweft_workers.cli.output import (
     INVALID_EVENTS,
     print_json,
@@ -50,7 +50,7 @@ async def coverage(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Of the bus, the newest entries.")] = MOST_SCANNED,
     fail_under: Annotated[
         float | None,
-        typer.Option("--fail-under", min=0, max=100, metavar="PERCENT", help="Exit with 1 below this share."),
+        typer.Option("--fail-under", parser=number(0, 100), metavar="PERCENT", help="Exit with 1 below this share."),
     ] = None,
     data: Data = None,
     json: Json = False,

@@ -12,7 +12,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.command_logs import set_up_command_logs
-from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.options import App, Data, Json, command, number
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus
 from graphweft_workers.roles.rules import logged_rules
@@ -35,7 +35,9 @@ async def erase(
         bool, typer.Option("--verify", help="Only list what remains; erase nothing, and exit with 1 if anything does.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Longest wait for the workers.")] = 60.0,
+    wait_s: Annotated[
+        float, typer.Option("--wait-s", parser=number(0), metavar="SECONDS", help="Longest wait for the workers.")
+    ] = 60.0,
     data: Data = None,
     json: Json = False,
 ) -> int | None:

@@ -13,7 +13,7 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
-from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.options import App, Data, Json, command, number
 from graphweft_workers.cli.output import print_json, say, warn
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
@@ -26,7 +26,10 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
 async def export(
     app: App,
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.", show_default=False)],
-    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Longest wait until the app is at rest.")] = 60.0,
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait-s", parser=number(0), metavar="SECONDS", help="Longest wait until the app is at rest."),
+    ] = 60.0,
     data: Data = None,
     json: Json = False,
 ) -> None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json as json_module
 import re
 import secrets
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.signatures import KEY_ID_PATTERN
-from graphweft_workers.cli.options import Json, check_app, command
+from graphweft_workers.cli.options import Json, check_app, command, listed, one_of
 from graphweft_workers.cli.output import print_json, say
+
+_ROLES: Final = ("worker", "gateway")
 
 
 @command
 async def key_new(
     app: Annotated[str | None, typer.Option("--app", help="The app (tenant) whose key it is.")] = None,
     role: Annotated[
-        Literal["worker", "gateway"] | None, typer.Option("--role", help="The process whose key it is.")
+        Literal["worker", "gateway"] | None,
+        typer.Option("--role", parser=one_of(*_ROLES), metavar=listed(*_ROLES), help="The process whose key it is."),
     ] = None,
     id: Annotated[
         str | None, typer.Option("--id", help="The id of the key.", show_default="owner and a number")

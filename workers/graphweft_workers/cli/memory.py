@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import typer
 from pydantic import ValidationError
@@ -36,6 +36,8 @@ from graphweft_workers.cli.options import (
     assignments,
     check_after,
     command,
+    listed,
+    one_of,
 )
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
@@ -50,6 +52,7 @@ _MAX_TEXT_BYTES: Final = 500_000
 """Texts of one event, as JSON. The bus takes about twice that, and each message has other fields too."""
 _MAX_MESSAGE_BYTES: Final = 900_000
 _READ_S: Final = 60.0
+_ROLES: Final = ("user", "assistant", "system")
 _STAYS: Final = (
     "The event log still holds the texts until it is trimmed; dead letters may hold them too (`graphweft dlq list`)"
 )
@@ -98,7 +101,8 @@ async def memory_add(
         ),
     ] = None,
     role: Annotated[
-        Literal["user", "assistant", "system"], typer.Option("--role", help="The speaker of the TEXTs.")
+        Literal["user", "assistant", "system"],
+        typer.Option("--role", parser=one_of(*_ROLES), metavar=listed(*_ROLES), help="The speaker of the TEXTs."),
     ] = "user",
 ) -> None:
     """Remember texts, or the messages of a file, within a scope. A file is checked in full first."""
@@ -125,7 +129,13 @@ async def memory_search(
     app: App,
     scope: ScopeOptions,
     of: Annotated[
-        Searched, typer.Option("--of", help="What to search; all: memories, facts, preferences and summaries.")
+        Searched,
+        typer.Option(
+            "--of",
+            parser=one_of(*get_args(Searched)),
+            metavar=listed(*get_args(Searched)),
+            help="What to search; all: memories, facts, preferences and summaries.",
+        ),
     ] = "all",
     top_k: Annotated[int, typer.Option("--top-k", min=1, max=MOST_RESULTS, help="Maximum number of results.")] = 5,
     index_type: Annotated[

@@ -8,6 +8,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import re
 import signal
 import threading
@@ -187,6 +188,27 @@ def one_of(*choices: str) -> Callable[[str], str]:
         from graphweft_rules.files.findings import did_you_mean  # for a misspelt word only
 
         raise typer.BadParameter(f"{word!r} is not one of {', '.join(choices)}{did_you_mean(word, choices)}")
+
+    return parse
+
+
+def listed(*choices: str) -> str:
+    """Return the words of ``one_of`` for the help."""
+    return f"[{'|'.join(choices)}]"
+
+
+def number(least: float, most: float = math.inf) -> Callable[[str], float]:
+    """Return a parser of a finite number within bounds: those of typer let NaN and infinity pass."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isfinite(value) and least <= value <= most:
+            return value
+        bounds = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise typer.BadParameter(f"{text!r} is not a number {bounds}")
 
     return parse
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from graphweft_contracts import InvalidSettings, NotRunning
+from graphweft_contracts import NotRunning
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_workers.cli.options import Data, Json, check_app, command, listed, one_of
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
@@ -18,14 +18,15 @@ from graphweft_workers.roles.settings import Settings
 @command
 async def order(
     app: Annotated[str | None, typer.Argument(help="The app; '*' is all without an order of their own.")] = None,
-    order: Annotated[str | None, typer.Argument(metavar="[app|chat]", help="Its new order.")] = None,
+    order: Annotated[
+        Literal["app", "chat"] | None,
+        typer.Argument(parser=one_of("app", "chat"), metavar=listed("app", "chat"), help="Its new order."),
+    ] = None,
     data: Data = None,
     force: Annotated[bool, typer.Option("--force", help="Change it although events are not applied yet.")] = False,
     json: Json = False,
 ) -> None:
     """Show in which order events take effect, or change it: all events of an app in log order, or those of a chat."""
-    if order is not None and order not in {"app", "chat"}:
-        raise InvalidSettings(f"invalid order {order!r}: expected app or chat")
     if app is not None and app != ALL_APPS:
         check_app(app)
     async with running_bus(Settings.load(data=data)) as bus:
@@ -39,7 +40,7 @@ async def order(
                     "events; events after the change could overtake them. Stop the app's producers, wait until "
                     "`graphweft status` shows no lag, then repeat this"
                 )
-            await bus.store_order(app, "app" if order == "app" else "chat")
+            await bus.store_order(app, order)
             layout = await bus.layout()
     orders = {ALL_APPS: layout.order, **layout.exceptions}
     shown = {app: layout.order_of(app)} if app is not None else orders

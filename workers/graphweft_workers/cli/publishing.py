@@ -13,7 +13,7 @@ import typer
 
 from graphweft_contracts import BusUnavailable, Event, InvalidSettings
 from graphweft_workers.cli.delivery import Outcome, Sent, outcome_of, send, wait_until_applied
-from graphweft_workers.cli.options import Data, Json
+from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule, without_rule
@@ -41,7 +41,13 @@ class PublishOptions:
     ] = False
     give_up_after: Annotated[
         float | None,
-        typer.Option("--give-up-after", help="Stop after an outage of this many seconds.", show_default="keep trying"),
+        typer.Option(
+            "--give-up-after",
+            parser=number(0),
+            metavar="SECONDS",
+            help="Stop after an outage of this many seconds.",
+            show_default="keep trying",
+        ),
     ] = None
     json: Json = False
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from graphweft_contracts import InvalidEvent
-from graphweft_workers.cli.emit import second_reading
+from graphweft_contracts import Event, InvalidEvent
+from graphweft_workers.cli.emit import read_again, second_reading
 from graphweft_workers.imports import ImportProblem, read_runs
 from graphweft_workers.imports import files as read_files
 from graphweft_workers.imports.files import runs_of_stream
@@ -134,7 +136,9 @@ def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: li
         assert running.stderr.read() == ""
 
 
-def emit(given: str, megabytes: int, *, most_written: int = 1 << 30) -> subprocess.CompletedProcess[str]:
+def emit(
+    given: str, megabytes: int, *, command: str = "emit", most_written: int = 1 << 30
+) -> subprocess.CompletedProcess[str]:
     """Send a file while there is no bus, with so much memory, and so many bytes of a file that it may write."""
 
     def limit() -> None:
@@ -142,7 +146,7 @@ def emit(given: str, megabytes: int, *, most_written: int = 1 << 30) -> subproce
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_written, most_written))
 
     return subprocess.run(
-        ["bash", "-c", f"exec {sys.executable} -m graphweft_workers.cli emit {given} --give-up-after 0"],
+        ["bash", "-c", f"exec {sys.executable} -m graphweft_workers.cli {command} {given} --give-up-after 0"],
         env=os.environ | {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1", "GRAPHWEFT_GRAPH_URL": "redis://127.0.0.1:1"},
         capture_output=True,
         text=True,
@@ -185,5 +189,39 @@ def test_a_file_that_changes_while_it_is_sent_is_named() -> None:
     for changed in (event, event + b"{\n"):
         reading = second_reading(io.BytesIO(changed), "f", 2)
         assert next(reading).id == "1"
+        with pytest.raises(InvalidEvent, match="f has changed since it was checked"):
+            next(reading)
+
+
+def test_an_import_of_runs_does_not_hold_all_events_of_a_file(tmp_path: Path) -> None:
+    record = json.dumps({"messages": [{"role": "user", "content": "hello"}], "rows": "ROWS"})
+    rows = f"[{', '.join(['{}'] * 30_000)}]"
+    (file := tmp_path / "runs.jsonl").write_text(
+        "".join(record.replace('"ROWS"', rows).replace("{", f'{{"id": "{n}", ', 1) + "\n" for n in range(300))
+    )
+    arguments = f"{file} --app a --workflow W --context-field rows"
+    done = emit(arguments, 650, command="import openai-chat")
+    assert "sent before: 0 events" in done.stderr, done.stderr[-2_000:]
+    assert done.returncode == 1
+
+
+def test_a_faulty_run_at_the_end_of_a_file_means_that_nothing_is_sent(tmp_path: Path) -> None:
+    good = '{"messages": [{"role": "user", "content": "hello"}]}\n'
+    (file := tmp_path / "runs.jsonl").write_text(good + "{}\n")
+    done = emit(f"{file} --app a --workflow W", 2_000, command="import openai-chat")
+    assert "runs.jsonl:2: the record has no array 'messages'" in done.stderr
+    assert ("sent before" in done.stderr, done.returncode) == (False, 2)
+
+
+def test_runs_that_change_while_they_are_sent_are_named() -> None:
+    event = Event.create("a.b", app_id="a", chat_id="c", id="1", source="/s")
+
+    def faulty() -> Iterator[Event]:
+        yield event
+        raise ImportProblem("runs.jsonl:2: no messages")
+
+    assert len(list(read_again(iter([event] * 3), "f", 2))) == 2
+    for reading in (read_again(faulty(), "f", 2), read_again(iter([event]), "f", 2)):
+        next(reading)
         with pytest.raises(InvalidEvent, match="f has changed since it was checked"):
             next(reading)

@@ -29,6 +29,7 @@ from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json,
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.runs import ImportProblem
 
 _STDIN: Final = 0
 _MAX_CAUSES: Final = 20
@@ -108,17 +109,25 @@ async def import_openai_chat(
     how = ImportOptions(
         app_id=app, workflow=workflow, **{name: value for name, value in given.items() if value not in (None, ())}
     )
+    content: bytes | None = None
     if file == STANDARD_INPUT:
-        content = io.BytesIO()
+        whole = io.BytesIO()
         async for chunk in _chunks_of(_STDIN):
-            content.write(chunk)
-            check_size(content.tell(), "<stdin>")
-        runs = runs_of_stream(io.BytesIO(content.getvalue()), file="<stdin>")
-    else:
-        runs = read_runs(file)
+            whole.write(chunk)
+            check_size(whole.tell(), "<stdin>")
+        content = whole.getvalue()
+    elif Path(file).is_fifo():
+        raise ImportProblem(
+            f"{file}: it is a pipe, which can be read only once: pass its content on standard input as '-'"
+        )
+
+    def read() -> Iterator[Event]:
+        runs = read_runs(file) if content is None else runs_of_stream(io.BytesIO(content), file="<stdin>")
+        return events_of_runs(runs, how)
+
     with interruptible():
-        events = list(events_of_runs(runs, how))
-    sent, outcome = await publish(settings, events, len(events), options)
+        checked = sum(1 for _ in read())
+    sent, outcome = await publish(settings, read_again(read(), file, checked), checked, options)
     return _report(sent, outcome, options.json)
 
 
@@ -247,14 +256,23 @@ def second_reading(stream: IO[bytes], name: str, checked: int) -> Iterator[Event
     """Yield the first ``checked`` events of a file that was checked. Lines that were added since then are left out."""
 
     def changed(fault: InvalidEvent) -> NoReturn:
-        raise InvalidEvent(f"{name} has changed since it was checked, and is sent in part: {fault}")
+        raise fault
 
     stream.seek(0)
-    lines = numbered_lines(stream, name)
+    yield from read_again(
+        events_of_lines(numbered_lines(stream, name), name, Faults(changed), hints=False), name, checked
+    )
+
+
+def read_again(events: Iterator[Event], name: str, checked: int) -> Iterator[Event]:
+    """Yield the first ``checked`` events of a second reading. Raises ``InvalidEvent`` if the file has changed."""
     sent = 0
-    for event in islice(events_of_lines(lines, name, Faults(changed), hints=False), checked):
-        yield event
-        sent += 1
+    try:
+        for event in islice(events, checked):
+            yield event
+            sent += 1
+    except (InvalidEvent, ImportProblem) as fault:
+        raise InvalidEvent(f"{name} has changed since it was checked, and is sent in part: {fault}") from fault
     if sent < checked:
         raise InvalidEvent(f"{name} has changed since it was checked: {sent:,} of its {checked:,} events were sent")
 

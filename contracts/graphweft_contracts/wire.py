@@ -21,8 +21,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
 from graphweft_contracts.errors import InvalidEvent, MalformedEvent
-from graphweft_contracts.events import Event
+from graphweft_contracts.events import APP_ID_PATTERN, TYPE_PATTERN, Event
 
+_FORMS: Final = {
+    APP_ID_PATTERN: "expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'",
+    TYPE_PATTERN: "expected words of a-z, 0-9 and '_' with dots in between, such as order.paid",
+}
 CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"
@@ -217,10 +221,15 @@ def explain(error: ValidationError) -> str:
     """
     few = error.error_count() <= _MAX_HINTS
     parts = (
-        f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {item['msg']}{_misspelt(item) if few else ''}"
-        for item in error.errors(include_url=False, include_context=False)
+        f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {_fault(item)}{_misspelt(item) if few else ''}"
+        for item in error.errors(include_url=False)
     )
     return "; ".join(parts)
+
+
+def _fault(fault: ErrorDetails) -> str:
+    """Return the message; in place of a pattern that every sender meets, a sentence."""
+    return _FORMS.get(str(fault.get("ctx", {}).get("pattern")), fault["msg"])
 
 
 def _misspelt(fault: ErrorDetails) -> str:

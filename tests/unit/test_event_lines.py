@@ -145,3 +145,17 @@ def test_the_gateway_refuses_a_number_as_text_for_a_time(value: str) -> None:
     assert error.value.faults == [
         {"pointer": "#/time", "detail": "expected a text such as 2026-02-01T10:00:00Z, found a number"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("appid", "my shop", "appid: expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'"),
+        ("type", "OrderPaid", "type: expected words of a-z, 0-9 and '_' with dots in between, such as order.paid"),
+    ],
+)
+def test_the_form_of_a_name_is_said_in_words(
+    capsys: pytest.CaptureFixture[str], name: str, value: str, said: str
+) -> None:
+    assert list(events_of_lines([(1, line("{}", **{name: value}))], "f.jsonl", Faults())) == []
+    assert f"f.jsonl:1: {said}" in capsys.readouterr().err

@@ -38,6 +38,18 @@ def test_the_error_says_what_to_give(tmp_path: Path, arguments: tuple[str, ...],
     assert (done.code, said in done.err) == (2, True), done.err
 
 
+def test_a_server_that_runs_in_a_folder_below_is_named(tmp_path: Path) -> None:
+    (data := tmp_path / "shop/.graphweft").mkdir(parents=True)
+    (data / "redis.sock").touch()
+    done = inside(("query", "--app", "a", "RETURN 1"), ENVIRONMENT, folder=tmp_path)
+    assert (done.code, "One may run in the folder 'shop': change to it" in done.err) == (2, True), done.err
+
+
+def test_the_rules_of_a_wrong_folder_are_a_missing_folder(tmp_path: Path) -> None:
+    done = inside(("lint",), ENVIRONMENT, folder=tmp_path)
+    assert "the folder 'workflows' does not exist: correct the path, or change to the folder of the project" in done.out
+
+
 def test_a_folder_in_place_of_the_log_of_the_demo_is_named(tmp_path: Path) -> None:
     (log := tmp_path / "data/services.log").mkdir(parents=True)
     example = str(ROOT / "examples/airline")

@@ -232,6 +232,10 @@ def _refused(name: str, path: Path, within: str) -> str:
 def _unreadable(path: Path, error: OSError | ValueError, named_at: Place, *, extended: bool) -> Finding:
     if isinstance(error, FileNotFoundError):
         code, message = "missing-file", f"the file {str(path)!r} does not exist: correct the path"
+        if not path.suffix:
+            message = (
+                f"the folder {str(path)!r} does not exist: correct the path, or change to the folder of the project"
+            )
     else:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         code, message = "unreadable-file", f"{str(path)!r} cannot be read ({why}): pass a readable rule file"

@@ -101,7 +101,7 @@ class Export:
         places = {number: each.offset for number, each in rest.checkpoints.items()}
         histories.append(await source.write(rest.ends, rest.letters, places))
         if not any(each.entries for each in histories):
-            raise InvalidSettings(f"the log holds no event of the app {self._app_id!r}")
+            raise InvalidSettings(f"the log holds no event of the app {self._app_id!r}: check the name")
         state = GraphState(
             sha256=rest.digest.sha256, nodes=rest.digest.nodes, relationships=rest.digest.relationships
         )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
@@ -15,6 +17,7 @@ from graphweft_workers.roles.settings import Settings
 if TYPE_CHECKING:  # a command that asks the bus alone need not wait for it
     from graphweft_workers.ports.graph_store import GraphStore
 
+_MOST_FOLDERS: Final = 100
 _ANSWER_S: Final = 15.0
 """A suspended server keeps its connections open and never answers."""
 
@@ -95,6 +98,16 @@ def _no_embedded(settings: Settings) -> str:
     return (
         f"no embedded server runs on the data folder {str(settings.data)!r}: run `graphweft up --data "
         f"{settings.data}`, or set GRAPHWEFT_DATA to the folder of a running one"
+        + (f". One may run in the folder {str(near)!r}: change to it" if (near := _near(settings.data)) else "")
+    )
+
+
+def _near(data: Path) -> Path | None:
+    """Return the folder below this one in which a server runs; None if ``data`` is a path, or none does."""
+    if data.parts != (data.name,):
+        return None
+    return min(
+        (found.parent.parent for found in islice(Path().glob(f"*/{data}/redis.sock"), _MOST_FOLDERS)), default=None
     )
 
 

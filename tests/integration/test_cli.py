@@ -1290,7 +1290,7 @@ def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -
         (("rules", "push", "/nowhere"), "'/nowhere' does not exist"),
         (("rules", "push", "--app", "a b"), "invalid --app 'a b'"),
         (("rules", "ignore", "_x"), "'_x' cannot be the name of a workflow"),
-        (("order", "acme", "row"), "invalid order 'row': expected app or chat"),
+        (("order", "acme", "row"), "'row' is not one of app, chat"),
         (("order", "a/b", "chat"), "invalid --app 'a/b'"),
     ],
 )

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.services.commands import inside
 
+from graphweft.transports.embedded import embedded_socket
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.upper().startswith("GRAPHWEFT_")}
 
@@ -40,7 +42,7 @@ def test_the_error_says_what_to_give(tmp_path: Path, arguments: tuple[str, ...],
 
 def test_a_server_that_runs_in_a_folder_below_is_named(tmp_path: Path) -> None:
     (data := tmp_path / "shop/.graphweft").mkdir(parents=True)
-    (data / "redis.sock").touch()
+    embedded_socket(data).touch()
     done = inside(("query", "--app", "a", "RETURN 1"), ENVIRONMENT, folder=tmp_path)
     assert (done.code, "One may run in the folder 'shop': change to it" in done.err) == (2, True), done.err
 

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from graphweft.transports.embedded import embedded_socket
 from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus, make_graph
@@ -106,9 +107,8 @@ def _near(data: Path) -> Path | None:
     """Return the folder below this one in which a server runs; None if ``data`` is a path, or none does."""
     if data.parts != (data.name,):
         return None
-    return min(
-        (found.parent.parent for found in islice(Path().glob(f"*/{data}/redis.sock"), _MOST_FOLDERS)), default=None
-    )
+    folders = islice(Path().glob(f"*/{data}"), _MOST_FOLDERS)
+    return min((folder.parent for folder in folders if embedded_socket(folder).exists()), default=None)
 
 
 def _reason(error: Exception) -> str:

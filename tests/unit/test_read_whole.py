@@ -213,6 +213,16 @@ def test_a_faulty_run_at_the_end_of_a_file_means_that_nothing_is_sent(tmp_path: 
     assert ("sent before" in done.stderr, done.returncode) == (False, 2)
 
 
+def test_a_run_that_the_bus_would_refuse_for_its_size_means_that_nothing_is_sent(tmp_path: Path) -> None:
+    said = [*(f"hello {number}" for number in range(600)), "x" * 1_100_000]  # more than a batch before it
+    (file := tmp_path / "runs.jsonl").write_text(
+        "".join(json.dumps({"messages": [{"role": "user", "content": text}]}) + "\n" for text in said)
+    )
+    done = emit(f"{file} --app a --workflow W", 2_000, command="import openai-chat")
+    assert "more than the limit of 1000000" in done.stderr, done.stderr[:500]
+    assert ("trying again" in done.stderr, done.returncode) == (False, 2)
+
+
 def test_runs_that_change_while_they_are_sent_are_named() -> None:
     event = Event.create("a.b", app_id="a", chat_id="c", id="1", source="/s")
 

@@ -125,8 +125,11 @@ async def import_openai_chat(
         runs = read_runs(file) if content is None else runs_of_stream(io.BytesIO(content), file="<stdin>")
         return events_of_runs(runs, how)
 
+    checked = 0
     with interruptible():
-        checked = sum(1 for _ in read())
+        for event in read():
+            check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
+            checked += 1
     sent, outcome = await publish(settings, read_again(read(), file, checked), checked, options)
     return _report(sent, outcome, options.json)
 

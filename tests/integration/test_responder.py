@@ -506,6 +506,20 @@ async def test_requests_for_many_other_apps_cannot_flood_the_log(
     assert 1 < len(lines) <= 100
 
 
+async def test_replies_that_nobody_reads_leave_a_neighbour_its_own(url: str, client: Client) -> None:
+    """The neighbour's connection opens late, as after an outage."""
+    own, near = channels.context_replies("gone", APP), channels.context_replies("late", "near")
+    late = request(app_id="near", reply_to=near)
+    async with redis.Redis.from_url(url) as raw:
+        await put(raw, [request(reply_to=own).model_dump_json().encode() for _ in range(300)])
+        await eventually(lambda: nothing_pending(url))
+        await put(raw, [late.model_dump_json().encode()])
+        await eventually(lambda: nothing_pending(url))
+        async with Listener(url, near) as listener:
+            await listener.until(1)
+    assert listener.ids == [late.id]
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["data kept", "data lost"])
 async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, rules: RuleSet, lost: bool) -> None:
     await write(url, DATA)

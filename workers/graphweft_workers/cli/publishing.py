@@ -76,7 +76,7 @@ async def publish(
 
     def outage(error: BusUnavailable) -> None:
         hint = f"; is `graphweft up --data {settings.data}` running?" if settings.embedded else ""
-        warn(f"{error}; trying again, Ctrl-C stops{hint}")
+        warn(f"{str(error).rstrip('.')}; trying again, Ctrl-C stops{hint}")
 
     try:
         with bar("publishing", total) as advance:

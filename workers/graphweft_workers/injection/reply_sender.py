@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from typing import Final
 
 from graphweft_contracts import ContextReply, ContextRequest, Transient
+from graphweft_contracts.channels import app_of_replies
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import Requester, RequestQueue
 
@@ -15,6 +17,7 @@ logger = get_logger("graphweft.injection")
 
 _RESEND_S: Final = 0.05
 _RESENT_AT_ONCE: Final = 256
+"""One app, or one channel of all apps, may take half of these: else nobody else's replies would be sent again."""
 _RESEND_LIMIT_S: Final = 5.0
 
 
@@ -24,7 +27,7 @@ class ReplySender:
     def __init__(self, queue: RequestQueue, stopping: asyncio.Event) -> None:
         self._queue = queue
         self._stopping = stopping
-        self._resending = 0
+        self._resending: Counter[str] = Counter()
 
     async def send(self, tasks: asyncio.TaskGroup, requester: ContextRequest | Requester, reply: ContextReply) -> None:
         """Send a reply; returns after one attempt."""
@@ -33,13 +36,14 @@ class ReplySender:
                 return
         except Transient as error:
             logger.debug("reply_delayed", error=str(error))
-        if self._resending < _RESENT_AT_ONCE:
-            self._resending += 1
-            tasks.create_task(self._send_again(requester, reply))
+        owner = app_of_replies(requester.reply_to) or requester.reply_to
+        if self._resending.total() < _RESENT_AT_ONCE and self._resending[owner] < _RESENT_AT_ONCE // 2:
+            self._resending[owner] += 1
+            tasks.create_task(self._send_again(owner, requester, reply))
         else:
             logger.warning("reply_lost", error="too many replies wait for the bus")
 
-    async def _send_again(self, requester: ContextRequest | Requester, reply: ContextReply) -> None:
+    async def _send_again(self, owner: str, requester: ContextRequest | Requester, reply: ContextReply) -> None:
         left_s = requester.deadline_ms / 1000 - time.time()
         until = time.monotonic() + min(left_s, _RESEND_LIMIT_S) - _RESEND_S
         try:
@@ -52,4 +56,5 @@ class ReplySender:
         except Exception:  # one request must not end the responder
             logger.exception("request_failed")
         finally:
-            self._resending -= 1
+            self._resending[owner] -= 1
+            self._resending += Counter()  # drops those of which none is left

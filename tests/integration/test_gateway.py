@@ -1360,7 +1360,8 @@ async def test_no_request_stops_a_gateway_with_all_features(tmp_path: Path) -> N
             with stack.gateway(**environment, **of_gateway) as (url, process):
                 statuses = await _send_mutated(url, Sender(SEED, tokens), MUTATED)
                 assert process.poll() is None
-                assert all(status < 500 for _, status in statuses), f"seed {SEED}: {statuses}"
+                said = (tmp_path / "up.log").read_text()[-6_000:]
+                assert all(status < 500 for _, status in statuses), f"seed {SEED}: {statuses}\n{said}"
                 assert {path for path, status in statuses if status < 300} >= {
                     "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search",
                 }  # fmt: skip

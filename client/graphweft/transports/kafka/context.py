@@ -98,11 +98,8 @@ class KafkaContext:
 
     async def aclose(self) -> None:
         """Disconnect; pending requests fail as unavailable."""
-        for task in (self._opening, self._listener):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError, OwnReplies):
-                    await task
+        await _ended(self._opening)
+        await _ended(self._listener)  # it may have begun in the end: aiokafka may miss a cancellation
         self._opening = self._listener = None
         for future in self._pending.values():
             if not future.done():
@@ -204,6 +201,14 @@ def _refused(future: asyncio.Future[bytes | BusUnavailable], sent: asyncio.Futur
     if sent.cancelled() or (error := sent.exception()) is None or future.done():
         return
     future.set_result(BusUnavailable(f"the bus did not accept the request: {error or type(error).__name__}"))
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task, and wait for its end."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError, OwnReplies):
+            await task
 
 
 def _seen(task: asyncio.Task[None]) -> None:

@@ -197,7 +197,7 @@ async def test_closing_at_any_moment_of_connecting_leaves_no_connection(kafka_ur
         asking = asyncio.create_task(client.context(agent="g", chat_id="c", budget_ms=5_000))
         await asyncio.sleep(number / 500)
         await client.aclose()
-        # A request that waits for the metadata of its topic in this moment ends with its budget.
+        # Whether it had been sent in this moment, and waits for an answer, is not known.
         assert (await asking).reason in ("bus_unavailable", "timeout")
     gc.collect()  # what is left over warns now, which fails this test and not a later one
 

@@ -155,6 +155,8 @@ class KafkaContext:
                 await admin.close()
             await start_client(producer)
             await start_client(inbox)
+            # Here a close ends the wait for it; a send that waits for it does not end with its producer.
+            await producer.partitions_for(channels.CONTEXT_REQUESTS_TOPIC)
             topic = channels.context_replies_topic(self._app_id) if self._app_id else channels.CONTEXT_REPLIES_TOPIC
             partition = TopicPartition(topic, random.choice(sorted(await producer.partitions_for(topic))))
             inbox.assign([partition])

@@ -37,7 +37,7 @@ class InvalidEvent(Permanent):
 
 
 class MalformedEvent(InvalidEvent):
-    """The content is not a JSON object in UTF-8, so it has no fields that could be wrong."""
+    """The content is not a JSON object in UTF-8, so no field was checked."""
 
 
 class RefusedEvent(InvalidEvent):

@@ -6,7 +6,7 @@ import sys
 
 
 def utf8_fault(text: str, advice: str) -> str | None:
-    """Return why text of the system has no UTF-8 form, with the advice; None if it has one."""
+    """Return why a name or argument cannot be written as UTF-8, with the advice; None if it can."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.integration
 PARTITIONS = 2
 OWNER = "first"
 SESSION_S = 3.0
-"""Long enough that nobody loses a partition because the machine is busy for a second."""
+"""So long that a machine which is busy for a second costs no owner its partition."""
 START = Committed()
 
 
@@ -463,7 +463,7 @@ async def test_a_place_in_years_of_entries_is_found_by_few_reads(url: str, monke
 
 async def test_a_partition_has_one_owner(kit: Kit) -> None:
     """Two workers for some time, who give back what is wanted back and take what they get."""
-    lease_s = 10.0  # nobody dies here, however busy the machine is
+    lease_s = 10.0  # no owner counts as dead, however busy the machine is
     buses = {name: kit.bus(session_s=lease_s) for name in ("first", "second", "third")}
     owners: dict[int, str] = {}
     seen: set[tuple[int, str]] = set()

@@ -222,7 +222,7 @@ async def ask_all(
 
 
 async def test_each_request_goes_to_one_replica(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # nobody dies here
+    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # no replica counts as dead
     async with AsyncExitStack() as opened:
         queues = [await opened.enter_async_context(contextlib.aclosing(bus.queue(name))) for name in ("one", "two")]
         transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))

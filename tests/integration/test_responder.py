@@ -407,7 +407,7 @@ async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rul
 async def test_of_two_replicas_one_answers(
     url: str, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # nobody dies here
+    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # no replica counts as dead
     requests = [request() for _ in range(100)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         async with responding(url, graph, rules, "one") as one, responding(url, graph, rules, "two") as two:

@@ -72,8 +72,13 @@ def event(app: str, number: int, workflow: str = "W") -> Outgoing:
     return Outgoing(key=made.key, fields=wire.encode(made))
 
 
-async def push(bus: Bus, rules: RuleSet, scope: str = "*") -> None:
+async def store(bus: Bus, rules: RuleSet) -> None:
+    """Store the files of a rule set, as for a lost one that is pushed again."""
     await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
+
+
+async def push(bus: Bus, rules: RuleSet, scope: str = "*") -> None:
+    await store(bus, rules)
     await bus.activate(scope, rules.digest)
 
 
@@ -132,6 +137,15 @@ async def eventually(condition: Callable[[], Any], within_s: float = 90) -> None
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def taken_effect(stack: Stack, count: int) -> None:
+    """Wait until as many events of acme have taken effect."""
+
+    async def have() -> bool:
+        return len(await stack.found("acme")) == count
+
+    await eventually(have)
 
 
 async def expected_by(bus: Bus, sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -305,7 +319,7 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
             assert (rules.lost, len(await stack.found("acme"))) == ({lost.digest}, 3)
             assert list(await lost_rule_sets(bus, await bus.activations())) == [lost.digest]
             assert await bus.dead_letter_count() == 0
-            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await store(bus, lost)
             await applied(bus)
             assert rules.lost == set()
         expected = {f"k{n}": "A" if n < 6 else "B" for n in range(9)}
@@ -428,7 +442,7 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
             await eventually(is_whole)
             assert active.lost == {lost.digest}
             await eventually(lambda: stack.found("globex"))
-            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await store(bus, lost)
             await applied(bus)
         assert await is_whole()
         assert {letter.reason for letter in await bus.dead_letters(limit=10)} <= {"no_rules"}
@@ -451,12 +465,9 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
             assert rules.lost == {own.digest}
             await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
             assert await bus.dead_letter_count() == 1
-            await bus.store_rules(own.digest, StoredRules(files=own.files, summary=own.summary.to_json()))
+            await store(bus, own)
 
-            async def all_have_taken_effect() -> bool:
-                return len(await stack.found("acme")) == 5
-
-            await eventually(all_have_taken_effect)
+            await taken_effect(stack, 5)
         assert await stack.found("acme") == {f"k{n}": "B" for n in range(5)}
         assert await bus.dead_letter_count() == 0
 
@@ -480,12 +491,9 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
             await eventually(waits)
             await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
             assert rules.lost == {lost.digest}
-            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await store(bus, lost)
 
-            async def all_have_taken_effect() -> bool:
-                return len(await stack.found("acme")) == 7
-
-            await eventually(all_have_taken_effect)
+            await taken_effect(stack, 7)
         assert await stack.found("acme") == {f"k{n}": "B" for n in range(7)}
         assert await bus.dead_letter_count() == 0
 
@@ -517,7 +525,7 @@ async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, mo
         async with stack.worker("after"):
             await eventually(all_wait)
             assert not [name for name in readers if name.startswith("app-")]
-            await bus.store_rules(lost.digest, StoredRules(files=lost.files, summary=lost.summary.to_json()))
+            await store(bus, lost)
             await applied(bus)
         for app in apps:
             assert await stack.found(app) == {"k0": "A", "k1": "A", "k2": "A"}

@@ -198,10 +198,10 @@ class LoggedRules:
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """See ``ActiveRules.refresh``."""
-        if self._lost and await self._recover():
-            await self._read()  # who waits for a lost one may be the only one who reads
-        if entries is None:
+        looked = bool(self._lost) and await self._recover()
+        if entries is None or looked:  # who waits for a lost one may be the only one who reads
             await self._read()
+        if entries is None:
             return
         numbers = [announced(entry.fields) for entry in entries if wire.ACTIVATION in entry.fields]
         if numbers:

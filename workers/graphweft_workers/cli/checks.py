@@ -10,7 +10,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.options import Data, Json, Rules, command, listed, number, one_of
+from graphweft_workers.cli.options import Data, Json, Rules, command, number, words
 from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.rights import RightsRole
@@ -40,8 +40,7 @@ async def lint(
         Order,
         typer.Option(
             "--order",
-            parser=one_of(*get_args(Order)),
-            metavar=listed(*get_args(Order)),
+            **words(*get_args(Order)),
             help="chat: also report mutations whose effect depends on the order of chats.",
         ),
     ] = "app",
@@ -105,8 +104,7 @@ async def doctor(
         Process | None,
         typer.Option(
             "--role",
-            parser=one_of(*get_args(Process)),
-            metavar=listed(*get_args(Process)),
+            **words(*get_args(Process)),
             help="For health checks: look only at the process of this role on this machine.",
         ),
     ] = None,
@@ -123,8 +121,7 @@ async def doctor(
         RightsRole | None,
         typer.Option(
             "--rights",
-            parser=one_of(*get_args(RightsRole.__value__)),
-            metavar=listed(*get_args(RightsRole.__value__)),
+            **words(*get_args(RightsRole.__value__)),
             help="Try the rights of this role on the bus.",
             show_default="worker with a user",
         ),

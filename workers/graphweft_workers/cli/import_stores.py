@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from graphweft_contracts import Event, InvalidSettings, MemoryScope
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import Outcome
-from graphweft_workers.cli.options import App, command, listed, one_of
+from graphweft_workers.cli.options import App, command, words
 from graphweft_workers.cli.output import print_error, print_json, say, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, interruptible, publish
 from graphweft_workers.imports.graphiti_export import Graphiti
@@ -74,9 +74,7 @@ async def import_graphiti(
     options: PublishOptions,
     group_as: Annotated[
         Literal["user", "thread", "agent", "application"],
-        typer.Option(
-            "--group-as", parser=one_of(*_GROUPS), metavar=listed(*_GROUPS), help="The scope that a group_id becomes."
-        ),
+        typer.Option("--group-as", **words(*_GROUPS), help="The scope that a group_id becomes."),
     ] = "user",
 ) -> int | None:
     """Import the episodes, entities and facts of Graphiti. No model reads the facts again."""

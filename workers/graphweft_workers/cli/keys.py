@@ -11,7 +11,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.signatures import KEY_ID_PATTERN
-from graphweft_workers.cli.options import Json, check_app, command, listed, one_of
+from graphweft_workers.cli.options import Json, check_app, command, words
 from graphweft_workers.cli.output import print_json, say
 
 _ROLES: Final = ("worker", "gateway")
@@ -22,7 +22,7 @@ async def key_new(
     app: Annotated[str | None, typer.Option("--app", help="The app (tenant) whose key it is.")] = None,
     role: Annotated[
         Literal["worker", "gateway"] | None,
-        typer.Option("--role", parser=one_of(*_ROLES), metavar=listed(*_ROLES), help="The process whose key it is."),
+        typer.Option("--role", **words(*_ROLES), help="The process whose key it is."),
     ] = None,
     id: Annotated[
         str | None, typer.Option("--id", help="The id of the key.", show_default="owner and a number")

@@ -36,8 +36,7 @@ from graphweft_workers.cli.options import (
     assignments,
     check_after,
     command,
-    listed,
-    one_of,
+    words,
 )
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
@@ -102,7 +101,7 @@ async def memory_add(
     ] = None,
     role: Annotated[
         Literal["user", "assistant", "system"],
-        typer.Option("--role", parser=one_of(*_ROLES), metavar=listed(*_ROLES), help="The speaker of the TEXTs."),
+        typer.Option("--role", **words(*_ROLES), help="The speaker of the TEXTs."),
     ] = "user",
 ) -> None:
     """Remember texts, or the messages of a file, within a scope. A file is checked in full first."""
@@ -132,8 +131,7 @@ async def memory_search(
         Searched,
         typer.Option(
             "--of",
-            parser=one_of(*get_args(Searched)),
-            metavar=listed(*get_args(Searched)),
+            **words(*get_args(Searched)),
             help="What to search; all: memories, facts, preferences and summaries.",
         ),
     ] = "all",

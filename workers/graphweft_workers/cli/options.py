@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, TypedDict, get_type_hints
 
 import typer
 
@@ -192,9 +192,16 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-def listed(*choices: str) -> str:
-    """Return the words of ``one_of`` for the help."""
-    return f"[{'|'.join(choices)}]"
+class Words(TypedDict):
+    """Arguments of typer for an option, or an argument, that is one of some words."""
+
+    parser: Callable[[str], str]
+    metavar: str
+
+
+def words(*choices: str) -> Words:
+    """Return the parser ``one_of`` these words, and their list for the help."""
+    return {"parser": one_of(*choices), "metavar": f"[{'|'.join(choices)}]"}
 
 
 def number(least: float, most: float = math.inf) -> Callable[[str], float]:

@@ -9,7 +9,7 @@ import typer
 from graphweft_contracts import NotRunning
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.options import Data, Json, check_app, command, listed, one_of
+from graphweft_workers.cli.options import Data, Json, check_app, command, words
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
@@ -20,7 +20,7 @@ async def order(
     app: Annotated[str | None, typer.Argument(help="The app; '*' is all without an order of their own.")] = None,
     order: Annotated[
         Literal["app", "chat"] | None,
-        typer.Argument(parser=one_of("app", "chat"), metavar=listed("app", "chat"), help="Its new order."),
+        typer.Argument(**words("app", "chat"), help="Its new order."),
     ] = None,
     data: Data = None,
     force: Annotated[bool, typer.Option("--force", help="Change it although events are not applied yet.")] = False,

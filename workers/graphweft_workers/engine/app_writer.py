@@ -143,8 +143,7 @@ class AppWriter:
         read = await match_compiled(
             self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
         )
-        if queue.app_id in read.lost:  # it was no copy
-            raise RulesLost(read.lost[queue.app_id])
+        read.check_rules(queue.app_id)  # it was no copy
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if log.is_after(letter.offset, queue.reported)]
         if letters:
@@ -320,8 +319,7 @@ class AppWriter:
         read = await read_compiled(
             self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over
         )
-        if queue.app_id in read.lost:
-            raise RulesLost(read.lost[queue.app_id])
+        read.check_rules(queue.app_id)
         return read.apps.get(queue.app_id, [])
 
     def _cursor(self, after: str) -> RulesCursor:

@@ -22,7 +22,7 @@ from graphweft_rules.matching.pack import Logged
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
-from graphweft_workers.lost_rules import MissingRules
+from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.event_log import Entry
 
 _NOTHING: Final = Matched()
@@ -74,6 +74,11 @@ class Range:
     copies: int = 0
     lost: dict[str, str] = field(default_factory=dict[str, str])
     """By app: the digest of a lost rule set that an event of it needs. The app waits; what else is here of it, too."""
+
+    def check_rules(self, app_id: str) -> None:
+        """Raise ``RulesLost`` if an event of the app needs a lost rule set."""
+        if app_id in self.lost:
+            raise RulesLost(self.lost[app_id])
 
 
 @dataclass(slots=True, eq=False)

@@ -167,8 +167,10 @@ class Erasure:
             async for page in pages(bus, number):
                 kept = [entry for entry in page if not self._subject.holds(entry)]
                 read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)
-                if app_id in read.lost:
-                    raise BusUnavailable(f"{RulesLost(read.lost[app_id])}. Until then nothing is erased")
+                try:
+                    read.check_rules(app_id)
+                except RulesLost as error:
+                    raise BusUnavailable(f"{error}. Until then nothing is erased") from None
 
     async def _partitions(self) -> list[int]:
         return await partitions_of(self._alone, self._live, self._subject.app_id)

@@ -10,7 +10,6 @@ from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.bus import Bus
 
 _PAGE: Final = 1_000
@@ -38,8 +37,7 @@ async def matched_log(
         for rules, cursor, recent, passed_over in ways:
             await rules.refresh(wanted)
             read = await read_compiled(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over)
-            if app_id in read.lost:
-                raise RulesLost(read.lost[app_id])
+            read.check_rules(app_id)
             found.append(read)
         yield tuple(found)
         offset = wanted[-1].offset

@@ -20,7 +20,6 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range, read_range
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import GraphStore
@@ -196,8 +195,7 @@ class Replay:
         read = read_range(
             partition, entries, reading.rules, reading.recent, only=self._app_id, passed_over=reading.passed_over
         )
-        if self._app_id in read.lost:
-            raise RulesLost(read.lost[self._app_id])
+        read.check_rules(self._app_id)
         await self._state.applier.prepare(partition, read.apps.get(self._app_id, []))
         reading.offset = entries[-1].offset
         return _Page(read=read, entries=entries)

@@ -25,7 +25,6 @@ from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.engine.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent, read_range
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
@@ -111,8 +110,7 @@ class Why:
                 wanted = [entry for entry in page if not self._bus.is_after(entry.offset, end)]
                 done = len(wanted) < len(page)
                 read = read_range(partition, wanted, cursor, recent, only=self._app_id, passed_over=passed_over)
-                if self._app_id in read.lost:
-                    raise RulesLost(read.lost[self._app_id])
+                read.check_rules(self._app_id)
                 for event in read.apps.get(self._app_id, ()):
                     self._add(found, partition, event, writers)
                 offset = page[-1].offset
@@ -196,8 +194,7 @@ class Why:
         while left and (page := await self._bus.after(partition, offset, limit=_PAGE)):
             wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
             read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
-            if self._app_id in read.lost:
-                raise RulesLost(read.lost[self._app_id])
+            read.check_rules(self._app_id)
             events = [
                 replace(event, mutations=kept)
                 for event in read.apps.get(self._app_id, ())

@@ -57,7 +57,7 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     By default redis-py repeats a command up to ten times, which writes an entry twice if a reply was lost. This client
     repeats ``repeats`` times; once covers connections that were idle while the server restarted. The protocol is RESP2,
     which falkordb requires. The result is untyped, because redis-py's types promise a value or an awaitable for every
-    command. ``socket_timeout`` in the URL has no effect: it would end reads that wait for events. Raises
+    command. ``socket_timeout`` in the URL is ignored: it would end reads that wait for events. Raises
     ``InvalidSettings`` for other options of the URL that change what is read or written.
     """
     check_options(url)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from graphweft_contracts import channels, wire
 from graphweft_contracts.events import registered_payloads
 
-VERSION: Final = "1.2.0"
+VERSION: Final = "1.3.0"
 """Semantic version of the wire format; it differs from the version of the package."""
 
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"

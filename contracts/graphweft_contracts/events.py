@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal
 from uuid import uuid4
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
 from typing_extensions import Self
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
@@ -34,6 +34,14 @@ DEFAULT_WORKFLOW: Final = "default"
 """The workflow of turns that name none, and of the rules that graphweft brings."""
 
 
+Outcome = Literal["completed", "failed", "handed_off", "abandoned"]
+"""How a turn ended. ``success`` is true for completed and handed_off. abandoned: its end was not reported."""
+
+_Milliseconds = Annotated[float, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0)]
+_TURN: Final = "The turn of the agent, from 1 within the chat."
+
+
 class Payload(BaseModel):
     """What every payload may carry: the context variables that rules read as ``$context.*``, and free fields."""
 
@@ -44,31 +52,52 @@ class Payload(BaseModel):
     context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
 
 
+# ``SkipValidation``: the field was sent before it was declared, with whatever value, and such events stay valid.
+
+
+class TurnPayload(Payload):
+    """A payload of an event that may belong to an agent's turn."""
+
+    agent_name: SkipValidation[Name | None] = Field(
+        default=None, description="The agent whose turn the event belongs to."
+    )
+    turn_number: SkipValidation[_Count | None] = Field(default=None, description=_TURN)
+
+
 class AgentTurnStart(Payload):
     """``agent.turn_start``: an agent is about to process."""
 
     agent_name: Name
-    turn_number: int | None = Field(default=None, ge=0)
+    turn_number: int | None = Field(default=None, ge=0, description=_TURN)
+    agent_id: SkipValidation[str | None] = Field(default=None, description="The runtime's own id of the agent.")
 
 
 class AgentTurnComplete(Payload):
     """``agent.turn_complete``: an agent has responded, or failed to (``success`` false)."""
 
     agent_name: Name
-    turn_number: int | None = Field(default=None, ge=0)
+    turn_number: int | None = Field(default=None, ge=0, description=_TURN)
     response: Any = None
     success: bool | None = None
     context_id: str | None = Field(default=None, description="Name of the context that the agent was given.")
+    outcome: SkipValidation[Outcome | None] = Field(
+        default=None, description="How the turn ended; `success` is true for `completed` and `handed_off`."
+    )
+    duration_ms: SkipValidation[_Milliseconds | None] = None
+    handed_to: SkipValidation[str | None] = Field(default=None, description="The agent that works on.")
+    agent_id: SkipValidation[str | None] = Field(default=None, description="The runtime's own id of the agent.")
+    error_type: SkipValidation[str | None] = Field(default=None, description="The kind of error, if the turn failed.")
+    error_message: SkipValidation[str | None] = None
 
 
-class WorkflowPhaseComplete(Payload):
+class WorkflowPhaseComplete(TurnPayload):
     """``workflow.phase_complete``: the workflow goes over from one phase to the next."""
 
     phase_name: Name
     next_phase: str | None = None
 
 
-class WorkflowComplete(Payload):
+class WorkflowComplete(TurnPayload):
     """``workflow.complete``: the workflow has finished."""
 
     status: str | None = None
@@ -76,36 +105,50 @@ class WorkflowComplete(Payload):
     outputs: Any = None
 
 
-class WorkflowError(Payload):
+class WorkflowError(TurnPayload):
     """``workflow.error``: the workflow failed."""
 
     error_type: Name
     error_message: str | None = None
 
 
-class ToolCallComplete(Payload):
+class ToolCallComplete(TurnPayload):
     """``tool.call_complete``: a tool has returned or failed."""
 
     tool_name: Name
     result: Any = None
     success: bool | None = None
+    call_id: SkipValidation[str | None] = Field(default=None, description="The id of the call, as at its start.")
+    arguments: Any = Field(default=None, description="Only of an imported run, which has no event of the start.")
+    error: SkipValidation[str | None] = Field(default=None, description="The text of the error, if the tool failed.")
+    duration_ms: SkipValidation[_Milliseconds | None] = None
 
 
-class WorkflowStart(Payload):
+class WorkflowStart(TurnPayload):
     """``workflow.start``: a run of the workflow begins."""
 
+    reason: SkipValidation[str | None] = Field(default=None, description="Why the session of a coding agent begins.")
 
-class ToolCallStart(Payload):
+
+class ToolCallStart(TurnPayload):
     """``tool.call_start``: a tool is about to be called."""
 
     tool_name: Name
+    call_id: SkipValidation[str | None] = Field(default=None, description="Unique within the turn, or the chat.")
+    arguments: Any = None
 
 
-class ModelCallComplete(Payload):
+class ModelCallComplete(TurnPayload):
     """``model.call_complete``: a model has answered, or failed to (``success`` false)."""
 
     agent_name: Name | None = None
     success: bool | None = None
+    call_number: SkipValidation[_Count | None] = Field(default=None, description="The call, from 1 within the turn.")
+    duration_ms: SkipValidation[_Milliseconds | None] = None
+    model: SkipValidation[str | None] = None
+    input_tokens: SkipValidation[_Count | None] = None
+    output_tokens: SkipValidation[_Count | None] = None
+    error_type: SkipValidation[str | None] = Field(default=None, description="The kind of error, if the call failed.")
 
 
 LIFECYCLE: Final[Mapping[str, type[Payload]]] = {

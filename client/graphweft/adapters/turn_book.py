@@ -24,10 +24,10 @@ from graphweft.adapters.events import (
     WORKFLOW_COMPLETE,
     WORKFLOW_ERROR,
     WORKFLOW_START,
-    Outcome,
 )
 from graphweft.adapters.values import MAX_CHARACTERS, milliseconds
 from graphweft.bounded import BoundedDict
+from graphweft_contracts.events import Outcome
 
 _TOOL_PATIENCE: Final = 12
 """A turn with an open tool call is abandoned after this many times ``idle_s``: tools may wait for people."""

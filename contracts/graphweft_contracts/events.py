@@ -9,11 +9,11 @@ specification, therefore no underscore.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
@@ -37,6 +37,9 @@ DEFAULT_WORKFLOW: Final = "default"
 Outcome = Literal["completed", "failed", "handed_off", "abandoned"]
 """How a turn ended. ``success`` is true for completed and handed_off. abandoned: its end was not reported."""
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_UNKNOWN: Final = object()
 _Milliseconds = Annotated[float, Field(ge=0)]
 _Count = Annotated[int, Field(ge=0)]
 _TURN: Final = "The turn of the agent, from 1 within the chat."
@@ -149,6 +152,20 @@ class ModelCallComplete(TurnPayload):
     input_tokens: SkipValidation[_Count | None] = None
     output_tokens: SkipValidation[_Count | None] = None
     error_type: SkipValidation[str | None] = Field(default=None, description="The kind of error, if the call failed.")
+
+
+def data_of(model: Callable[_P, Payload], /, *_: _P.args, **fields: _P.kwargs) -> dict[str, Any]:
+    """Return the data of an event with these fields of its payload model, in this order and unchecked.
+
+    Type checkers know the names and types of the fields from ``model``, which is not called: it would cost some
+    microseconds for each event. ``known`` leaves out a field without a value.
+    """
+    return {name: value for name, value in fields.items() if value is not _UNKNOWN}
+
+
+def known(value: _T | None) -> _T:
+    """Return the value of a field for ``data_of``; None leaves the field out."""
+    return cast("_T", _UNKNOWN) if value is None else value
 
 
 LIFECYCLE: Final[Mapping[str, type[Payload]]] = {

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.declared_fields import check_declared
 from tests.integration.test_memory_worker import (
     FirstCommitsFail,
     Process,
@@ -125,7 +126,9 @@ async def facts(graph: GraphStore) -> dict[str, list[str]]:
 
 async def extracted(bus: Bus) -> list[Event]:
     events = [wire.decode(entry.fields, received=entry.received) for entry in await entries(bus)]
-    return [event for event in events if event.type == "episode.extracted"]
+    found = [event for event in events if event.type == "episode.extracted"]
+    check_declared(found)
+    return found
 
 
 def id_of(number: int, *again: str) -> str:

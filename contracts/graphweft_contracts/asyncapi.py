@@ -15,9 +15,6 @@ from typing import Any, Final
 from graphweft_contracts import channels, wire
 from graphweft_contracts.events import registered_payloads
 
-VERSION: Final = "1.3.0"
-"""Semantic version of the wire format; it differs from the version of the package."""
-
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
 _HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m graphweft_contracts.schemas --write\n"
 
@@ -29,7 +26,7 @@ def document() -> dict[str, Any]:
         "asyncapi": "3.0.0",
         "info": {
             "title": "graphweft",
-            "version": VERSION,
+            "version": wire.VERSION,
             "description": "Events of agents and their memories become a graph, and the graph comes back as context.",
             "license": {"name": "Apache-2.0"},
         },

@@ -227,6 +227,17 @@ def _import(family: str) -> None:
 register_payloads(LIFECYCLE)
 
 
+def _for_senders(schema: dict[str, Any]) -> None:
+    """Add to the JSON Schema what the model checks by validators, and what a sender must give.
+
+    Without ``time``, a reader uses the log's time of the entry.
+    """
+    required = {"specversion", "id", "source", "type", *schema["required"]} - {"time"}
+    schema["required"] = [name for name in schema["properties"] if name in required]
+    schema["propertyNames"] = {"pattern": EXTENSION_NAME_PATTERN}
+    schema["additionalProperties"] = {"type": ["string", "integer", "boolean", "null"]}
+
+
 class Event(BaseModel):
     """One thing that happened, as a CloudEvent. ``source`` and ``id`` together identify it for ever.
 
@@ -235,7 +246,7 @@ class Event(BaseModel):
     episodes, ``data`` is checked against their payload models; ``data`` of other types is free apart from ``context``.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", json_schema_extra=_for_senders)
 
     specversion: Literal["1.0"] = "1.0"
     id: Name

@@ -20,13 +20,10 @@ from pydantic.json_schema import GenerateJsonSchema
 from graphweft_contracts import asyncapi
 from graphweft_contracts.context import ContextReply, ContextRequest
 from graphweft_contracts.dead_letters import DeadLetter
-from graphweft_contracts.events import EXTENSION_NAME_PATTERN, Event, Payload, registered_payloads
+from graphweft_contracts.events import Event, Payload, registered_payloads
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _RENEW: Final = "python -m graphweft_contracts.schemas --write"
-
-_REQUIRED: Final = frozenset({"specversion", "id", "source", "type", "appid", "chatid"})
-"""Attributes that a producer must send. Without ``time``, a reader uses the log's time of the entry."""
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -119,14 +116,7 @@ def _with_payload(payload: type[Payload], name: str | None = None) -> type[BaseM
 
 
 def _event(model: type[BaseModel], description: str) -> dict[str, Any]:
-    """Return the schema of an envelope, with the rules for extension attributes, which the model has as validators."""
-    schema = model.model_json_schema(schema_generator=_Untitled)
-    required = _REQUIRED | (set(schema["required"]) - {"time"})
-    schema["required"] = [name for name in schema["properties"] if name in required]
-    schema["description"] = description
-    schema["propertyNames"] = {"pattern": EXTENSION_NAME_PATTERN}
-    schema["additionalProperties"] = {"type": ["string", "integer", "boolean", "null"]}
-    return schema
+    return {**model.model_json_schema(schema_generator=_Untitled), "description": description}
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
+from tools import typescript
+from tools.schemas import main, schemas, stale
 
 from graphweft_contracts import (
     LIFECYCLE,
@@ -28,10 +30,8 @@ from graphweft_contracts import (
     Missing,
     SearchQuery,
     channels,
-    typescript,
 )
 from graphweft_contracts.event_rights import INTERNAL_TYPES
-from graphweft_contracts.schemas import main, schemas, stale
 from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
 
 COMMITTED = Path(__file__).parents[2] / "contracts"
@@ -86,7 +86,7 @@ def test_check_names_every_stale_file_and_the_command_that_renews_it(
     assert f"{tmp_path / 'asyncapi.yaml'}: stale" in said
     assert f"{tmp_path / 'schemas' / 'event.json'}: missing" in said
     assert f"{tmp_path / 'schemas' / 'agent.nap.json'}: no model has this name" in said
-    assert f"python -m graphweft_contracts.schemas --write --out {out}" in said
+    assert f"python -m tools.schemas --write --out {out}" in said
     (tmp_path / "schemas" / "agent.nap.json").unlink()
     assert main(["--write", "--out", out]) == 0
     assert stale(tmp_path) == []
@@ -461,7 +461,7 @@ def test_the_types_of_the_typescript_client_are_current(tmp_path: Path, capsys: 
     assert (root / typescript.FILE).read_text("utf-8") == typescript.render()
     file = tmp_path / "contracts.ts"
     assert typescript.main(["--check", "--file", str(file)]) == 1
-    assert "missing\nrenew it with: python -m graphweft_contracts.typescript --write" in capsys.readouterr().out
+    assert "missing\nrenew it with: python -m tools.typescript --write" in capsys.readouterr().out
     assert typescript.main(["--write", "--file", str(file)]) == 0
     for name in INTERNAL_TYPES:
         assert name not in typescript.render()

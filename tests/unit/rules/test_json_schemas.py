@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
+from tools.rule_schemas.__main__ import main, stale
 
 from graphweft_rules.files.findings import Finding, errors
 from graphweft_rules.files.schema import read_rules
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import plain
 from graphweft_rules.json_schemas import KINDS, Kind, schema_text
-from graphweft_rules.json_schemas.__main__ import main, stale
 from graphweft_rules.rule_tests.reader import read_cases
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of this folder, or checks them."""
+"""Writes the JSON Schemas for editors, or checks them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_rules.json_schemas import Kind
-from graphweft_rules.json_schemas.keywords import Schema
-from graphweft_rules.json_schemas.ontology_file import ontology_file
-from graphweft_rules.json_schemas.rule_file import rule_file
-from graphweft_rules.json_schemas.rule_test_file import rule_test_file
+from tools.rule_schemas.keywords import Schema
+from tools.rule_schemas.ontology_file import ontology_file
+from tools.rule_schemas.rule_file import rule_file
+from tools.rule_schemas.rule_test_file import rule_test_file
 
-_PROGRAM: Final = "python -m graphweft_rules.json_schemas"
+_PROGRAM: Final = "python -m tools.rule_schemas"
+_FOLDER: Final = Path("rules/graphweft_rules/json_schemas")
 
 
 def schemas() -> Mapping[Kind, Schema]:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the files")
     action.add_argument("--check", action="store_true", help="exit with 1 when a file is not what --write would write")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the files (this package)")
+    parser.add_argument("--out", type=Path, default=_FOLDER, help=f"folder of the files ({_FOLDER})")
     options = parser.parse_args(arguments)
     out: Path = options.out
     if options.write:

@@ -1,6 +1,6 @@
 """JSON Schemas of all messages between processes, for runtimes in other languages.
 
-The models are the source: ``python -m graphweft_contracts.schemas --write`` writes the committed files beside this
+The models are the source: ``python -m tools.schemas --write`` writes the committed files beside this
 package, and ``--check`` lists stale ones. Models are not generated from schemas, because a schema cannot express
 validators such as the one for extension names.
 """
@@ -17,13 +17,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, StringConstraints, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from graphweft_contracts import asyncapi
 from graphweft_contracts.context import ContextReply, ContextRequest
 from graphweft_contracts.dead_letters import DeadLetter
 from graphweft_contracts.events import Event, Payload, registered_payloads
+from tools import asyncapi
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_RENEW: Final = "python -m graphweft_contracts.schemas --write"
+_RENEW: Final = "python -m tools.schemas --write"
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -76,7 +76,7 @@ def stale(out: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the generated files, or check them; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m graphweft_contracts.schemas", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.schemas", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the files")
     action.add_argument("--check", action="store_true", help="exit with 1 when a file is not what --write would write")

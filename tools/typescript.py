@@ -1,6 +1,6 @@
 """The types of the TypeScript client, from the same models as the JSON Schemas.
 
-``python -m graphweft_contracts.typescript --write`` writes ``clients/typescript/src/contracts.ts``. ``--check`` says
+``python -m tools.typescript --write`` writes ``clients/typescript/src/contracts.ts``. ``--check`` says
 whether the file is stale. Only what goes over HTTP is in it: no event types that workers alone emit.
 """
 
@@ -20,7 +20,7 @@ from graphweft_contracts.events import registered_payloads
 from graphweft_contracts.search import INDEX_TYPES, SEARCHED
 
 FILE: Final = Path("clients/typescript/src/contracts.ts")
-_RENEW: Final = "python -m graphweft_contracts.typescript --write"
+_RENEW: Final = "python -m tools.typescript --write"
 _WIDTH: Final = 120
 _PRIMITIVES: Final[Mapping[str, str]] = {
     "string": "string",
@@ -31,7 +31,7 @@ _PRIMITIVES: Final[Mapping[str, str]] = {
 }
 _HEAD: Final = """\
 // The types of the contracts, generated from the models of graphweft.
-// Do not change them here: renew them with `python -m graphweft_contracts.typescript --write`.
+// Do not change them here: renew them with `python -m tools.typescript --write`.
 """
 
 
@@ -53,7 +53,7 @@ def render() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file, or check it; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m graphweft_contracts.typescript", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.typescript", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the file")
     action.add_argument("--check", action="store_true", help="exit with 1 when the file is stale")

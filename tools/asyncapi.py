@@ -16,7 +16,7 @@ from graphweft_contracts import channels, wire
 from graphweft_contracts.events import registered_payloads
 
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
-_HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m graphweft_contracts.schemas --write\n"
+_HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m tools.schemas --write\n"
 
 
 def document() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _channels(events: list[str]) -> dict[str, Any]:
     names = {name: value for name, value in vars(channels).items() if name.isupper()}
     names["CONTEXT_REPLIES"] = channels.context_replies("{client}", "{app}")
     names["FIRST_REPLIES_PARTITION"] = channels.context_replies_partition(0)
-    text = files("graphweft_contracts").joinpath("asyncapi_channels.json").read_text(encoding="utf-8")
+    text = files("tools").joinpath("asyncapi_channels.json").read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = json.loads(Template(text).substitute(names))
     messages = {
         "events": events,

@@ -75,9 +75,7 @@ check-others: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/python -m tools.schemas --check
-	$(BIN)/python -m tools.typescript --check
-	$(BIN)/python -m tools.rule_schemas --check
+	$(BIN)/python -m tools --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
 	$(BIN)/mypy website tools
@@ -94,9 +92,7 @@ format: $(READY) ## format the code, and mend what the linter can mend
 	$(BIN)/ruff format
 
 generate: $(READY) ## write the JSON Schemas, the AsyncAPI document and the types of TypeScript from the models
-	$(BIN)/python -m tools.schemas --write
-	$(BIN)/python -m tools.typescript --write
-	$(BIN)/python -m tools.rule_schemas --write
+	$(BIN)/python -m tools --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev --group docs

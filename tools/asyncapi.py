@@ -12,11 +12,13 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
+import yaml
+
 from graphweft_contracts import channels, wire
 from graphweft_contracts.events import registered_payloads
 
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
-_HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m tools.schemas --write\n"
+_HEADER: Final = "# Generated from graphweft_contracts; renew with: make generate\n"
 
 
 def document() -> dict[str, Any]:
@@ -38,9 +40,7 @@ def document() -> dict[str, Any]:
 
 
 def render() -> str:
-    """Return the document as YAML. Needs the optional dependency PyYAML."""
-    import yaml
-
+    """Return the document as YAML."""
     return _HEADER + yaml.safe_dump(document(), sort_keys=False, allow_unicode=True, width=120)
 
 

@@ -1,5 +1,5 @@
 // The types of the contracts, generated from the models of graphweft.
-// Do not change them here: renew them with `python -m tools.typescript --write`.
+// Do not change them here: renew them with `make generate`.
 
 /** `agent.turn_start`: an agent is about to process. */
 export interface AgentTurnStart {

@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.flaky",
     "tests.services.embedded",
     "tests.services.fixtures",
+    "tests.services.drivers",
     "tests.services.models",
     "tests.services.runtime_environments",
     "tests.services.node",
@@ -84,4 +85,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _rank(group: str, slow: set[str]) -> int:
     if group in _FIRST:
         return _FIRST.index(group)
-    return len(_FIRST) + (0 if group in slow else 1 if group.startswith(("tests/adapters", "tests/integration")) else 2)
+    return len(_FIRST) + (0 if group in slow else 2 if group.startswith("tests/unit") else 1)

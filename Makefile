@@ -15,7 +15,7 @@ INSTALL := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN
 # Processes that share the tests. Most of their time they wait for servers, so they are more than the cores.
 # Each starts the servers that its tests ask for: together up to 6 GB. 0: pytest itself runs them.
 PROCESSES := 4
-SHARED := --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+SHARED := --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'

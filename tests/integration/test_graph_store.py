@@ -18,8 +18,8 @@ from tests.services.fixtures import Logs
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.query import parse
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded

@@ -33,10 +33,10 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
@@ -228,7 +228,6 @@ class FalkorDBStore:
         if result.nodes_created:
             self._named.pop(app_id, None)  # the graph may be new
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
-        self._notes.move_to_end((app_id, partition))
         return Progress(checkpoint=checkpoint, note=note)
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:

@@ -26,6 +26,7 @@ from tests.edges.test_gateway import (
     stack,
     tokens_of,
 )
+from tests.services.fixtures import Logs
 from tests.services.layouts import events_on_bus
 from tests.services.rules import rule_set
 
@@ -325,10 +326,7 @@ async def test_searches_that_are_refused(gateway: Gateway, body: Any, where: set
     assert (problem(answer), places(answer)) == ((422, "invalid-question"), where)
 
 
-async def test_without_an_answer_no_facts_are_not_an_empty_list(
-    tmp_path: Path, app_id: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "graphweft.gateway")
+async def test_without_an_answer_no_facts_are_not_an_empty_list(tmp_path: Path, app_id: str, logs: Logs) -> None:
     own = EmbeddedServer(tmp_path / "own")
     url = embedded_url(tmp_path / "own")
     body = {"group_ids": ["g1"], "query": "tea"}
@@ -370,7 +368,7 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(
     assert not [(each, text) for text in texts for each in hidden if each in text]
     for detail in ("the bus does not answer", "the graph server does not answer"):
         assert sum(detail in text for text in texts) == 2
-    logged = "".join(record.getMessage() for record in caplog.records if record.name == "graphweft.gateway")
+    logged = "".join(entry["detail"] for entry in logs if entry["event"] == "reply_incomplete")
     assert str(tmp_path) in logged
     assert "127.0.0.1:1" in logged
 

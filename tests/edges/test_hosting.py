@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ import pytest
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
+from tests.services.fixtures import Logs
 from tests.services.layouts import spread
 
 from graphweft import Client
@@ -214,17 +214,14 @@ async def test_rules_that_are_active_are_not_compiled_again(
             await started.wait()
 
 
-async def test_without_rules_it_keeps_the_events(
-    settings: Settings, bus: RedisEventLog, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_rules_it_keeps_the_events(settings: Settings, bus: RedisEventLog, logs: Logs) -> None:
     (settings.rules / "Support/graph_injection.yaml").unlink()
     await turns(settings.bus, 5)
-    caplog.set_level(logging.WARNING)
     app = mutation_app(settings)
     started = started_of(app)
     async with running(app) as task:
         await started.wait()
-        assert "no rules" in caplog.text
+        assert "no_rules" in [entry["event"] for entry in logs]
         assert not task.done()
         async with asyncio.timeout(120):
             while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus does not tell
@@ -235,17 +232,14 @@ async def test_without_rules_it_keeps_the_events(
 
 
 @pytest.mark.parametrize("on", [True, False])
-async def test_rules_that_ask_for_facts_while_these_are_off_are_told(
-    settings: Settings, caplog: pytest.LogCaptureFixture, on: bool
-) -> None:
+async def test_rules_that_ask_for_facts_while_these_are_off_are_told(settings: Settings, logs: Logs, on: bool) -> None:
     rules = INJECTION.replace('cypher: "RETURN 1 AS one"', "graphrag: {query: $context.question}")
     (settings.rules / "Support/graph_injection.yaml").write_text(rules)
-    caplog.set_level(logging.WARNING)
     app = injection_app(settings.model_copy(update={"graphrag_enabled": on}))
     started = started_of(app)
     async with running(app):
         await started.wait()
-    assert ("GRAPHRAG_ENABLED=true" in caplog.text) is not on
+    assert ("facts_off" in [entry["event"] for entry in logs]) is not on
 
 
 async def test_a_router_of_the_users_lives_beside_the_worker(

@@ -268,7 +268,7 @@ def test_a_role_that_waits_for_its_bus_is_healthy(rules: Path, tmp_path: Path) -
     with process("mutation", **away, GRAPHWEFT_RULES=str(rules), GRAPHWEFT_HEARTBEAT_DIR=str(folder)) as worker:
         until_it_runs("worker", folder, worker)
         # With rules it asks the graph server first, which is away as well.
-        while "checked when the graph server answers" not in (folder / "log").read_text():
+        while "query_check_waits" not in (folder / "log").read_text():
             assert worker.poll() is None
             time.sleep(0.05)
         assert health("worker", folder)[0] == 0

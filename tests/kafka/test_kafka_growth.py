@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from structlog.testing import capture_logs
+from tests.services.fixtures import Logs
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
@@ -421,15 +422,15 @@ async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: st
         assert [part.lag for part in await bus.status()][:2] == [0, 0]
 
 
-async def warnings_of_a_start(settings: Settings, caplog: pytest.LogCaptureFixture) -> list[str]:
+async def warnings_of_a_start(settings: Settings, logs: Logs) -> list[str]:
     """Connect the app of a worker, as its start does; return what it warns of its partitions."""
-    caplog.clear()
+    logs.clear()
     broker: Any = mutation_app(settings).broker
     try:
         await broker.start()
     finally:
         await broker.stop()
-    return [record.getMessage() for record in caplog.records if "GRAPHWEFT_PARTITIONS" in record.getMessage()]
+    return [f"{entry['found']}: {entry['next']}" for entry in logs if entry["event"] == "layout_differs"]
 
 
 @pytest.mark.parametrize("kind", ["redis", "kafka"])
@@ -439,7 +440,7 @@ async def test_a_setting_of_other_partitions_is_reported(
     url: str,
     rules: RuleSet,
     tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    logs: Logs,
 ) -> None:
     if kind == "kafka":
         kafka: Any = request.getfixturevalue("kafka")
@@ -463,7 +464,7 @@ async def test_a_setting_of_other_partitions_is_reported(
     for asked in (None, 4, 6):
         given = {"partitions": asked} if asked else {}
         settings = Settings.load(bus_url=bus_url, graph_url=url, rules=tmp_path, **given)
-        warned = await warnings_of_a_start(settings, caplog)
+        warned = await warnings_of_a_start(settings, logs)
         found = await advised(asked)
         if asked == 6:
             (line,) = warned

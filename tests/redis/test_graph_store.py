@@ -14,11 +14,12 @@ import pytest
 import redis.asyncio as redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.services.fixtures import Logs
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.query import parse
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded
@@ -458,9 +459,7 @@ async def test_a_slow_read_without_a_turn_tells_why_and_is_counted(graph: Falkor
     await graph._redis.delete(channels.SLOW_WRITES)
 
 
-async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before(url: str, logs: Logs) -> None:
     admin = connect(url, io_timeout_s=20, decode=True)
     await admin.execute_command("ACL", "SETUSER", "old", "reset", "on", "nopass", "+ping", "+time", "+zscore", "~shop*")
     client = connect(url, io_timeout_s=20, decode=True)
@@ -471,7 +470,7 @@ async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before
             await client.ping()
         async with turns.writing("g"):
             await client.ping()
-    assert [record.levelname for record in caplog.records if "acl falkordb" in record.message] == ["WARNING"]
+    assert [entry["log_level"] for entry in logs if entry["event"] == "read_turns_off"] == ["warning"]
     await turns.aclose()
     for each in (client, admin):
         await each.aclose()

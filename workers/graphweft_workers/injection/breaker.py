@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 
 _FAILURES: Final = 5
 _FIRST_WAIT_S: Final = 0.2

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore

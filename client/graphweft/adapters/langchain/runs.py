@@ -22,7 +22,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.events import PHASE_COMPLETE, WORKFLOW_ERROR
 from graphweft.adapters.langchain import values
 from graphweft.adapters.values import error_text
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 
 _MAX_RUNS: Final = 50_000
 """Runs that are remembered. The end of a run may never be reported, for example if its thread is killed."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, override
 
 from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import Remembered, Summariser
@@ -105,7 +105,7 @@ class ConsolidationJob(Job):
         self._after = after
         self._keep = keep
         self._retention = retention
-        self._under_way: OrderedDict[_Thread, tuple[str, float]] = OrderedDict()
+        self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
         self.summaries: int = 0
         """Number of emitted summaries."""
@@ -238,6 +238,3 @@ class ConsolidationJob(Job):
 
     def _remember(self, thread: _Thread, event_id: str) -> None:
         self._under_way[thread] = event_id, time.monotonic()
-        self._under_way.move_to_end(thread)
-        if len(self._under_way) > _REMEMBERED:
-            self._under_way.popitem(last=False)

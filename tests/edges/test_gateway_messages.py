@@ -15,6 +15,8 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.edges.test_gateway import (
+from tests.declared_fields import undeclared
+from tests.integration.test_gateway import (
     BUDGET_MS,
     Gateway,
     Stack,
@@ -106,7 +108,9 @@ async def episodes(url: str, app_id: str, what: str = "content") -> list[Any]:
 
 
 async def on_bus(url: str, app_id: str) -> list[dict[str, Any]]:
-    return await events_on_bus(url, app_id)
+    events = await events_on_bus(url, app_id)
+    assert [fault for event in events for fault in undeclared(event["type"], event["data"])] == []
+    return events
 
 
 # ------------------------------------------------------------------------------------------------------------- messages

@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from tests.declared_fields import undeclared
 from tests.services.layouts import events_on_bus
 
 from graphweft import Client
@@ -149,7 +150,9 @@ async def post(gateway: Gateway, body: Any, kind: str = JSON, **headers: str) ->
 
 async def events(url: str, app_id: str) -> list[dict[str, Any]]:
     """Return the app's events on the bus, of each partition in their order."""
-    return await events_on_bus(url, app_id)
+    found = await events_on_bus(url, app_id)
+    assert [fault for event in found for fault in undeclared(event["type"], event["data"])] == []
+    return found
 
 
 def said(found: list[dict[str, Any]]) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any
 import neo4j
 import pytest
 from redis.asyncio import Redis
+from tests.declared_fields import check_declared
+from tests.integration.test_memory_worker import rows, working
 from tests.redis.test_memory_worker import rows, working
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer
@@ -171,6 +173,7 @@ async def quiet(*buses: Bus, within_s: float = 90.0) -> None:
 async def events(bus: Bus, type: str) -> list[Event]:
     entries = [entry for number in range(PARTITIONS) for entry in await bus.after(number, "", limit=10_000)]
     found = [wire.decode(entry.fields, received=entry.received) for entry in entries]
+    check_declared(found)
     return [event for event in found if event.type == type]
 
 

@@ -17,6 +17,8 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.redis.test_memory_worker import (
+from tests.declared_fields import check_declared
+from tests.integration.test_memory_worker import (
     FirstCommitsFail,
     Process,
     bus_url,
@@ -125,7 +127,9 @@ async def facts(graph: GraphStore) -> dict[str, list[str]]:
 
 async def extracted(bus: Bus) -> list[Event]:
     events = [wire.decode(entry.fields, received=entry.received) for entry in await entries(bus)]
-    return [event for event in events if event.type == "episode.extracted"]
+    found = [event for event in events if event.type == "episode.extracted"]
+    check_declared(found)
+    return found
 
 
 def id_of(number: int, *again: str) -> str:

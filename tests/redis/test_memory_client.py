@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.declared_fields import check_declared
 from tests.services.layouts import spread
 from tests.services.rules import rule_set
 
@@ -50,7 +51,9 @@ class Bus:
         self.requests: list[ContextRequest] = []
 
     async def append(self, events: Any) -> list[str]:
-        self.events += [wire.decode(event.fields) for event in events]
+        sent = [wire.decode(event.fields) for event in events]
+        check_declared(sent)
+        self.events += sent
         return [f"0:{len(self.events)}-0"] * len(events)
 
     async def request(self, request: ContextRequest) -> ContextReply:

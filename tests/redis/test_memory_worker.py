@@ -19,6 +19,7 @@ import pytest
 import redis.asyncio as redis
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.declared_fields import check_declared
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer, embedding_of
 from tests.services.rules import load_rules, rule_set
@@ -168,7 +169,9 @@ async def entries(bus: Bus) -> list[Entry]:
 
 async def embedded_events(bus: Bus) -> list[Event]:
     events = [wire.decode(entry.fields, received=entry.received) for entry in await entries(bus)]
-    return [event for event in events if event.type == "memory.embedded"]
+    found = [event for event in events if event.type == "memory.embedded"]
+    check_declared(found)
+    return found
 
 
 def near(vector: Sequence[float]) -> Any:

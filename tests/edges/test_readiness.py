@@ -159,7 +159,7 @@ def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(t
         env=clean_environment(GRAPHWEFT_TOKEN_COUNTER="tiktoken:nothing"),
         cwd=tmp_path, capture_output=True, text=True, timeout=55, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (2, f"Starting a server, a worker and a responder on {data}.\n")
     log = data / "services.log"
     own = log.read_text()
     assert "tiktoken" in own

@@ -266,7 +266,7 @@ class RuleSet:
             rules: Iterable[CompiledMutationRule] = candidates.rules
         else:
             scope = Scope.of_event(event)
-            rules = candidates.select(scope)
+            rules = candidates.select(event, scope)
         found = Matched()
         for rule in rules:
             try:

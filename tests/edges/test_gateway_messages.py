@@ -14,9 +14,8 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.edges.test_gateway import (
 from tests.declared_fields import undeclared
-from tests.integration.test_gateway import (
+from tests.edges.test_gateway import (
     BUDGET_MS,
     Gateway,
     Stack,

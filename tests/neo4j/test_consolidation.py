@@ -17,7 +17,6 @@ import neo4j
 import pytest
 from redis.asyncio import Redis
 from tests.declared_fields import check_declared
-from tests.integration.test_memory_worker import rows, working
 from tests.redis.test_memory_worker import rows, working
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer

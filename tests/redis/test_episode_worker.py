@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
-from tests.redis.test_memory_worker import (
 from tests.declared_fields import check_declared
-from tests.integration.test_memory_worker import (
+from tests.redis.test_memory_worker import (
     FirstCommitsFail,
     Process,
     bus_url,

@@ -23,6 +23,7 @@ from graphweft_workers.features.graphrag.expansion import (
     connect,
     expand,
 )
+from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import Handle, Node
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
@@ -108,6 +109,7 @@ class HybridRetriever:
         self._max_tokens = max_tokens
         self._count = count
         self._clock = clock
+        self._texts = FactTexts()
 
     @classmethod
     def of(cls, graph: GraphStore, settings: GraphragSettings, **more: Any) -> Self:
@@ -125,13 +127,23 @@ class HybridRetriever:
         if self._enabled:
             _logger.warning(NOOP, app_id=app_id, reason="away")
 
+    @property
+    def kept_chars(self) -> int:
+        """How many characters of facts are kept for later retrievals."""
+        return self._texts.chars
+
+    def forget(self) -> None:
+        """Forget the texts of earlier retrievals, of all apps, because some were erased."""
+        self._texts = FactTexts()
+
     async def warm(self, app_id: str, timeout_s: float = 60.0) -> None:
         """Run each query once, so that the server plans it, which may take seconds, before the first question.
 
         Does nothing unless enabled. Raises only if cancelled.
         """
         if self._enabled:
-            run = _Retrieval(self._graph, Caps(query_timeout_s=timeout_s), app_id, timeout_s, None, now=self._clock())
+            caps = Caps(query_timeout_s=timeout_s)
+            run = _Retrieval(self._graph, caps, app_id, timeout_s, None, texts=FactTexts(), now=self._clock())
             with contextlib.suppress(Exception):
                 await run.warm()
 
@@ -151,7 +163,7 @@ class HybridRetriever:
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if not self._enabled:
             return GraphContext(outcome="disabled")
-        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, now=self._clock())
+        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, texts=self._texts, now=self._clock())
         failure: str | None = None
         try:
             async with asyncio.timeout(max(0.0, run.left_s()) + _GRACE_S):
@@ -197,6 +209,7 @@ class HybridRetriever:
             max_tokens=self._max_tokens,
             count=self._count,
             until=time.monotonic() + max(0.0, run.left_s()) + _GRACE_S,
+            texts=run.texts,
         )
         turn_ends = time.monotonic() + _TURN_S
         for packed in lines:
@@ -219,8 +232,11 @@ class _Retrieval:
         timeout_s: float,
         memory: MemoryScope | None,
         *,
+        texts: FactTexts,
         now: datetime,
     ) -> None:
+        """``texts`` are those of the beginning: after ``forget`` the retrieval keeps nothing for later ones."""
+        self.texts = texts
         self._graph = graph
         self._caps = caps
         self._app_id = app_id

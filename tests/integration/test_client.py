@@ -23,6 +23,7 @@ import pytest_asyncio
 import redis.asyncio as redis
 from pydantic import BaseModel, field_serializer
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.client import _reserve_ms
@@ -88,12 +89,6 @@ async def connected(raw: Any, kind: str | None = None) -> set[str]:
     return {each["id"] for each in await raw.client_list(_type=kind)}
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.01)
-
-
 async def on_the_bus(url: str) -> dict[str, list[Any]]:
     """Per chat the numbers in the order in which they take effect: of equal identities only the first counts."""
     seen: dict[tuple[str, str], None] = {}
@@ -112,7 +107,7 @@ async def away(client: Client) -> None:
     async def tried() -> bool:
         return client.stats.retries > 0
 
-    await eventually(tried)
+    await until(tried)
 
 
 @asynccontextmanager
@@ -304,7 +299,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
             async def so_far(limit: int = limit) -> bool:
                 return len(confirmed) >= limit or talking.done()
 
-            await eventually(so_far)
+            await until(so_far)
             await kill(own)
             # Not before the client has seen it, or the outage would pass unnoticed.
             before = client.stats.retries
@@ -313,7 +308,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
             async def noticed(before: int = before) -> bool:
                 return client.stats.retries > before
 
-            await eventually(noticed)
+            await until(noticed)
             await own.start()
         await talking
         assert await client.flush(20)
@@ -404,7 +399,7 @@ async def test_hundreds_of_calls_get_their_own_answers(url: str, tmp_path: Path)
         async def counted() -> bool:  # which comes after the reply
             return responder.answered >= 400
 
-        await eventually(counted)
+        await until(counted)
         assert responder.answered == 400
 
 
@@ -441,7 +436,7 @@ async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp
             async def asked() -> bool:
                 return bool(await server.xlen(channels.CONTEXT_REQUESTS) == 5)
 
-            await eventually(asked)
+            await until(asked)
         await kill(own)
         assert {reply.reason for reply in await asyncio.gather(*calls)} == {"bus_unavailable"}
         await own.start()
@@ -450,7 +445,7 @@ async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp
             async def answered() -> bool:
                 return (await ask(client, budget_ms=2000)).reason is None
 
-            await eventually(answered)
+            await until(answered)
             assert echoed(await ask(client, "again")) == "again"
 
 
@@ -725,12 +720,12 @@ async def test_a_broken_reply_channel_comes_back(url: str, raw: Any, tmp_path: P
             async def back(old: str = listening) -> bool:
                 return bool(await connected(raw, "pubsub") - others - {old})
 
-            await eventually(back)
+            await until(back)
 
             async def answered() -> bool:
                 return (await ask(client, budget_ms=1000)).reason is None
 
-            await eventually(answered)
+            await until(answered)
 
 
 async def test_one_broken_reply_channel_is_not_a_bus_that_is_away(url: str, raw: Any, tmp_path: Path) -> None:
@@ -772,7 +767,7 @@ async def test_a_reply_channel_that_swallows_every_packet_comes_back(
             async def answered() -> bool:
                 return (await ask(client, "again", budget_ms=300)).reason is None
 
-            await eventually(answered)
+            await until(answered)
     finally:
         proxy.close()
 
@@ -981,7 +976,7 @@ async def test_close_frees_the_threads_that_still_wait(own: EmbeddedServer, url:
         async def tried() -> bool:
             return lost.stats.retries > 0
 
-        await eventually(tried)
+        await until(tried)
         asking = loop.run_in_executor(pool, lambda: unanswered.context(agent="A", chat_id="c"))
         await Answers(raw).request()
         for client in (lost, unanswered):

@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 import httpx
 import neo4j
 import pytest
+from tests.services.buses import applied
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.memories import empty_neo4j
@@ -748,9 +749,7 @@ async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
                 data = {"text": text, "note": name, "tag": "t"}
                 said = Event.create("note.made", app_id="acme", chat_id="c1", workflow="Notes", id=name, data=data)
                 assert await client.emit(said, wait_s=30)
-            async with asyncio.timeout(120):
-                while any(part.lag for part in await sources.bus.status()):  # noqa: ASYNC110 - the bus does not tell
-                    await asyncio.sleep(0.02)
+            await applied(sources.bus)
             worker.stop()
             await running
         with neo4j.GraphDatabase.driver(neo4j_server.uri) as driver:

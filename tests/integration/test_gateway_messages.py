@@ -19,15 +19,16 @@ from tests.integration.test_gateway import (
     Gateway,
     Stack,
     asking,
-    eventually,
     places,
     post,
     problem,
     stack,
     tokens_of,
 )
+from tests.services.buses import applied
 from tests.services.layouts import events_on_bus
 from tests.services.rules import rule_set
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.embedded import embedded_url
@@ -86,19 +87,15 @@ async def send(gateway: Gateway, *messages: Any, group: Any = "g1", **more: Any)
     return await gateway.post("/messages", json={"group_id": group, "messages": messages, **more})
 
 
-async def applied(url: str) -> None:
+async def all_applied(url: str) -> None:
     """Wait until workers have done with what is on the bus."""
     async with aclosing(cast("Any", RedisEventLog(url))) as bus:
-
-        async def done() -> bool:
-            return not sum(partition.lag for partition in await bus.status())
-
-        await eventually(done)
+        await applied(bus)
 
 
 async def episodes(url: str, app_id: str, what: str = "content") -> list[Any]:
     """Return a property of the app's episodes in the graph, once workers are done."""
-    await applied(url)
+    await all_applied(url)
     async with aclosing(cast("Any", FalkorDBStore(url))) as store:
         table = await store.read(app_id, f"MATCH (p:Episode) RETURN p.{what}", {}, timeout_s=5)
     return sorted((row[0] for row in table.rows), key=str)
@@ -285,7 +282,7 @@ async def test_facts_of_groups_are_found_best_first_and_no_others(gateway: Gatew
         (structured(5, "g1", "their tea"), theirs),
     ):
         assert (await post(gateway, sent, **headers)).status_code == 202
-    await applied(stack.url)
+    await all_applied(stack.url)
     mine, other = "Ann drinks green tea with Bob every day", "tea tea"
     assert await found(gateway, "g1") == [mine]
     assert await found(gateway, "g1", headers=theirs) == ["their tea"]
@@ -384,7 +381,7 @@ async def read_by_workers(url: str) -> None:
     worker = MutationWorker(bus, store, RuleSet({}, packs=(PACK,)), name="w")
     task = asyncio.create_task(worker.run())
     try:
-        await applied(url)
+        await all_applied(url)
     finally:
         worker.stop()
         await task
@@ -425,10 +422,10 @@ async def test_a_bus_that_dies_between_messages_loses_and_doubles_none(tmp_path:
             async def told(status: int, before: Counter[int] = before) -> bool:
                 return statuses[status] > before[status] + 3
 
-            await eventually(lambda: told(202))
+            await until(lambda: told(202))
             assert own.process is not None
             own.process.kill()
-            await eventually(lambda: told(503))
+            await until(lambda: told(503))
             await own.stop()
             own = EmbeddedServer(tmp_path / "own")
             await own.start()

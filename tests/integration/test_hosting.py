@@ -15,6 +15,7 @@ import pytest
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
+from tests.services.buses import applied
 from tests.services.layouts import spread
 
 from graphweft import Client
@@ -112,7 +113,7 @@ async def turns(url: str, count: int) -> Sent:
         await transport.aclose()
 
 
-async def applied(graph: FalkorDBStore) -> int:
+async def applied_turns(graph: FalkorDBStore) -> int:
     table = await graph.read("shop", "MATCH (a:Agent) RETURN a.turns", {}, timeout_s=5)
     return int(table.rows[0][0]) if table.rows else 0
 
@@ -134,7 +135,7 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
         },
         stderr=asyncio.subprocess.PIPE,
     )
-    while await applied(graph) == 0:
+    while await applied_turns(graph) == 0:
         assert process.returncode is None
         await asyncio.sleep(0.01)
     process.send_signal(number)
@@ -145,11 +146,11 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     status = await bus.status()
     # Each partition ends with the entry that activates the rules.
     left = sum(part.lag - 1 for part in status if part.lag)
-    assert events - left == await applied(graph)
+    assert events - left == await applied_turns(graph)
     assert [part.owner for part in status] == [None, None]
     async with running(mutation_app(settings)):
         assert await wait_until_applied(bus, sent.last, timeout_s=60)
-    assert await applied(graph) == events
+    assert await applied_turns(graph) == events
 
 
 async def test_a_worker_that_breaks_ends_the_app_with_its_error(
@@ -226,9 +227,7 @@ async def test_without_rules_it_keeps_the_events(
         await started.wait()
         assert "no rules" in caplog.text
         assert not task.done()
-        async with asyncio.timeout(120):
-            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus does not tell
-                await asyncio.sleep(0.05)
+        await applied(bus)
     letters = await bus.dead_letters(limit=10)
     assert {letter.reason for letter in letters} == {"no_rules"}
     assert sum(letter.count for letter in letters) == 5
@@ -268,7 +267,7 @@ async def test_a_router_of_the_users_lives_beside_the_worker(
             await app.broker.publish("tea", stream="orders")
             await asyncio.sleep(0.05)
     assert await heard.get() == "tea"
-    assert await applied(graph) == 20
+    assert await applied_turns(graph) == 20
 
 
 async def test_the_log_tells_how_often_rows_were_at_hand(settings: Settings, graph: FalkorDBStore) -> None:

@@ -15,6 +15,7 @@ import redis.asyncio as redis
 from tests.integration.test_memory_worker import OneWrite
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import PACKS
+from tests.services.waiting import until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -133,19 +134,13 @@ def stack(request: pytest.FixtureRequest, url: str) -> Stack:
     return Stack(url if request.param == "redis" else request.getfixturevalue("kafka_url"), url)
 
 
-async def eventually(condition: Callable[[], Any], within_s: float = 90) -> None:
-    async with asyncio.timeout(within_s):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-
-
 async def taken_effect(stack: Stack, count: int) -> None:
     """Wait until as many events of acme have taken effect."""
 
     async def have() -> bool:
         return len(await stack.found("acme")) == count
 
-    await eventually(have)
+    await until(have)
 
 
 async def expected_by(bus: Bus, sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -222,14 +217,14 @@ async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: St
             async def in_acme() -> bool:
                 return len(await stack.found("acme")) == 40
 
-            await eventually(in_acme)
+            await until(in_acme)
             assert await stack.found("globex") == {}  # these rules are acme's
             await push(bus, rules_named("C", "W", "Other"))
 
             async def in_all() -> bool:
                 return len(await stack.found("globex")) == len(await stack.found("initech")) == 40
 
-            await eventually(in_all)
+            await until(in_all)
             await applied(bus)
         assert set((await stack.found("acme")).values()) == {"B"}
         assert set((await stack.found("globex")).values()) == {"C"}
@@ -314,8 +309,8 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
             async def is_parked() -> bool:
                 return await reported() == {("acme", "rules_lost")}
 
-            await eventually(others_are_done)
-            await eventually(is_parked)
+            await until(others_are_done)
+            await until(is_parked)
             assert (rules.lost, len(await stack.found("acme"))) == ({lost.digest}, 3)
             assert list(await lost_rule_sets(bus, await bus.activations())) == [lost.digest]
             assert await bus.dead_letter_count() == 0
@@ -342,7 +337,7 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set(url: str
             return any(PositionNote.decode(each.note).parked for each in await bus.status())
 
         async with stack.worker("one") as rules:
-            await eventually(is_parked)
+            await until(is_parked)
             await bus.activate(restated_scope("acme"), other.digest)
             await applied(bus)
             assert rules.lost == {lost.digest}
@@ -397,10 +392,10 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
             return await stack.found("app0") == {"k0": "B"}
 
         async with stack.worker("one", kill=True, seen=hanging) as rules:
-            await eventually(reads_nothing)
+            await until(reads_nothing)
             await asyncio.sleep(1)  # what is read ahead
             await bus.activate(restated_scope("app0"), other.digest)
-            await eventually(is_applied)
+            await until(is_applied)
             assert rules.lost == {lost.digest}
 
 
@@ -419,16 +414,13 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
         cuts.append(OneWrite(graph))
         return cuts[0]
 
-    async def is_cut() -> bool:
-        return bool(cuts and cuts[0].written)
-
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions()
         for rules, numbers in ((own, range(3)), (lost, range(3, 4)), (own, range(4, 7))):
             await push(bus, rules)
             await transport.append([event("acme", n) for n in numbers])
         async with stack.worker("cut", kill=True, seen=cut):
-            await eventually(is_cut)
+            await cuts[0].cut.wait()
         await transport.append([event("globex", n) for n in range(3)])
         await lose(url, lost.digest)
         expected = {f"k{n}": 1 for n in range(7) if n != 3}
@@ -439,9 +431,9 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
             return made == expected and (await stack.found("acme")).keys() - {"k3"} == made.keys()
 
         async with stack.worker("after") as active:
-            await eventually(is_whole)
+            await until(is_whole)
             assert active.lost == {lost.digest}
-            await eventually(lambda: stack.found("globex"))
+            await until(lambda: stack.found("globex"))
             await store(bus, lost)
             await applied(bus)
         assert await is_whole()
@@ -457,7 +449,7 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
         await transport.append([event("acme", n) for n in range(5)])
         async with stack.worker("before"):
             await applied(bus)
-            await eventually(bus.dead_letter_count)
+            await until(bus.dead_letter_count)
         await push(bus, own)
         await lose(url, own.digest)
         async with stack.worker("after") as rules:
@@ -488,7 +480,7 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
             async def waits() -> bool:
                 return any(PositionNote.decode(each.note).parked for each in await bus.status())
 
-            await eventually(waits)
+            await until(waits)
             await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
             assert rules.lost == {lost.digest}
             await store(bus, lost)
@@ -523,7 +515,7 @@ async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, mo
             return {app for note in notes for app in note.parked} == set(apps)
 
         async with stack.worker("after"):
-            await eventually(all_wait)
+            await until(all_wait)
             assert not [name for name in readers if name.startswith("app-")]
             await store(bus, lost)
             await applied(bus)
@@ -585,7 +577,7 @@ async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> 
         await transport.append([event("acme", number, flow) for number, flow in enumerate(("W", "Torn", "W", "Torn"))])
         async with stack.worker("w"):
             await applied(bus)
-            await eventually(bus.dead_letter_count)
+            await until(bus.dead_letter_count)
             [letter] = await bus.dead_letters(limit=10)
             assert (letter.reason, letter.workflow, letter.count) == ("no_rules", "Torn", 2)
             assert "'Torn' do not compile with this version of graphweft (Torn/graph_injection.yaml:" in letter.message
@@ -595,4 +587,4 @@ async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> 
             async def repaired() -> bool:
                 return len(await stack.found("acme")) == 4 and not await bus.dead_letter_count()
 
-            await eventually(repaired)
+            await until(repaired)

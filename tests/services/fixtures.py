@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest_asyncio
 from tests.services.certificates import Authority
 from tests.services.kafka import KafkaServer, Secure
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft_contracts import channels
 
@@ -54,15 +54,19 @@ async def empty_kafka(kafka: KafkaServer) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
     try:
-        while ours := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
-            await admin.delete_topics(ours)
-            await asyncio.sleep(0.02)
-        loaded = False
-        while not loaded:
+
+        async def ours() -> list[str]:
+            if found := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
+                await admin.delete_topics(found)
+            return found
+
+        async def is_loaded() -> bool:
             with contextlib.suppress(GroupCoordinatorNotAvailableError):
-                loaded = bool(await admin.list_consumer_group_offsets("any", partitions=[TopicPartition("any", 0)]))
-            if not loaded:
-                await asyncio.sleep(0.02)
+                return bool(await admin.list_consumer_group_offsets("any", partitions=[TopicPartition("any", 0)]))
+            return False
+
+        await until(ours, lambda found: not found, why="the broker lists none of our topics")
+        await until(is_loaded, why="the broker has loaded its groups")
         await _take_out_members(admin)
     finally:
         await admin.close()

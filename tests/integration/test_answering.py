@@ -19,7 +19,7 @@ import pytest_asyncio
 from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
-from tests.services.waiting import until
+from tests.services.waiting import turns, until
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, QueryFailed
@@ -292,8 +292,9 @@ async def test_a_write_is_seen_by_the_next_request(store: GraphStore, rules: Rul
                     reply = await cached.answer(request())
                     assert reply.injected["n"] == {"n": n, "all": [n]}
                     assert (await plain.answer(request())).injected == reply.injected
-                if number % 5 == 0:
-                    await asyncio.sleep(0.03)
+                if number % 5 == 0:  # so often as not the next write meets a full cache
+                    hits = cached.cache.hits
+                    await until(lambda hits=hits: cached.cache.hits > hits)
         finally:
             stop.set()
             await asyncio.gather(*asking)
@@ -907,7 +908,7 @@ async def test_a_server_that_is_killed_and_comes_back(rules: RuleSet) -> None:
                         asked = request("Counter", budget_ms=500)
                         replies.append(await pipeline.answer(asked))
                         assert in_time(asked)
-                        await asyncio.sleep(0.005)
+                        await turns()
 
                 asking = [asyncio.create_task(ask()) for _ in range(3)]
                 server.kill() if hasattr(server, "kill") else await server.stop()

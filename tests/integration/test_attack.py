@@ -225,21 +225,32 @@ async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_pa
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
+    parked: set[int] = set()
+    real = app_queues.AppQueues.park
+
+    def park(self: Any, app_id: str) -> None:
+        real(self, app_id)
+        parked.add(self._number)
+
+    monkeypatch.setattr(app_queues.AppQueues, "park", park)
     rules = rules_of(tmp_path, "order_idd")
     await put(transport, [placed(number, "slow") for number in range(60)])
     for last in (False, True):
         slow = Slow(graph, "slow")
         async with working(bus, slow, rules, batch_events=1 if last else 6):
 
-            async def parked() -> bool:
-                return all("slow" in PositionNote.decode(part.note).parked for part in await bus.status())
+            async def is_noted() -> bool:
+                status = await bus.status()  # the first worker has left a note
+                return len(parked) == len(status) and all(
+                    "slow" in PositionNote.decode(part.note).parked for part in status
+                )
 
-            await until(parked)
+            await until(is_noted)
             if last:
-                await asyncio.sleep(1.5)
                 slow.free.set()
                 await applied(bus)
         slow.free.set()
+        parked.clear()
         if not last:
             told = sum([letter.count for letter in await bus.dead_letters(limit=10)])
             for letter in await bus.dead_letters(limit=10):
@@ -386,12 +397,15 @@ async def test_the_note_stays_short_when_many_apps_are_held(
     await put(transport, [placed(1, app, "Nowhere", chat="c") for app in apps])
     longest = 0
     async with working(bus, All(graph, ""), rules_of(tmp_path)):
-        async with asyncio.timeout(90):
-            looks = 0
-            while looks < 40 or longest <= 100:
-                await asyncio.sleep(0.05)
-                longest = max(longest, *(len(part.note) for part in await bus.status()))
-                looks += 1
+        seen = 0
+
+        async def look() -> bool:
+            nonlocal longest, seen
+            seen += 1
+            longest = max(longest, *(len(part.note) for part in await bus.status()))
+            return seen >= 40 and longest > 100
+
+        await until(look)
     assert 100 < longest <= 4_000
     async with working(bus, graph, rules_of(tmp_path)):
         await applied(bus)
@@ -423,7 +437,12 @@ async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memor
         ])  # fmt: skip
     async with working(bus, slow, rules_of(tmp_path)):
         await slow.waits.wait()
-        await asyncio.sleep(3.0)
+
+        async def is_read() -> bool:
+            notes = [(PositionNote.decode(part.note).done, part) for part in await bus.status() if part.lag]
+            return all(done == part.end for done, part in notes)
+
+        await until(is_read, why="all events were read, and the app is parked")
         slow.free.set()
         await applied(bus)
     assert max(queued) <= 2 * 16 * 1024**2

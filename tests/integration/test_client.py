@@ -23,7 +23,7 @@ import pytest_asyncio
 import redis.asyncio as redis
 from pydantic import BaseModel, field_serializer
 from tests.services.rules import load_rules
-from tests.services.waiting import until
+from tests.services.waiting import turns, until
 
 from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.client import _reserve_ms
@@ -87,6 +87,11 @@ def note(number: int, chat: str = "c1", **data: Any) -> Event:
 async def connected(raw: Any, kind: str | None = None) -> set[str]:
     """The ids of connections to the server, which other tests share; no id is used again."""
     return {each["id"] for each in await raw.client_list(_type=kind)}
+
+
+async def paused(raw: Any) -> list[Any]:
+    """Return the connections whose commands the server holds back."""
+    return [each for each in await raw.client_list() if "b" in each["flags"]]
 
 
 async def on_the_bus(url: str) -> dict[str, list[Any]]:
@@ -291,7 +296,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
             for number in range(600):
                 if await client.emit(note(number, f"c{number % 3}"), wait_s=0.2):
                     confirmed.append(f"c{number % 3}-{number}")
-                await asyncio.sleep(0)
+                await turns()
 
         talking = asyncio.create_task(talk())
         for limit in (100, 200):
@@ -339,8 +344,7 @@ async def test_a_cancelled_emit_leaves_its_event_and_the_client(url: str) -> Non
     async with Client(url) as client:
         for number in range(150):
             emitting = asyncio.create_task(client.emit(note(number)))
-            for _ in range(1 + number % 12):
-                await asyncio.sleep(0)
+            await turns(1 + number % 12)
             emitting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await emitting
@@ -380,7 +384,7 @@ async def test_a_cancelled_close_leaves_nothing_behind(own: EmbeddedServer) -> N
         await client.emit(note(1), wait_s=0)
         await away(client)
         closing = asyncio.create_task(client.aclose(drain_s=FOR_EVER_S))
-        await asyncio.sleep(0)
+        await turns()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
@@ -574,7 +578,9 @@ class Seen(BaseModel):
     @field_serializer("times")
     def _count(self, times: list[int]) -> int:
         times.append(1)
-        time.sleep(self.takes_s)
+        ends_s = time.monotonic() + self.takes_s
+        while time.monotonic() < ends_s:
+            pass
         return len(times)
 
 
@@ -698,8 +704,7 @@ async def test_a_cancelled_call_leaves_the_client_usable(url: str, tmp_path: Pat
     async with responding(url, tmp_path), Client(url) as client:
         for number in range(150):
             calling = asyncio.ensure_future(ask(client, number))
-            for _ in range(number % 30):
-                await asyncio.sleep(0)
+            await turns(number % 30)
             calling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await calling
@@ -786,7 +791,7 @@ async def test_closing_ends_calls_that_the_server_has_not_taken(url: str, raw: A
         await raw.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
             calling = [asyncio.ensure_future(ask(client, budget_ms=int(FOR_EVER_S * 1000))) for _ in range(3)]
-            await asyncio.sleep(0.1)
+            await until(lambda: paused(raw), lambda found: len(found) > 0, why="the server holds the requests back")
             await client.aclose()
             assert {reply.reason for reply in await asyncio.gather(*calling)} == {"bus_unavailable"}
         finally:
@@ -861,7 +866,7 @@ async def main():
         await client.emit(note(), wait_s=0.2)
         print((await ask(client)).reason)
         calling = asyncio.create_task(ask(client))
-        await asyncio.sleep(0)
+        await asyncio.wait([calling], timeout=0)
         calling.cancel()
 asyncio.run(main())
 with SyncClient(sys.argv[1]) as client:

@@ -26,6 +26,7 @@ from tests.services.environment import clean_environment
 from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client, Event
 from graphweft_contracts import DeadLetter
@@ -756,6 +757,8 @@ async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
             driver.execute_query("CREATE (:Strange {at: datetime(), for: duration('P1D'), where: point({x: 1, y: 2})})")
             driver.execute_query("CREATE (n) SET n:$($label)", label=UNICODE)
             driver.execute_query("CREATE (n) SET n:$($label)", label=BREAK)
+        # A server that has not planned the queries yet may take longer than a page waits.
+        await until(lambda: ask.answer("graph"), lambda answer: answer.status_code == 200)
         found = await ask("graph")
         assert {each["label"]: each["nodes"] for each in found["labels"]} == {
             "Note": 3, "Tag": 1, "Strange": 1, UNICODE: 1, BREAK: 1,

@@ -22,7 +22,7 @@ from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
-from tests.services.waiting import until
+from tests.services.waiting import looks, until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -562,7 +562,7 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
             role = "memory" if kills["memory"] <= 2 * kills["mutation"] else "mutation"
             process = processes[role]
             await until(lambda process=process: process.works)  # type: ignore[misc]
-            await asyncio.sleep(dice.random() * 0.6)
+            await looks(bus.status, dice.randrange(80))
             process.kill()
             kills[role] += 1
             process.start()

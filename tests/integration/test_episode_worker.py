@@ -31,7 +31,7 @@ from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelRequest, ModelServer, read_facts
 from tests.services.rules import rule_set
-from tests.services.waiting import until
+from tests.services.waiting import looks, until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -488,7 +488,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     async def kill(role: str) -> None:
         process = processes[role]
         await until(lambda: process.works)
-        await asyncio.sleep(dice.random() * 0.6)
+        await looks(bus.status, dice.randrange(80))
         process.kill()
         kills[role] += 1
         process.start()

@@ -210,7 +210,12 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
             await said(app, "shop", "ada", number, SECRET)
         await app.applied()
         assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
-        await asyncio.sleep(2.0)
+        await said(app, "shop", "bob", 9, "bobs-later-words")
+
+        async def archived() -> list[str]:
+            return [place for place in await everywhere(app, "bobs-later-words") if place.startswith("segments/")]
+
+        await until(archived, why="the archiver goes on after the erasure")
         archiver.stop()
         await running
     assert await everywhere(app, SECRET) == []

@@ -325,9 +325,8 @@ async def test_the_gateway_process_follows_the_quotas_of_its_file_and_status_sho
             assert (await post(mine, note("b"))).status_code == 429
             assert (await post(mine, note("b"), Authorization="Bearer theirs")).status_code == 202
             apps.write_text(f"apps: {{{app_id}: {{quotas: {{events_per_s: 1000}}}}}}\n")
-            async with asyncio.timeout(60):
-                while (await post(mine, note("b"))).status_code == 429:  # noqa: ASYNC110 - the file is read each second
-                    await asyncio.sleep(0.05)
+            # The file is read each second.
+            await until(lambda: post(mine, note("b")), lambda answer: answer.status_code != 429)
         process.terminate()
         process.communicate(timeout=30)
     shown = stack.command("status", "--json", **files)

@@ -15,8 +15,10 @@ import pytest
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
+from tests.services import waiting
 from tests.services.buses import applied
 from tests.services.layouts import spread
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
@@ -135,9 +137,12 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
         },
         stderr=asyncio.subprocess.PIPE,
     )
-    while await applied_turns(graph) == 0:
+
+    async def begun() -> int:
         assert process.returncode is None
-        await asyncio.sleep(0.01)
+        return await applied_turns(graph)
+
+    await until(begun)
     process.send_signal(number)
     _, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
@@ -157,7 +162,7 @@ async def test_a_worker_that_breaks_ends_the_app_with_its_error(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: MutationWorker) -> None:
-        await asyncio.sleep(0)
+        await waiting.turns()
         raise LookupError("a defect")
 
     monkeypatch.setattr(MutationWorker, "run", broken)
@@ -258,14 +263,18 @@ async def test_a_router_of_the_users_lives_beside_the_worker(
         await heard.put(order)
 
     app = mutation_app(settings)
-    assert app.broker is not None
-    app.broker.include_router(router)
+    broker = app.broker
+    assert broker is not None
+    broker.include_router(router)
     sent = await turns(settings.bus, 20)
     async with running(app):
         assert await wait_until_applied(bus, sent.last, timeout_s=60)
-        while heard.empty():
-            await app.broker.publish("tea", stream="orders")
-            await asyncio.sleep(0.05)
+
+        async def is_heard() -> bool:
+            await broker.publish("tea", stream="orders")
+            return not heard.empty()
+
+        await until(is_heard)
     assert await heard.get() == "tea"
     assert await applied_turns(graph) == 20
 
@@ -288,14 +297,16 @@ async def test_the_log_tells_how_often_rows_were_at_hand(settings: Settings, gra
 
 
 @pytest.mark.parametrize("build", [mutation_app, injection_app])
-async def test_a_bus_that_is_away_at_the_start_is_waited_for(tmp_path: Path, rules: Path, build: Builder) -> None:
+async def test_a_bus_that_is_away_at_the_start_is_waited_for(
+    tmp_path: Path, rules: Path, build: Builder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "graphweft")
     server = EmbeddedServer(tmp_path / "late")
     address = f"unix://{server.socket}"
     app = build(Settings.load(bus_url=address, graph_url=address, rules=rules))
     started = started_of(app)
     async with running(app) as task:
-        await asyncio.sleep(0.3)
-        assert not task.done()
+        await until(lambda: caplog.text, lambda text: "the bus is unavailable" in text, beside=task)
         assert not started.is_set()
         await server.start()
         try:
@@ -329,8 +340,10 @@ async def test_a_bus_that_goes_away_while_it_connects_is_waited_for(
     assert left == 0
 
 
-async def test_a_stop_while_the_bus_is_away_ends_it(tmp_path: Path, rules: Path) -> None:
+async def test_a_stop_while_the_bus_is_away_ends_it(
+    tmp_path: Path, rules: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "graphweft")
     address = f"unix://{tmp_path / 'nobody.sock'}"
     async with running(mutation_app(Settings.load(bus_url=address, graph_url=address, rules=rules))) as task:
-        await asyncio.sleep(0.3)
-        assert not task.done()
+        await until(lambda: caplog.text, lambda text: "the bus is unavailable" in text, beside=task)

@@ -23,7 +23,7 @@ from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer, embedding_of
 from tests.services.rules import load_rules, rule_set
-from tests.services.waiting import until
+from tests.services.waiting import looks, until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -379,7 +379,7 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEve
     await put(transport, [add(1, "tea")])
     async with working(first, second):
         await until(lambda: slow.texts == ["tea"])
-        await asyncio.sleep(2.0)  # several leases
+        await lease_ends(url, 4 * 0.5)
         assert other.texts == []
         assert {part.owner for part in await memory_bus.status() if part.id == number} == {"a"}
         slow.open.set()
@@ -404,9 +404,13 @@ class CountedReads:
 class SlowLookBack(CountedReads):
     """A bus on which it takes long to read what stands before a position."""
 
+    def __init__(self, inner: Bus) -> None:
+        super().__init__(inner)
+        self.open = asyncio.Event()
+
     async def before(self, *given: Any, **named: Any) -> Any:
         self.reads += 1
-        await asyncio.sleep(2.0)
+        await self.open.wait()
         return await self._inner.before(*given, **named)
 
 
@@ -420,12 +424,20 @@ async def test_a_long_look_back_costs_no_partition(
     with capture_logs() as logs:
         async with working(MutationWorker(slow, graph, NO_RULES, name="a", lease_s=0.5)):
             await until(lambda: slow.reads == PARTITIONS)
-            await asyncio.sleep(1.0)  # both leases would have run out
+            await lease_ends(url, 2 * 0.5)
+            slow.open.set()
             async with working(MutationWorker(second_bus, graph, NO_RULES, name="b", lease_s=0.5)):
                 await until(lambda: shared(bus))
                 await applied(bus)
     assert [entry for entry in logs if entry["event"] == "lease_lost"] == []
     await second_bus.aclose()
+
+
+async def lease_ends(url: str, lease_s: float) -> None:
+    """Wait until a lease that nobody extends has run out, by the clock of the server that keeps leases."""
+    async with redis.Redis.from_url(url) as raw:
+        await raw.set("lease of nobody", 1, px=int(1_000 * lease_s))
+        await until(lambda: raw.exists("lease of nobody"), lambda found: not found)
 
 
 async def shared(bus: Bus) -> bool:
@@ -600,7 +612,7 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
             role = min(kills, key=lambda each: (kills[each], dice.random()))
             process = processes[role]
             await until(lambda process=process: process.works)  # type: ignore[misc]
-            await asyncio.sleep(dice.random() ** 2 * 0.3)
+            await looks(bus.status, dice.randrange(40))
             process.kill()
             kills[role] += 1
             process.start()

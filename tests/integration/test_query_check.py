@@ -18,9 +18,11 @@ import neo4j
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.buses import applied
 from tests.services.environment import clean_environment
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
@@ -519,9 +521,9 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
         app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
         with caplog.at_level(logging.WARNING, logger="graphweft"):
             running = asyncio.create_task(app.run())
-            while "checked when the graph server answers" not in caplog.text:
-                assert not running.done()
-                await asyncio.sleep(0.02)
+            await until(
+                lambda: caplog.text, lambda text: "checked when the graph server answers" in text, beside=running
+            )
         await server.start()
         try:
             if wrong:
@@ -529,9 +531,7 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
                     await running
                 assert await lag(bus) == 8
             else:
-                while await lag(bus):
-                    assert not running.done()
-                    await asyncio.sleep(0.05)
+                await applied(bus, worker=running)
                 app.exit()
                 await running
             async with contextlib.aclosing(FalkorDBStore(address)) as graph:
@@ -551,9 +551,9 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(
         )
         with caplog.at_level(logging.WARNING, logger="graphweft"):
             running = asyncio.create_task(app.run())
-            while "checked when the graph server answers" not in caplog.text:
-                assert not running.done()
-                await asyncio.sleep(0.02)
+            await until(
+                lambda: caplog.text, lambda text: "checked when the graph server answers" in text, beside=running
+            )
         app.exit()
         await running
 
@@ -570,9 +570,7 @@ async def test_a_server_that_lets_nobody_check_is_warned_of(
         app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
         with caplog.at_level(logging.WARNING, logger="graphweft"):
             running = asyncio.create_task(app.run())
-            while await lag(bus):
-                assert not running.done()
-                await asyncio.sleep(0.05)
+            await applied(bus, worker=running)
             app.exit()
             await running
         [said] = [record.message for record in caplog.records if "not checked" in record.message]
@@ -605,9 +603,7 @@ async def test_while_the_server_is_away_a_responder_answers_and_checks_later(
                     with pytest.raises(RulesError, match="server-refused"):
                         await running
                 else:
-                    while await missing():
-                        assert not running.done()
-                        await asyncio.sleep(0.05)
+                    await until(missing, lambda reasons: not reasons, beside=running)
                     app.exit()
                     await running
             finally:

@@ -12,7 +12,7 @@ import pytest_asyncio
 import redis.asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateConnection
-from tests.services.waiting import until
+from tests.services.waiting import turns, until
 
 from graphweft.transports.redis import connection
 from graphweft.transports.redis.connection import Command, Together, connect
@@ -151,11 +151,10 @@ async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str, monk
 
 
 async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(url: str) -> None:
-    for turns in range(8):
+    for count in range(8):
         lines = Lines(url, io_timeout_s=5)
         asked = asyncio.create_task(lines.execute("PING"))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(count)
         await lines.aclose()
         await asyncio.gather(asked, return_exceptions=True)
         assert not [line for line in lines._idle if line.is_connected]

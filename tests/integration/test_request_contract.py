@@ -27,7 +27,7 @@ from tests.services.environment import clean_environment
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.memories import empty_neo4j
-from tests.services.waiting import until
+from tests.services.waiting import turns, until
 
 from graphweft import Client
 from graphweft.transport import MAX_CONTEXT_BYTES, Transport, read_reply
@@ -121,7 +121,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
         async def restart_sqlite() -> None:
             toy.stop(url)
-            await asyncio.sleep(0.2)
+            await turns(100)  # clients meet the gap
             toy.start(url)
 
         yield Bus(name="sqlite", url=url, restart=restart_sqlite)
@@ -392,8 +392,7 @@ async def test_an_answer_that_is_late_is_given_to_nobody(bus: Bus) -> None:
         with pytest.raises(TimeoutError):
             await transport.request(request(200))
         [late] = await take(queue, 1)
-        while asked(late).deadline_ms > time.time() * 1000:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: time.time() * 1000, lambda now: now >= asked(late).deadline_ms)
         again = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 2}))
         [second] = await take(queue, 1)
         await queue.reply(asked(late).reply_to, echo(asked(late), "late"))
@@ -522,8 +521,7 @@ async def test_clocks_that_differ_are_told_of_once(bus: Bus) -> None:
         with capture_logs() as logs:
             soon = request(300, reply_to="graphweft.context.replies:0")
             await put(bus, soon) if tells_age else None
-            while soon.deadline_ms + 200 > time.time() * 1000:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: time.time() * 1000, lambda now: now >= soon.deadline_ms + 200)
             async with responding(bus, at_once) as responder:
                 expired = 1 if tells_age else 0
                 await until(lambda: responder.expired == expired)
@@ -614,7 +612,7 @@ async def test_kafka_header_names_that_are_no_text_cost_no_request(kafka_url: st
                 asking.append(
                     asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n}, budget_ms=60_000))
                 )
-                await asyncio.sleep(0)
+                await turns()
             await (await producer.send_batch(batch, channels.CONTEXT_REQUESTS_TOPIC, partition=partition))
         await producer.stop()
         replies = await asyncio.gather(*asking)
@@ -641,11 +639,8 @@ async def test_overload_is_said_at_once(bus: Bus) -> None:
     gate = Gate()
     async with bus.client() as client, responding(bus, gate, max_requests=2) as responder:
         asking = {asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(38)}
-        done: set[asyncio.Task[ContextReply]] = set()
-        async with asyncio.timeout(90):
-            while len(done) < 4:  # two are worked on, 32 wait
-                await asyncio.sleep(0.01)
-                done = {task for task in asking if task.done()}
+        # Two are worked on, 32 wait.
+        done = await until(lambda: {task for task in asking if task.done()}, lambda found: len(found) >= 4)
         assert {task.result().reason for task in done} == {"overloaded"}
         assert "GRAPHWEFT_MAX_REQUESTS" in next(iter(done)).result().detail
         gate.open.set()

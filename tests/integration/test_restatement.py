@@ -16,7 +16,7 @@ from tests.integration.test_cli import Call, call
 from tests.integration.test_rebuild import RULES, App, printed
 from tests.integration.test_rules_log import lose
 from tests.services.neo4j import Neo4jServer
-from tests.services.waiting import until
+from tests.services.waiting import looks, until
 
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -109,7 +109,7 @@ async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> Non
         while not stop.is_set():
             await app.emit("shop", range(emitted, emitted + 3))
             emitted += 3
-            await asyncio.sleep(0.05)
+            await looks(app.bus.status, 10)
 
     async with app.worker(), app.worker():
         emitting = asyncio.create_task(emit())

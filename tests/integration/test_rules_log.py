@@ -28,6 +28,7 @@ from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.lost_rule_sets import lost_rule_sets
@@ -134,6 +135,36 @@ def stack(request: pytest.FixtureRequest, url: str) -> Stack:
     return Stack(url if request.param == "redis" else request.getfixturevalue("kafka_url"), url)
 
 
+def under_way(patch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:
+    """Return the calls of a method that have not returned."""
+    calls: list[object] = []
+    real = getattr(owner, name)
+
+    async def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(this := object())
+        try:
+            return await real(*arguments, **options)
+        finally:
+            calls.remove(this)
+
+    patch.setattr(owner, name, call)
+    return calls
+
+
+def looks_for_rules(patch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return which rule sets were lost whenever a worker has looked for events that have rules now."""
+    found: list[set[str]] = []
+    real = MutationWorker._apply_known
+
+    async def look(worker: Any) -> None:
+        lost = {*worker._rules.lost}
+        await real(worker)
+        found.append(lost)
+
+    patch.setattr(MutationWorker, "_apply_known", look)
+    return found
+
+
 async def taken_effect(stack: Stack, count: int) -> None:
     """Wait until as many events of acme have taken effect."""
 
@@ -171,28 +202,35 @@ async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(
         await bus.partitions()
         await push(bus, sets["A"])
         async with stack.worker("steady"):
-            activated = asyncio.Event()
+            emitted = 0
 
-            async def emit() -> None:
-                for start in range(0, 12_000, 30):  # 2,000 events a second
-                    if start >= 1_200 and activated.is_set():
-                        break
-                    await transport.append([event(app, n) for n in range(start, start + 30) for app in APPS])
-                    await asyncio.sleep(0.045)
+            async def lag() -> int:
+                return sum([each.lag for each in await bus.status()])
+
+            async def emit(beside: asyncio.Future[Any]) -> None:
+                nonlocal emitted
+                while emitted < 1_200 or not beside.done():
+                    await transport.append([event(app, n) for n in range(emitted, emitted + 30) for app in APPS])
+                    emitted += 30
+                    await until(lag, lambda events: events < 600, why="the backlog is short")
+
+            async def later(most: int) -> None:
+                goal = emitted + 30 * pauses.randint(1, most)
+                await until(lambda: emitted, lambda count: count >= goal)
 
             async def activate() -> None:
                 for _ in range(8):
-                    await asyncio.sleep(chance.random() / 3)
+                    await later(5)
                     scope = chance.choice(["*", "*", "acme"])
                     await push(bus, sets[chance.choice(names)], scope)
-                activated.set()
 
             async def kill() -> None:
                 for number in range(3):
                     async with stack.worker(f"killed{number}", kill=True):
-                        await asyncio.sleep(0.3 + pauses.random())
+                        await later(20)
 
-            await asyncio.gather(emit(), activate(), kill())
+            others = asyncio.gather(activate(), kill())
+            await asyncio.gather(emit(others), others)
             await applied(bus)
         expected = await expected_by(bus, {rules.digest: name for name, rules in sets.items()})
         assert len({name for app in APPS for name in expected[app].values()}) == 3
@@ -383,17 +421,17 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
         await lose(url, lost.digest)
         await transport.append([event(app, 0) for app in apps])
         await transport.append([event("busy", number) for number in range(1_000)])
+        reading, settling = under_way(monkeypatch, RedisEventLog, "read"), under_way(monkeypatch, AppQueues, "settle")
 
         async def reads_nothing() -> bool:
             parked = {app for each in await bus.status() for app in PositionNote.decode(each.note).parked}
-            return len(parked) == 24 and graphs[0].asked
+            return len(parked) == 24 and graphs[0].asked and bool(settling) and not reading
 
         async def is_applied() -> bool:
             return await stack.found("app0") == {"k0": "B"}
 
         async with stack.worker("one", kill=True, seen=hanging) as rules:
             await until(reads_nothing)
-            await asyncio.sleep(1)  # what is read ahead
             await bus.activate(restated_scope("app0"), other.digest)
             await until(is_applied)
             assert rules.lost == {lost.digest}
@@ -440,8 +478,11 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
         assert {letter.reason for letter in await bus.dead_letters(limit=10)} <= {"no_rules"}
 
 
-async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: str) -> None:
+async def test_events_without_rules_are_applied_when_lost_rules_are_back(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stack = Stack(url, url)
+    looked = looks_for_rules(monkeypatch)
     own = rules_named("B")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions()
@@ -455,7 +496,7 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
         async with stack.worker("after") as rules:
             await applied(bus)
             assert rules.lost == {own.digest}
-            await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
+            await until(lambda: {own.digest} in looked)
             assert await bus.dead_letter_count() == 1
             await store(bus, own)
 
@@ -464,9 +505,12 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
         assert await bus.dead_letter_count() == 0
 
 
-async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules_now(url: str) -> None:
+async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules_now(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lost rules had none for its events, and only their reading finds that out, long after the new ones came."""
     stack = Stack(url, url)
+    looked = looks_for_rules(monkeypatch)
     lost = rules_named("A", "Other")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions()
@@ -481,7 +525,7 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
                 return any(PositionNote.decode(each.note).parked for each in await bus.status())
 
             await until(waits)
-            await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
+            await until(lambda: {lost.digest} in looked)
             assert rules.lost == {lost.digest}
             await store(bus, lost)
 

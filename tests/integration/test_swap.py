@@ -15,6 +15,7 @@ import pytest
 from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rebuild import RULES, App
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import looks, until
 
 from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -65,7 +66,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
             for name in ("shop", "shop_x"):
                 await app.emit(name, range(emitted, emitted + 5))
             emitted += 5
-            await asyncio.sleep(0.05)
+            await looks(app.bus.status, 10)
 
     neighbour = await store.graph_id("shop_x")
     async with app.worker(), app.worker():
@@ -163,9 +164,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(
         for name in ("shop", "shop_x"):
             await app.emit(name, range(60, 70))
         await app.applied()
-        async with asyncio.timeout(90):
-            while await seals(store):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.1)
+        await until(lambda: seals(store), lambda found: not found, why="the seals are lifted")
     code, found = await app.rebuild("--app", "shop", "--verify", "--resume")
     assert (code, found["same"]) == (0, True), found
 
@@ -226,7 +225,7 @@ async def test_killed_swaps_leave_one_whole_graph(
             assert await orders(store, "shop") == 11
         await app.emit("shop", range(100 + 10 * rounds, 110 + 10 * rounds))
         await app.applied()
-        await asyncio.sleep(2.0)
+        await until(lambda: seals(store), lambda found: not found, why="the seals of killed rebuilds are lifted")
     code, found = await app.rebuild("--app", "shop", "--verify", "--graph-template", "checked_{app_id}.again")
     assert (code, found["same"]) == (0, True), found
 

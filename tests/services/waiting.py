@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
-__all__ = ("LIMIT_S", "NotReached", "turns", "until", "until_sync")
+__all__ = ("LIMIT_S", "NotReached", "looks", "turns", "until", "until_answered", "until_sync")
 
 LIMIT_S: Final = 120.0
 """How long what is looked at may stay the same without being what is waited for."""
@@ -41,12 +41,16 @@ class _Patience:
 
 
 async def until[Seen](
-    look: Callable[[], Awaitable[Seen] | Seen], fits: Callable[[Seen], Any] = bool, *, why: str = ""
+    look: Callable[[], Awaitable[Seen] | Seen],
+    fits: Callable[[Seen], Any] = bool,
+    *,
+    beside: asyncio.Future[Any] | None = None,
+    why: str = "",
 ) -> Seen:
     """Look again and again until what ``look`` returns fits, and return it.
 
-    ``why`` says what is waited for; by default, the name of ``look`` does. An error of ``look`` or ``fits`` ends the
-    wait.
+    ``beside`` is a task that must not end meanwhile. ``why`` says what is waited for; by default, the name of ``look``
+    does. An error of ``look`` or ``fits`` ends the wait.
     """
     patience = _Patience(why, look)
     while True:
@@ -54,12 +58,30 @@ async def until[Seen](
         seen = await cast("Awaitable[Seen]", found) if inspect.isawaitable(found) else cast("Seen", found)
         if fits(seen):
             return seen
+        assert beside is None or not beside.done(), beside
         patience.check(seen)
         await asyncio.sleep(_POLL_S)
 
 
+async def until_answered[Answer](
+    call: Callable[[], Awaitable[Answer]], *away: type[Exception], why: str = ""
+) -> Answer:
+    """Call again and again until none of these errors is raised, and return the answer."""
+    answers: list[Answer] = []
+
+    async def look() -> str:
+        try:
+            answers.append(await call())
+        except away as error:
+            return repr(error)
+        return ""
+
+    await until(look, lambda error: not error, why=why or getattr(call, "__qualname__", repr(call)))
+    return answers[-1]
+
+
 def until_sync[Seen](look: Callable[[], Seen], fits: Callable[[Seen], Any] = bool, *, why: str = "") -> Seen:
-    """Do the same where no event loop runs, or none needs to go on meanwhile."""
+    """Look like ``until`` where no event loop runs, or none needs to go on meanwhile."""
     patience = _Patience(why, look)
     while not fits(seen := look()):
         patience.check(seen)
@@ -71,3 +93,9 @@ async def turns(count: int = 1) -> None:
     """Let every task that can go on do so, as often as said."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def looks(look: Callable[[], Awaitable[object]], count: int) -> None:
+    """Let servers and other processes go on for as long as so many answers take: a pace that keeps step with them."""
+    for _ in range(count):
+        await look()

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import zstandard
-from tests.integration.test_archive import Archived
+from tests.integration.test_archive import Archived, redis_or_kafka_with_keys
 from tests.integration.test_cli import Call, call, clean_environment
+from tests.integration.test_rebuild import keys_or_none
 from tests.integration.test_rules_log import lose
 from tests.services.waiting import until
 
@@ -41,8 +42,11 @@ redis_only = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
 
 
 @pytest.fixture
-async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
-    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
+async def app(
+    own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool
+) -> AsyncIterator[Archived]:
+    made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    async with contextlib.aclosing(made) as app:
         await app.bus.partitions()
         yield app
 
@@ -88,6 +92,7 @@ async def everywhere(app: Archived, text: str) -> list[str]:
     return found
 
 
+@redis_or_kafka_with_keys
 async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -312,6 +317,7 @@ async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> Non
 
 
 @redis_only
+@keys_or_none
 async def test_a_graph_from_before_an_erasure_does_not_come_back(app: Archived) -> None:
     await app.push("first")
     other = ("--graph-template", "{app_id}.other", "--app", "shop")
@@ -377,13 +383,12 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
 
 
 @redis_only
+@keys_or_none
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasures, "STALE_S", 2.0)
     monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
     await app.push("first")
-    environment = clean_environment(
-        GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, GRAPHWEFT_ARCHIVE_URL=app.archive
-    )
+    environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, **app.settings)
     command = ("-m", "graphweft_workers.cli", "erase", "--app", "shop", "--user", "ada", "--yes")
     async with app.worker():
         for step in (b"erase entries", b"erase dead letters", b"make the graph"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.test_cli import Call, call, clean_environment
-from tests.integration.test_rebuild import RULES, App
+from tests.integration.test_rebuild import RULES, App, keys_or_none
 from tests.services.neo4j import Neo4jServer
 from tests.services.waiting import looks, until
 
@@ -33,8 +33,9 @@ KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
 
 
 @pytest.fixture
-async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
-    async with contextlib.aclosing(App(url, call, tmp_path, bus_url=own_bus_url)) as app:
+async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[App]:
+    made = App(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    async with contextlib.aclosing(made) as app:
         await app.bus.partitions()
         yield app
 
@@ -115,6 +116,7 @@ async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: Ap
 
 
 @only_redis
+@keys_or_none
 async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: FalkorDBStore) -> None:
     await app.live()
     live = await app.digest("shop")

@@ -19,8 +19,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
-from graphweft_workers.archive.blobs import BlobStore
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 
 _FOLDER: Final = "erasures"
@@ -59,9 +58,7 @@ async def erasures_in(blobs: BlobStore, app_id: str) -> Erasures:
 
 async def erasures_of(bus: Bus, app_id: str) -> Erasures:
     """Return the erasures of an app that the archive behind a bus records; none without an archive."""
-    if not isinstance(bus, ArchivedBus | ArchiveAlone):
-        return Erasures()
-    return await erasures_in(bus.archive.blobs, app_id)
+    return Erasures() if bus.archive is None else await erasures_in(bus.archive, app_id)
 
 
 async def begin_erasure(blobs: BlobStore, app_id: str, user_id: str | None) -> tuple[int, bool]:

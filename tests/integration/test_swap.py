@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.test_cli import Call, call, clean_environment
@@ -49,6 +50,12 @@ async def store(url: str) -> AsyncIterator[FalkorDBStore]:
 async def orders(store: FalkorDBStore, app_id: str) -> int:
     found = await store.read(app_id, "MATCH (o:Order) RETURN count(o)", {}, timeout_s=10.0)
     return int(found.rows[0][0]) if found.rows else -1
+
+
+async def connections(store: FalkorDBStore) -> set[str]:
+    """Return the ids of connections to the graph server; no id is used again."""
+    clients: Any = await store._redis.execute_command("CLIENT", "LIST")
+    return {each["id"] for each in clients}
 
 
 async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, store: FalkorDBStore) -> None:
@@ -214,12 +221,17 @@ async def test_killed_swaps_leave_one_whole_graph(
     async with app.worker(), app.worker():
         for number in range(rounds):
             await app.emit("shop", range(100 + 10 * number, 110 + 10 * number))
+            known = await connections(store)
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop", "--swap", "--resume",
                 env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 0.6 + dice.random() * 1.2)
+
+            async def is_at_work(known: set[str] = known, process: asyncio.subprocess.Process = process) -> bool:
+                return process.returncode is not None or not await connections(store) <= known
+
+            await until(is_at_work)
+            await looks(lambda: orders(store, "shop"), dice.randrange(150))
             ended += process.returncode is not None
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)

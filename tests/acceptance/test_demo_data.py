@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from tests.services.commands import inside
 from tests.services.maven import unavailable
+from tests.services.waiting import until_sync
 
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import BusUnavailable
@@ -86,12 +86,15 @@ class Deployment:
 
     def kill(self, role: str) -> None:
         """End a process as a crash would; waits for it where it is just being started again."""
-        while True:
+
+        def is_killed() -> bool:
             pid = int(json.loads((self.data / "processes.json").read_text())[role])
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                return
-            time.sleep(0.02)
+                return True
+            return False
+
+        until_sync(is_killed)
 
     def digest(self) -> str:
         return str(self.json("digest", "--app", "airline")["digest"])
@@ -119,10 +122,7 @@ class Deployment:
         return False
 
     def wait_until_applied(self) -> None:
-        until = time.monotonic() + 90
-        while self.lag() > 0:
-            assert time.monotonic() < until, self.command("status")
-            time.sleep(0.1)
+        until_sync(self.lag, lambda lag: lag == 0, why="all events are applied")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
 import json
@@ -22,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from tests.declared_fields import undeclared
 from tests.services.layouts import events_on_bus
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.embedded import embedded_url
@@ -350,9 +350,9 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
         assert int(answer.headers["Retry-After"]) > 0
         await own.start()
         try:
-            async with asyncio.timeout(120):
-                while (await post(gateway, request(span(20, "chat", 80, 90)))).status_code != 200:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+            await until(
+                lambda: post(gateway, request(span(20, "chat", 80, 90))), lambda answer: answer.status_code == 200
+            )
             found = await events(embedded_url(tmp_path), app_id)
             late = [one for one in found if one["chatid"] == TRACE]  # of another chat, so its place is anywhere
             assert said([one for one in found if one not in late]) == TRIP

@@ -25,10 +25,10 @@ from graphweft_workers.archive import erasures
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import sealed
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.timing import Timing
 
 __all__ = ("call",)  # a fixture
 
@@ -374,7 +374,7 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
 @redis_only
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasures, "STALE_S", 2.0)
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
+    app.timing = Timing(seal_s=0.5)
     await app.push("first")
     environment = clean_environment(
         GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, GRAPHWEFT_ARCHIVE_URL=app.archive

@@ -35,5 +35,18 @@ class SystemClock:
         return datetime.now(timezone.utc)
 
 
+class PastClock:
+    """Says that it is a moment of the past, and waits as another clock does."""
+
+    def __init__(self, time: datetime, clock: Clock) -> None:
+        self.time = time
+        self.monotonic = clock.monotonic
+        self.sleep = clock.sleep
+
+    def now(self) -> datetime:
+        """See ``Clock.now``."""
+        return self.time
+
+
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 """The default wherever a clock may be passed in."""

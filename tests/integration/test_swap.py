@@ -18,11 +18,10 @@ from tests.integration.test_rebuild import RULES, App
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Fenced, GraphUnavailable
-from graphweft_workers.cli import rebuild as rebuild_command
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, Write
-from graphweft_workers.replay.rebuild import Rebuild
+from graphweft_workers.replay import rebuild as rebuilding
 from graphweft_workers.timing import Timing
 
 __all__ = ("call",)  # a fixture
@@ -176,7 +175,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_the_next_one(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.live()
-    monkeypatch.setattr(rebuild_command, "Rebuild", partial(Rebuild, timing=Timing(seal_s=0.3)))
+    monkeypatch.setattr(rebuilding, "Rebuild", partial(rebuilding.Rebuild, timing=Timing(seal_s=0.3)))
     await leave_seals(store, "dead")
     code, found = await app.rebuild("--app", "shop", "--swap")
     assert (code, found["swapped"]) == (0, True)

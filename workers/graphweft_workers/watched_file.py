@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.timing import TIMING
 
 logger = logging.getLogger("graphweft.settings")
 
-_EVERY_S: Final = 1.0
 type _Stamp = tuple[int, int, int]
 
 
@@ -48,7 +47,7 @@ class WatchedFile[Content]:
     async def follow(self) -> None:
         """Refresh once a second until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(TIMING.file_s)
             # A large file takes time to parse.
             await asyncio.to_thread(self.refresh)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Final, get_args
@@ -14,6 +13,7 @@ import typer
 
 from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.demo_history import change_rules, explain_problem
@@ -159,7 +159,7 @@ async def _show(settings: Settings, runs: Path) -> int:
 
 async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
     transport = make_transport(settings)
-    began = time.perf_counter()
+    began = SYSTEM_CLOCK.monotonic()
     try:
         with bar("publishing", len(events)) as advance:
             sent = await send(transport, events, on_progress=advance)
@@ -175,7 +175,7 @@ async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
 
         if not await wait_until_applied(bus, sent.last, timeout_s=_APPLY_S, on_lag=lag):
             raise InvalidSettings(f"not all events were applied within {_APPLY_S:.0f} s")
-    return time.perf_counter() - began
+    return SYSTEM_CLOCK.monotonic() - began
 
 
 async def _measure(settings: Settings, events: list[Event], bus: Bus) -> None:

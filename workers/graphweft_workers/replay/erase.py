@@ -97,7 +97,7 @@ class Erasure:
         After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
         ``ArchiveUnavailable``, and ``InvalidSettings`` as ``Rebuild`` does.
         """
-        async with alone(self._blobs, self._subject.app_id):
+        async with alone(self._blobs, self._subject.app_id, clock=self._clock, timing=self._timing.archive):
             return await self._run()
 
     async def _run(self) -> list[Place]:
@@ -112,7 +112,7 @@ class Erasure:
         await self._learn(partitions)
         await self._check_rules(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
-        number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id)
+        number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id, clock=self._clock)
         self._tell("erase entries in the archive" + (", where an erasure was cut off" if resumed else ""))
         erased = left = 0
         for partition in partitions:
@@ -140,7 +140,7 @@ class Erasure:
         ]
         places = [bus, archive, Place(name="restored history", found=restored, left=0), *letters]
         if not any(each.unfinished for each in places):
-            await end_erasure(self._blobs, app_id, number)
+            await end_erasure(self._blobs, app_id, number, clock=self._clock)
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
         return [*places, await self._snapshots(), graph, *dropped]
 

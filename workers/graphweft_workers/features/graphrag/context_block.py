@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.output.formats import facts_block, without_marks
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.expansion import Expansion
@@ -57,12 +57,13 @@ def pack(
     max_tokens: int | None = None,
     count: TokenCounter = count_characters,
     until: float = math.inf,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[Packed | None]:
     """Yield None for each written line, some milliseconds apart, and then the block.
 
     The block has at most ``most`` facts, ``max_chars`` characters and ``max_tokens`` tokens: descriptions of pinned
     entities, up to a third; then relationships, nearest first; then other descriptions. It ends before the first fact
-    that does not fit, and at ``until`` (``time.monotonic``). Text of the graph cannot end the block, begin a line or
+    that does not fit, and at the time ``until`` of ``clock``. Text of the graph cannot end the block, begin a line or
     bring in a secret.
     """
     facts: list[str] = []
@@ -71,7 +72,7 @@ def pack(
     complete = True
     for fact in _lines(found, most):
         yield None
-        if time.monotonic() >= until:
+        if clock.monotonic() >= until:
             complete = False
             break
         if not fact:

@@ -2,13 +2,14 @@
 
 ``VirtualLoop`` is an event loop whose time is that of ``VIRTUAL``. When no callback is ready it sets the time to the
 next timer: sleeps, timeouts and timers end at once, in their order. While something outside of the loop may act, which
-is a thread of ``run_in_executor`` or an open file or socket, it waits as other loops do.
+is another thread, or an open file or socket, it waits as other loops do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -46,22 +47,30 @@ class _Selector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads = 0
+        self.calls = 0
         """Calls of ``run_in_executor`` that are under way."""
+        self._idle = set(threading.enumerate())
+        """Threads that were there before, as those of pytest itself."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        is_alone = not self.threads and len(self.get_map()) == 1  # the loop's own pipe
-        if timeout is not None and is_alone:
+        if timeout is not None and self._is_alone():
             VIRTUAL.advance(timeout)
             return []
         began = time.monotonic()
         ready = super().select(timeout)
-        if not ready or not self.threads:  # a thread takes no time if it ends before the next timer
+        if not ready or not self.calls:  # a call takes no time if it ends before the next timer
             VIRTUAL.advance(time.monotonic() - began)
         return ready
+
+    def _is_alone(self) -> bool:
+        """Tell whether nobody else can make something happen."""
+        if self.calls or len(self.get_map()) > 1:  # one is the loop's own pipe
+            return False
+        others = (each for each in threading.enumerate() if each not in self._idle)
+        return all(each.name.startswith("asyncio_") for each in others)  # threads of calls that have ended
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -77,13 +86,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        self._waits.threads += 1
+        self._waits.calls += 1
         running = super().run_in_executor(executor, func, *args)
         running.add_done_callback(self._thread_ended)
         return running
 
     def _thread_ended(self, _: asyncio.Future[Any]) -> None:
-        self._waits.threads -= 1
+        self._waits.calls -= 1
 
 
 def run[T](main: Coroutine[Any, Any, T]) -> T:

@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.json_copy import json_copy
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 MAX_CHARACTERS: Final = 200_000
 """Characters copied from one text; the bus refuses an event of a megabyte."""
@@ -65,7 +65,7 @@ def about_model(
 ) -> dict[str, Any]:
     """Return the further fields of ``model.call_complete``, without those that are None or empty.
 
-    ``started_s`` is a ``time.monotonic`` value.
+    ``started_s`` is a time of ``SYSTEM_CLOCK.monotonic``.
     """
     fields = {
         "duration_ms": None if started_s is None else ms_since(started_s),
@@ -83,8 +83,8 @@ def milliseconds(seconds: float) -> float:
 
 
 def ms_since(started_s: float) -> float:
-    """Return the milliseconds since a ``time.monotonic`` value."""
-    return milliseconds(time.monotonic() - started_s)
+    """Return the milliseconds since a time of ``SYSTEM_CLOCK.monotonic``."""
+    return milliseconds(SYSTEM_CLOCK.monotonic() - started_s)
 
 
 def parsed(arguments: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
-from graphweft.timing import CLIENT_TIMING, KafkaTiming
 from graphweft.transport import MAX_CONTEXT_BYTES
 from graphweft.transports.access import tls_context
+from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft.transports.kafka.url import split_kafka_url
 from graphweft_contracts import BusUnavailable, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -103,7 +103,7 @@ async def start_client(client: Any) -> None:
         await asyncio.shield(starting)
     except BaseException:
         try:
-            await asyncio.wait([starting], timeout=CLIENT_TIMING.kafka.start_s)
+            await asyncio.wait([starting], timeout=KAFKA_TIMING.start_s)
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -178,7 +178,7 @@ async def _present(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
 
 async def _make(
     admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: Mapping[str, int], *, clock: Clock = SYSTEM_CLOCK,
-    timing: KafkaTiming = CLIENT_TIMING.kafka,
+    timing: KafkaTiming = KAFKA_TIMING,
 ) -> Mapping[str, int]:  # fmt: skip
     """Make the missing topics; return the numbers of partitions of all topics."""
     missing = [name for name in wanted if name not in present]

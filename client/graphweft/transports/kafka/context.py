@@ -19,7 +19,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.time_limit import time_limit
-from graphweft.timing import CLIENT_TIMING, KafkaTiming
 from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft.transports.kafka.connection import (
     Servers,
@@ -28,6 +27,7 @@ from graphweft.transports.kafka.connection import (
     make_context_topics,
     start_client,
 )
+from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
@@ -47,7 +47,7 @@ class KafkaContext:
 
     def __init__(
         self, servers: Servers, *, partitions: int, app_id: str = "", signing_key: SigningKey | None = None,
-        clock: Clock = SYSTEM_CLOCK, timing: KafkaTiming = CLIENT_TIMING.kafka,
+        clock: Clock = SYSTEM_CLOCK, timing: KafkaTiming = KAFKA_TIMING,
     ) -> None:  # fmt: skip
         """With ``app_id`` it reads the topic of replies of that app, else that of all apps.
 
@@ -224,7 +224,7 @@ async def end_producer(producer: Any) -> None:
     """Stop a producer. Unsent records are dropped after a second."""
     try:
         with contextlib.suppress(KafkaError, OSError):  # TimeoutError is an OSError
-            async with time_limit(CLIENT_TIMING.kafka.end_s):
+            async with time_limit(KAFKA_TIMING.end_s):
                 await producer.stop()
     finally:
         # After an interrupted stop the producer would run forever; after a complete one this does nothing.

@@ -17,15 +17,15 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.time_limit import time_limit
-from graphweft.timing import CLIENT_TIMING
 from graphweft.transports.kafka.connection import Servers, present_partitions, start_client
+from graphweft.transports.kafka.timing import KAFKA_TIMING
 from graphweft_contracts import Layout, Order, channels
 from graphweft_contracts.layout import ALL_APPS
 
 logger = logging.getLogger("graphweft.client")
 
 _RECORD: Final[Any] = TopicPartition(channels.PARTITIONS_TOPIC, 0)
-_TIMING: Final = CLIENT_TIMING.kafka
+_TIMING: Final = KAFKA_TIMING
 
 
 async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: int, order: Order) -> Layout:

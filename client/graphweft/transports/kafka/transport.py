@@ -13,11 +13,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.time_limit import time_limit
-from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers, start_client
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
+from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -38,7 +38,7 @@ class KafkaTransport:
 
     def __init__(
         self, url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKey | None = None, clock: Clock = SYSTEM_CLOCK,
-        timing: ClientTiming = CLIENT_TIMING,
+        timing: KafkaTiming = KAFKA_TIMING,
     ) -> None:  # fmt: skip
         """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
         self._servers = servers(url)
@@ -100,7 +100,7 @@ class KafkaTransport:
                 app_id=app_id,
                 signing_key=self._signing_key,
                 clock=self._clock,
-                timing=self._timing.kafka,
+                timing=self._timing,
             )
         return found
 
@@ -125,7 +125,7 @@ class KafkaTransport:
                     producer = AIOKafkaProducer(
                         **self._servers.options,
                         enable_idempotence=True,
-                        request_timeout_ms=self._timing.kafka.request_ms,
+                        request_timeout_ms=self._timing.request_ms,
                         max_batch_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                         max_request_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                     )
@@ -140,7 +140,7 @@ class KafkaTransport:
     async def _current_layout(self) -> Layout:
         now = self._clock.monotonic()
         if self._layout is None:
-            admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.kafka.request_ms)
+            admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
             try:
                 await start_client(admin)
                 present = await find_topics(admin, self._new.partitions)
@@ -173,7 +173,7 @@ class KafkaTransport:
                     break
                 taken += 1
             written, rest = rest[:taken], rest[taken:]
-            async with time_limit(2 * self._timing.kafka.request_ms / 1000):
+            async with time_limit(2 * self._timing.request_ms / 1000):
                 confirmed = await producer.send_batch(batch, channels.EVENTS_TOPIC, partition=number)
                 try:
                     first = (await confirmed).offset

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from graphweft.timing import CLIENT_TIMING
+from graphweft.transports.redis.timing import REDIS_TIMING
 from graphweft_contracts import InvalidSettings
 
 Command: TypeAlias = tuple[Any, ...]
@@ -53,7 +53,7 @@ _CONNECTIONS: Final = 1_024
 
 def connect(
     url: str, *, io_timeout_s: float | None, decode: bool = False, repeats: int = 0,
-    connect_s: float = CLIENT_TIMING.redis.connect_s,
+    connect_s: float = REDIS_TIMING.connect_s,
 ) -> Any:  # fmt: skip
     """Return a client that connects at its first use. With ``io_timeout_s`` None it waits for replies forever.
 
@@ -154,7 +154,7 @@ class _Patient(redis.Connection):
         limit_s, self.socket_connect_timeout = self.socket_connect_timeout, None
         try:
             opening: Any = super().connect_check_health  # redis-py does not say what it returns
-            await opened(opening(*arguments, **options), CLIENT_TIMING.redis.connect_s if limit_s is None else limit_s)
+            await opened(opening(*arguments, **options), REDIS_TIMING.connect_s if limit_s is None else limit_s)
         except asyncio.TimeoutError as error:
             await self.disconnect(nowait=True)
             raise redis.TimeoutError("Timeout connecting to server") from error

@@ -21,7 +21,6 @@ from uuid import uuid4
 from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft.time_limit import time_limit
-from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.transport import (
     CLOSED,
     MAX_BUDGET_MS,
@@ -34,6 +33,7 @@ from graphweft.transport import (
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.redis.lines import Lines
+from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -75,15 +75,14 @@ class RedisTransport:
         new: Layout = NEW_LAYOUT,
         signing_key: SigningKey | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        timing: ClientTiming = CLIENT_TIMING,
+        timing: RedisTiming = REDIS_TIMING,
     ) -> None:
         """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
         self._clock = clock
-        self._timing = timing.redis
-        self._layout_s = timing.layout_s
-        self._redis = connect(url, io_timeout_s=timing.redis.io_s)
+        self._timing = timing
+        self._redis = connect(url, io_timeout_s=timing.io_s)
         # A repeated request is answered twice, and the second reply is ignored.
-        self._repeating = Lines(url, io_timeout_s=timing.redis.io_s, repeats=1)
+        self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
         self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new
@@ -183,7 +182,7 @@ class RedisTransport:
 
     async def _current_layout(self) -> Layout:
         now = self._clock.monotonic()
-        if self._layout is None or now > self._layout_at + self._layout_s:
+        if self._layout is None or now > self._layout_at + self._timing.layout_s:
             self._layout = await agreed_layout(self._redis, self._new)
             self._layout_at = now
         return self._layout

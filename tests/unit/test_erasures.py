@@ -9,8 +9,9 @@ import pytest
 from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.erasures import Erasures, alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshots import Snapshots
 

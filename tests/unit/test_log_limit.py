@@ -51,3 +51,23 @@ def test_a_filter_counts_by_the_text_and_lets_errors_pass() -> None:
     assert lines == [
         "bad request 0", "a defect", "a defect", "bad request 7 (999 lines of this kind were left out before)",
     ]  # fmt: skip
+
+
+def test_entries_with_fields_are_counted_by_their_event() -> None:
+    entries: list[object] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            entries.append(record.msg)
+
+    clock = VirtualClock()
+    logger = logging.Logger("x")
+    logger.addHandler(Kept())
+    logger.addFilter(LimitedLines(LogLimit(clock=clock)))
+    for number in range(3):
+        logger.warning({"event": "request_refused", "address": number})
+    clock.advance(60.0)
+    logger.warning({"event": "request_refused", "address": 7})
+    assert entries == [
+        {"event": "request_refused", "address": 0}, {"event": "request_refused", "address": 7, "left_out": 2},
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from typing import Final, override
+from typing import Any, Final, override
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.timing import TIMING
@@ -48,9 +48,9 @@ class LogLimit:
 
 
 class LimitedLines(logging.Filter):
-    """A filter for loggers whose lines unknown peers can cause. The text before its arguments are put in is the kind.
+    """A filter for loggers whose lines unknown peers can cause. Errors always pass.
 
-    Errors always pass.
+    The kind is the event of an entry of ours, and the text before its arguments are put in of others.
     """
 
     def __init__(self, limit: LogLimit | None = None) -> None:
@@ -61,10 +61,14 @@ class LimitedLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
             return True
-        left_out = self._limit.admit((record.name, record.msg))
+        fields: Any = record.msg  # structlog's loggers put the fields of an entry here
+        ours = isinstance(fields, dict)
+        left_out = self._limit.admit((record.name, fields["event"] if ours else fields))
         if left_out is None:
             return False
-        if left_out:
+        if left_out and ours:
+            record.msg = {**fields, "left_out": left_out}
+        elif left_out:
             record.msg = f"{record.getMessage()} ({left_out:,} lines of this kind were left out before)"
             record.args = None
         return True

@@ -83,10 +83,11 @@ class JobTiming:
 class ContextTiming:
     """Responders, which answer context requests before their deadlines."""
 
+    reserve: float = 0.1
     least_reserve_s: float = 0.005
     most_reserve_s: float = 0.05
-    """What is left of a budget for packing and the way to the client. A hop takes 1 to 5 ms, and up to 20 ms under
-    load; a late reply loses every block."""
+    """The share of a budget, within bounds, that is left for packing and the way to the client. A hop takes 1 to 5 ms,
+    and up to 20 ms under load; a late reply loses every block."""
     purges_s: float = 0.005
     """How long a reply waits for the purges at its end. If it is late, it is no worse than one without rows."""
     version_s: float = 1.0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.timing import TIMING
 
-logger = logging.getLogger("graphweft.settings")
+logger = get_logger("graphweft.settings")
 
 type _Stamp = tuple[int, int, int]
 
@@ -38,10 +38,12 @@ class WatchedFile[Content]:
             self.current = self._read(self._path)
         except InvalidSettings as error:
             self.problem = str(error)
-            logger.error("the changed file is not used, its earlier content stays in use: %s", error)
+            logger.error(
+                "file_refused", file=str(self._path), error=str(error), next="its earlier content stays in use"
+            )
         else:
             self.problem = None
-            logger.info("%s has changed and is in use", self._path)
+            logger.info("file_in_use", file=str(self._path))
         return True
 
     async def follow(self) -> None:

@@ -27,7 +27,7 @@ from graphweft.adapters.events import (
     Outcome,
 )
 from graphweft.adapters.values import MAX_CHARACTERS, milliseconds
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 
 _TOOL_PATIENCE: Final = 12
 """A turn with an open tool call is abandoned after this many times ``idle_s``: tools may wait for people."""

@@ -13,13 +13,14 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.merge import merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.timing import TIMING, Timing

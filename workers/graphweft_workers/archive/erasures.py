@@ -18,8 +18,7 @@ from uuid import uuid4
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
-from graphweft_workers.archive.blobs import BlobStore
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.timing import TIMING, ArchiveTiming
 
@@ -57,9 +56,7 @@ async def erasures_in(blobs: BlobStore, app_id: str) -> Erasures:
 
 async def erasures_of(bus: Bus, app_id: str) -> Erasures:
     """Return the erasures of an app that the archive behind a bus records; none without an archive."""
-    if not isinstance(bus, ArchivedBus | ArchiveAlone):
-        return Erasures()
-    return await erasures_in(bus.archive.blobs, app_id)
+    return Erasures() if bus.archive is None else await erasures_in(bus.archive, app_id)
 
 
 async def begin_erasure(

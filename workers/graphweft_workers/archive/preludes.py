@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
-from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.segments import offset_order
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 
 FOLDER: Final = "preludes"
@@ -86,7 +87,7 @@ def folder_of(app_id: str, number: int) -> str:
 
 async def preludes_of(bus: Bus, app_id: str) -> list[Prelude]:
     """Return the preludes of an app, in order; none without an archive behind the bus."""
-    return await preludes_in(bus.archive.blobs, app_id) if isinstance(bus, ArchivedBus | ArchiveAlone) else []
+    return [] if bus.archive is None else await preludes_in(bus.archive, app_id)
 
 
 async def preludes_in(blobs: BlobStore, app_id: str) -> list[Prelude]:

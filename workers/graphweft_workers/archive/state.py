@@ -17,7 +17,8 @@ import zstandard
 from graphweft_contracts import DeadLetter, Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.blobs import ArchiveUnavailable
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 
 _RULES: Final = "rules/sets/"

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.inspection.rules_at import RulesAt
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import Final
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import ActiveRules, RulesCursor
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.apply import Applier

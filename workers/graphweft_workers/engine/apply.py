@@ -17,9 +17,9 @@ from itertools import batched
 from typing import Final, NamedTuple
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundMutation
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.history import in_order
 from graphweft_workers.engine.letter_payloads import LetterPayloads

@@ -19,12 +19,12 @@ from itertools import batched
 from typing import Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.apps import Quotas
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.compile_ahead import match_compiled

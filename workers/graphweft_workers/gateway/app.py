@@ -7,7 +7,6 @@ size of a body is checked before the body is read, and a validation error is a p
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
@@ -42,8 +41,9 @@ from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
@@ -192,7 +192,7 @@ class _Gateway:
             note_events(request, app_id, found.events)
             await self._publish(app_id, found.events)
         if found.rejected:
-            logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
+            logger.warning("spans_refused", app_id=app_id, spans=found.rejected, reasons=[*found.reasons])
         return Response(found.answer(kind), media_type=kind)
 
     async def search(self, request: Request) -> Response:
@@ -281,7 +281,7 @@ class _Gateway:
         positions = await self.client.emit_all(events, wait_s=self.limits.emit_s)
         confirmed = [position for position in positions if position is not None]
         if len(confirmed) < len(positions):
-            logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
+            logger.warning("events_not_confirmed", app_id=app_id, events=len(positions), missing=positions.count(None))
             raise Problem(
                 503,
                 "bus-unavailable",
@@ -314,7 +314,7 @@ class _Gateway:
             async with aclosing(self.connect()) as transport, asyncio.timeout(_REACH_S):
                 await transport.append(())
         except (TimeoutError, Transient, Permanent) as error:
-            logger.debug("the bus does not answer: %s", error)
+            logger.debug("bus_unavailable", error=str(error))
             return False
         return True
 

@@ -23,9 +23,10 @@ from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES
 from graphweft_workers.gateway.tokens import Token
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.log_limit import LogLimit
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 STDOUT: Final = "-"
 _NOTE: Final = "graphweft.audit"
@@ -73,7 +74,7 @@ class AuditLog:
         """Count a line that could not be written, and log that once a minute."""
         self.failed += 1
         if self._lines.admit("failure") is not None:
-            logger.error("%d lines of the audit log could not be written: %s", self.failed, sys.exc_info()[1])
+            logger.error("audit_lines_lost", lines=self.failed, error=str(sys.exc_info()[1]))
 
 
 class _File(WatchedFileHandler):

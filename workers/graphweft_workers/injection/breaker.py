@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.timing import TIMING, ContextTiming
 
 _FAILURES: Final = 5

@@ -45,8 +45,6 @@ from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.injection")
 
-_RESERVE_SHARE: Final = 0.1
-"""The share of the budget for packing and the way to the client, within the bounds of ``ContextTiming``."""
 _PURGES_SHARE: Final = 0.5
 """The share of a request's time after which the purges are read, in case the graph returns nothing."""
 _WAIT_SHARE: Final = 0.6
@@ -143,7 +141,7 @@ class ContextPipeline:
         """
         started = self._clock.monotonic()
         left_s = request.deadline_ms / 1000 - self._clock.now().timestamp()
-        reserve_s = min(max(left_s * _RESERVE_SHARE, self._timing.least_reserve_s), self._timing.most_reserve_s)
+        reserve_s = min(max(left_s * self._timing.reserve, self._timing.least_reserve_s), self._timing.most_reserve_s)
         left_s = max(0.001, left_s - reserve_s)
         try:
             return await self._answer(request, started, self._clock.monotonic() + left_s)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable, QueryFailed, ReasonCode
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.graphrag import GraphragQuery
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.rows import Failure, QueryResult
 from graphweft_workers.ports.fact_retriever import TOO_SLOW, FactRetriever

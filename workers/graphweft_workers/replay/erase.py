@@ -16,7 +16,6 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure, erasures_in
 from graphweft_workers.archive.prelude_erasure import erase_restored, learn_restored
@@ -28,9 +27,11 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.lost_rules import RulesLost
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge
+from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import done_of, partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus, pages
@@ -149,6 +150,7 @@ class Erasure:
         if self._subject.user_id is None or not self._live.can_exchange:
             return
         bus = ArchivedBus(self._alone, self._blobs)
+        await known_preludes(bus, self._live, self._subject.app_id)
         missing = sum([await bus.missing(number) for number in partitions])
         if missing:
             raise InvalidSettings(

@@ -94,7 +94,7 @@ class Export:
         histories: list[History] = []
         for prelude in preludes:
             bus = prelude.bus
-            ends = {number: (await bus.archive.end(number)).offset for number in await bus.archive.partitions()}
+            ends = {number: (await bus.reader.end(number)).offset for number in await bus.reader.partitions()}
             letters = await bus.dead_letters(limit=_MOST_LETTERS)
             source = _Source(writer, bus, prelude.app_id, len(histories) + 1)
             histories.append(await source.write(ends, letters, {}))

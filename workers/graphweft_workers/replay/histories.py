@@ -27,7 +27,7 @@ async def known_preludes(bus: Bus, live: GraphStore, app_id: str) -> list[Prelud
     found = await preludes_of(bus, app_id)
     for prelude in found:
         alone = prelude.bus
-        for partition in await alone.archive.partitions():
+        for partition in await alone.reader.partitions():
             if await alone.missing(partition):
                 raise InvalidSettings(
                     f"the restored history of {app_id!r} lacks entries of partition {partition}: restore its files "
@@ -63,7 +63,7 @@ async def replay_preludes(
         bus = prelude.bus
         shifted = PreludeGraph(graph, app_id, prelude.number)
         replay = Replay(bus, shifted, rules.over(bus, bus.is_after), prelude.app_id)
-        for partition in await bus.archive.partitions():
+        for partition in await bus.reader.partitions():
             async with aclosing(replay.run(partition)) as steps:
                 async for step in steps:
                     yield checkpoint_number(prelude.number, partition), step

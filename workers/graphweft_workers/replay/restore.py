@@ -19,12 +19,13 @@ from graphweft_contracts.rules_log import StoredRules, active_for
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.app_part import is_event
-from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_file import PENDING, UnpackedExport
 from graphweft_workers.archive.preludes import Prelude
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.read import row_id
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore

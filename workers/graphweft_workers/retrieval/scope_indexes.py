@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import Target

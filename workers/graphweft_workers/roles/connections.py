@@ -21,8 +21,8 @@ from graphweft_workers.ports.driver import BusDriver, BusOptions, GraphDriver
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
     from graphweft.transport import Transport
-    from graphweft_workers.archive.blobs import BlobStore
     from graphweft_workers.engine.keyring import Keyring
+    from graphweft_workers.ports.blobs import BlobStore
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +12,10 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import AppPolicies, QuotaName
 from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.usage import UsageLog
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 EVERY_S: Final = 5.0
 _STORED: Final[tuple[QuotaName, ...]] = ("stored_bytes", "dead_letters")
@@ -55,7 +55,9 @@ class GatewayUsage:
             await self._exchange()
         except Transient as error:
             if not self._failed:
-                logger.warning("what apps keep on the bus is not known, so these quotas count as before: %s", error)
+                logger.warning(
+                    "usage_unknown", error=str(error), next="quotas of what apps keep on the bus count as before"
+                )
             self._failed = True
         else:
             self._failed = False

@@ -6,7 +6,6 @@ Only the server finds unbound names and unknown functions. Otherwise every event
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import batched
@@ -20,12 +19,13 @@ from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import Place, Written
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.workflow import CompiledInjection
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import GraphStore, Refusal
 from graphweft_workers.retrieval.statements import enriched
 from graphweft_workers.retrieval.targets import scoped
 
-logger = logging.getLogger("graphweft.rules")
+logger = get_logger("graphweft.rules")
 
 CODE: Final = "server-refused"
 _AT_ONCE: Final = 16
@@ -82,13 +82,13 @@ async def refuse_wrong_queries(graph: GraphStore, parts: Iterable[CompiledMutati
     try:
         checked = await check_queries(graph, parts)
     except QueryFailed as error:
-        logger.warning("the queries of the rules are not checked: %s", error)
+        logger.warning("queries_not_checked", error=str(error))
         return
     if errors(checked.findings):
         raise RulesError(checked.findings)
     for finding in checked.findings:
-        logger.warning("%s", finding)
-    logger.info("the graph server accepts all %d queries of the rules", checked.count)
+        logger.warning("query_doubtful", finding=str(finding))
+    logger.info("queries_checked", queries=checked.count)
 
 
 def _asked(

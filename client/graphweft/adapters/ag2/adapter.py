@@ -23,8 +23,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
 logger = logging.getLogger("graphweft.adapters")

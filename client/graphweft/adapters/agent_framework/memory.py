@@ -17,12 +17,12 @@ from typing_extensions import Self
 
 from graphweft.adapters.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
 from graphweft.adapters.sender import no_context
-from graphweft.bounded import BoundedDict
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
 from graphweft.searching import check_retrieval_query, make_query
 from graphweft.timing import CLIENT_TIMING
 from graphweft_contracts import ContextReply
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import IndexType, query_text

@@ -24,7 +24,7 @@ from graphweft.adapters.google_adk.texts import text_of
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_in, error_text, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/google-adk"

@@ -16,11 +16,11 @@ from typing import Any, Final, TypeAlias
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.google_adk.texts import text_of
-from graphweft.bounded import BoundedDict
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
 from graphweft.timing import CLIENT_TIMING
 from graphweft_contracts import ContextReply
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import harmless
 

@@ -21,7 +21,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.events import PHASE_COMPLETE, WORKFLOW_ERROR
 from graphweft.adapters.langchain import values
 from graphweft.adapters.values import error_text
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _MAX_RUNS: Final = 50_000

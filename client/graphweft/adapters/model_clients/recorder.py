@@ -17,7 +17,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.model_clients.exchange import Answer, Asked, Shape
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import about_model
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _MAX_CALLS: Final = 1_000

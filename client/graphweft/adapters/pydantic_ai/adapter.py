@@ -24,7 +24,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, variables_of, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/pydantic-ai"

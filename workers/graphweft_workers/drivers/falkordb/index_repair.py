@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -19,8 +18,9 @@ from redis.exceptions import RedisError, ResponseError, WatchError
 
 from graphweft_contracts import GraphUnavailable, channels
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 BUILD_S: Final = 10.0
 REPAIR_S: Final = 120.0
@@ -104,10 +104,10 @@ async def _make(redis: Any, graph: Any, lock: _Lock) -> None:
             try:
                 await redis.execute_command("GRAPH.QUERY", graph.name, statement)
             except ResponseError as error:
-                logger.warning("index not made by %s: %s", statement, error)
+                logger.warning("index_not_made", graph=graph.name, statement=statement, error=str(error))
     if found:
         await until_built(graph, REPAIR_S, going_on=lock.renew)
-        logger.info("%d indexes of the graph %s were made anew", len(found), graph.name)
+        logger.info("indexes_made_anew", graph=graph.name, indexes=len(found))
 
 
 class _Lock:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.eager_task import begun
 
 _ALL: Final = 64
@@ -101,7 +101,7 @@ class Places:
         self._free = _ALL
         self._lanes: OrderedDict[tuple[str, bool], _Lane] = OrderedDict()
         """The queues with queries; the one that was served last is last."""
-        self._needs: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._needs: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
         """Predicted durations in milliseconds, by app and statement."""
         self._slow_until: BoundedDict[tuple[str, str], float] = BoundedDict()
         """By app and statement: until when it counts as slow."""
@@ -284,10 +284,8 @@ class Places:
         self._leave(query)
 
     def _learn(self, key: tuple[str, str], took_ms: float) -> None:
-        before = self._needs.pop(key, _UNKNOWN_MS)
+        before = self._needs.get(key, _UNKNOWN_MS)
         self._needs[key] = before + _WEIGHT * (took_ms - before)
-        if len(self._needs) > _REMEMBERED:
-            self._needs.popitem(last=False)
 
 
 def _raised(error: Exception) -> Any:

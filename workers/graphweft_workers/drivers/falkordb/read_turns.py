@@ -16,7 +16,6 @@ four times a second, have seen it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 import uuid
@@ -28,8 +27,9 @@ from typing import Any, Final
 from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft_contracts import channels
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _ANNOUNCED_MS: Final = 60_000
 """How long the workers heed the slow reads of a graph after the last one was announced."""
@@ -220,9 +220,11 @@ class ReadTurns:
         if not self._off:
             self._off = True
             logger.warning(
-                "this user may not use the keys %s:* on the graph server, so a slow query of one app can stop all apps "
-                "while its graph is written: give the user the lines of `graphweft acl falkordb` again (%s)",
-                *(channels.SLOW, error),
+                "read_turns_off",
+                keys=f"{channels.SLOW}:*",
+                error=str(error),
+                next="a slow query of one app can stop all apps while its graph is written: give the user of the graph "
+                "server the lines of `graphweft acl falkordb` again",
             )
 
 

@@ -21,7 +21,6 @@ checkpoint (a crash between the two doubles the effect). See ``docs/decisions/00
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -34,10 +33,10 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
@@ -63,10 +62,11 @@ from graphweft_workers.drivers.falkordb.statements import (
     spares_checkpoints,
     took_effect,
 )
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _PIPELINE: Final = 500
 """Queries of one round trip; it bounds the server's queue."""
@@ -198,7 +198,7 @@ class FalkorDBStore:
                     await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
                 except ResponseError as error:
                     # Another worker may have created it. Without an index queries are only slower.
-                    logger.debug("index not created by %s: %s", statement, error)
+                    logger.debug("index_not_made", app_id=app_id, statement=statement, error=str(error))
             if statements:
                 await index_repair.until_built(self._graph(app_id))
             if missing and not any(kind == "RANGE" for _, _, kind in there):
@@ -228,7 +228,6 @@ class FalkorDBStore:
         if result.nodes_created:
             self._named.pop(app_id, None)  # the graph may be new
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
-        self._notes.move_to_end((app_id, partition))
         return Progress(checkpoint=checkpoint, note=note)
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
@@ -260,9 +259,9 @@ class FalkorDBStore:
         if isinstance(waited, Exception) and not self._warned_not_durable:
             self._warned_not_durable = True
             logger.warning(
-                "the graph server has no append-only file, so a crash loses writes: start it with "
-                "--appendonly yes (%s)",
-                waited,
+                "graph_not_durable",
+                error=str(waited),
+                next="a crash of the graph server loses writes: start it with --appendonly yes",
             )
 
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:

@@ -41,6 +41,7 @@ from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 from graphweft_workers.ports.purges import Purge, Purges
@@ -65,6 +66,8 @@ class KafkaEventLog:
     ``barrier_s`` seconds for a worker to finish its batch. ``instance`` makes a static member, which keeps its
     partitions for ``session_s`` when it stops. ``group`` is the consumer group.
     """
+
+    archive: BlobStore | None = None
 
     def __init__(
         self,

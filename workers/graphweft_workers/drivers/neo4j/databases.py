@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -26,8 +25,9 @@ from graphweft_workers.drivers.neo4j.statements import (
     timed,
 )
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _OLDEST: Final = (5, 23)
 """The first version with ``CALL (n) { … }``."""
@@ -181,7 +181,7 @@ class Databases:
         place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
         if app_id not in self._told_refusals:
             self._told_refusals.add(app_id)
-            logger.warning("%s holds the graph of app %r, so app %r has no graph", place, owner, app_id)
+            logger.warning("graph_of_another_app", app_id=app_id, owner=owner, place=place)
         raise QueryFailed(
             f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
             "in the log and with `graphweft doctor`): give each app a server of its own "

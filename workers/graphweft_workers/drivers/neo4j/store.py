@@ -18,7 +18,6 @@ One database holds one app, whose id is stored in it. Neo4j Community has a sing
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections import Counter
@@ -66,10 +65,11 @@ from graphweft_workers.drivers.neo4j.statements import (
     timed,
 )
 from graphweft_workers.drivers.neo4j.values import number_of, plain, whole
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _OLDEST: Final = (5, 23)
 """The first version with ``CALL (n) { … }``."""
@@ -176,7 +176,7 @@ class Neo4jStore:
                     try:
                         await run_admin(session, statement)
                     except (GraphUnavailable, Neo4jError) as error:
-                        logger.warning("the graph of %r works without an index: %s", app_id, error)
+                        logger.warning("index_not_made", app_id=app_id, statement=statement, error=str(error))
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""
@@ -337,7 +337,7 @@ class Neo4jStore:
             except QueryFailed as refusal:
                 if refusal.code == "timeout":  # a busy server may accept it later
                     continue
-                logger.debug("rows of a mutation are sent to Neo4j one by one: %s", refusal)
+                logger.debug("rows_sent_one_by_one", error=str(refusal))
                 self._compiles[statement] = False
                 group = self._group_of.pop(statement, None)
                 if group is not None:  # or another batch asked at the same time

@@ -28,6 +28,7 @@ from graphweft_workers.drivers.redis.purges import RedisPurgeLog
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.drivers.redis.usage import RedisUsageLog
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
 from graphweft_workers.ports.purges import Purge, Purges
@@ -151,6 +152,8 @@ class RedisEventLog:
 
     ``group`` names the group of readers, which has positions, leases and live workers of its own.
     """
+
+    archive: BlobStore | None = None
 
     def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP) -> None:
         self._url = url

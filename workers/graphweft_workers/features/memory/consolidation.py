@@ -10,13 +10,13 @@ triggers it again, so stale data can delay a summary but never falsify it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, override
 
 from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.retention import Retention
@@ -106,7 +106,7 @@ class ConsolidationJob(Job):
         self._retention = retention
         self._clock = clock
         self._timing = timing
-        self._under_way: OrderedDict[_Thread, tuple[str, float]] = OrderedDict()
+        self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
         self.summaries: int = 0
         """Number of emitted summaries."""
@@ -242,6 +242,3 @@ class ConsolidationJob(Job):
 
     def _remember(self, thread: _Thread, event_id: str) -> None:
         self._under_way[thread] = event_id, self._clock.monotonic()
-        self._under_way.move_to_end(thread)
-        if len(self._under_way) > _REMEMBERED:
-            self._under_way.popitem(last=False)

@@ -34,8 +34,10 @@ from graphweft_rules import RuleSet, lint
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
@@ -106,10 +108,8 @@ mutation_rules:
 """.replace("id: null,", 'id: "null",')
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def rules(tmp_path: Path) -> RuleSet:
 
 @asynccontextmanager
 async def responding(url: str, graph: Any, rules: RuleSet, **options: Any) -> AsyncIterator[InjectionResponder]:
-    queue = RedisRequestQueue(url, consumer="r")
+    queue = RedisRequestQueue(url, consumer="r", timing=SHORT_WAITS)
     # Without a cache nothing stands in for what is missing.
     pipeline = ContextPipeline(rules, graph, cache_bytes=0, **options)
     responder = InjectionResponder(queue, pipeline.answer)
@@ -352,10 +352,9 @@ async def far_bus(servers: Servers) -> AsyncIterator[RedisEventLog]:
 
 
 @pytest.fixture
-async def far_graph(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FalkorDBStore]:
+async def far_graph(servers: Servers) -> AsyncIterator[FalkorDBStore]:
     # A writer gives a silent server up after a second instead of ten.
-    monkeypatch.setattr("graphweft_workers.drivers.falkordb.store._WRITER_GRACE_S", 0.5)
-    driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500)
+    driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500, timing=FalkorDBTiming(writer_grace_s=0.5))
     yield driver
     await driver.aclose()
 

@@ -29,6 +29,7 @@ from starlette.datastructures import Headers
 from tests.fuzz.requests import Sender
 from tests.services.environment import clean_environment
 from tests.services.layouts import events_on_bus
+from tests.services.virtual_time import VirtualClock
 from tests.services.waiting import until
 
 from graphweft import Client
@@ -282,7 +283,7 @@ async def test_events_above_the_rate_of_an_app_get_429_on_each_route_and_the_nei
     stack: Stack, app_id: str
 ) -> None:
     hog = Quotas(events_per_s=0.001)
-    gate = QuotaGate(lambda app: hog if app == app_id else Quotas(), clock=lambda: 0.0)
+    gate = QuotaGate(lambda app: hog if app == app_id else Quotas(), clock=VirtualClock())
     tokens = tokens_of(mine=app_id, theirs=f"{app_id}-2")
     async with AsyncExitStack() as ends:
         held = await ends.enter_async_context(Client(transport=RedisTransport(stack.url)))
@@ -826,11 +827,10 @@ async def test_while_the_bus_is_away_nothing_is_said_to_be_taken(tmp_path: Path,
 async def test_readiness_asks_the_bus_and_needs_no_responder(
     tmp_path: Path, stack: Stack, app_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "_PROBE_KEPT_S", 0.0)
     own = EmbeddedServer(tmp_path / "own")
     await own.start()
     try:
-        async with serving(embedded_url(tmp_path / "own"), tokens_of(mine=app_id)) as gateway:
+        async with serving(embedded_url(tmp_path / "own"), tokens_of(mine=app_id), Limits(probe_s=0.0)) as gateway:
             alone = await gateway.get("/readyz")
             assert (alone.status_code, alone.json()) == (200, {"bus": "ok", "responder": "no answer"})
             assert own.process is not None

@@ -33,7 +33,6 @@ from tests.unit.test_settings import SERVICES, link_variables, service_variables
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.roles import supervisor as supervisor_module
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.supervisor import Supervisor
 
@@ -172,11 +171,10 @@ def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(t
 async def test_what_is_waited_for_is_told_and_up_goes_on(
     tmp_path: Path, rules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_PATIENCE_S", 0.0)
     for name in [name for name in os.environ if name.startswith("GRAPHWEFT_") and "HEARTBEAT" not in name]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    running = Supervisor(Settings.load(data=tmp_path / "data", rules=rules))
+    running = Supervisor(Settings.load(data=tmp_path / "data", rules=rules), unready_s=0.0)
     told: list[Any] = []
     with capture_logs() as logs:
 

@@ -9,6 +9,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from tests.services.waiting import until
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, Fenced
 from graphweft_contracts.memory import memory_id
-from graphweft_workers.archive import erasures
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import sealed
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.replay import erase as erasing
+from graphweft_workers.timing import ArchiveTiming, Timing
 
 __all__ = ("call",)  # a fixture
 
@@ -185,7 +186,6 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
 
 
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphweft_workers.replay import erase as erasing
 
     await app.push("first")
     async with app.worker():
@@ -385,8 +385,8 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
 @redis_only
 @keys_or_none
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasures, "STALE_S", 2.0)
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
+    app.timing = Timing(seal_s=0.5, archive=ArchiveTiming(stale_s=2.0))
+    monkeypatch.setattr(erasing, "Erasure", partial(erasing.Erasure, timing=app.timing))
     await app.push("first")
     environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, **app.settings)
     command = ("-m", "graphweft_workers.cli", "erase", "--app", "shop", "--user", "ada", "--yes")
@@ -441,7 +441,6 @@ async def test_two_erasures_of_an_app_do_not_run_at_once(app: Archived) -> None:
 async def test_a_snapshot_that_is_written_meanwhile_does_not_survive(
     app: Archived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.replay import erase as erasing
 
     await app.push("first")
     purge = erasing.Erasure._purge_caches

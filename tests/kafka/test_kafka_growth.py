@@ -28,11 +28,10 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Event, Layout, Order
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka import doctor as kafka_cluster
-from graphweft_workers.drivers.kafka import group as kafka_group
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.kafka.timing import KafkaBusTiming
 from graphweft_workers.drivers.redis import doctor as redis_servers
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import leases as owning
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.background import Background
@@ -43,6 +42,7 @@ from graphweft_workers.ports.event_log import Batch
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.hosting import mutation_app
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import LeaseTiming, Timing
 
 pytestmark = pytest.mark.integration
 
@@ -76,10 +76,8 @@ def rules(tmp_path: Path) -> RuleSet:
     return load_rules(tmp_path)
 
 
-@pytest.fixture
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owning, "_LOOK_S", 0.1)
-    monkeypatch.setattr(kafka_group, "_METADATA_MS", 200)
+OFTEN = Timing(leases=LeaseTiming(look_s=0.1))
+OFTEN_ON_KAFKA = KafkaBusTiming(metadata_ms=200)
 
 
 def tool(app: str, chat: str, name: str, *, parts: int = 2) -> Event:
@@ -184,8 +182,10 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
         made: list[MutationWorker] = []
         tasks: list[asyncio.Task[None]] = []
         for name in ("one", "two"):
-            bus = await stack.enter_async_context(aclosing(KafkaEventLog(url, new=spread(4), session_s=6.0)))
-            made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0))
+            bus = await stack.enter_async_context(
+                aclosing(KafkaEventLog(url, new=spread(4), session_s=6.0, timing=OFTEN_ON_KAFKA))
+            )
+            made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0, timing=OFTEN))
             tasks.append(asyncio.create_task(made[-1].run()))
         try:
             yield made
@@ -219,7 +219,6 @@ async def check_graphs(graph: FalkorDBStore, bus: KafkaEventLog, written: Writte
         assert left_out[app] > 0
 
 
-@pytest.mark.usefixtures("_looks_often")
 async def test_added_partitions_are_read_and_no_chat_moves(
     kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
@@ -279,15 +278,14 @@ class Noting(Job):
             yield event
 
 
-@pytest.mark.usefixtures("_looks_often")
 async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None:
     job = Noting()
     written: Written = defaultdict(list)
     async with (
-        aclosing(KafkaEventLog(kafka_url, new=spread(2), group=job.group, session_s=6.0)) as bus,
+        aclosing(KafkaEventLog(kafka_url, new=spread(2), group=job.group, session_s=6.0, timing=OFTEN_ON_KAFKA)) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,
     ):
-        worker = JobWorker(bus, transport, job, name="one", lease_s=1.0)
+        worker = JobWorker(bus, transport, job, name="one", lease_s=1.0, timing=OFTEN)
         running = asyncio.create_task(worker.run())
         try:
             await read_up(bus, 2)

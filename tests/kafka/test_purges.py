@@ -31,7 +31,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write
 from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.retrieval import scope_indexes
+from graphweft_workers.timing import RetrievalTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -117,8 +117,9 @@ async def setup(own_bus_url: str | None, url: str, tmp_path: Path) -> AsyncItera
         for _ in range(2):
             own = await stack.enter_async_context(contextlib.aclosing(mutation_bus(address, spread(2), lease_s=5.0)))
             graph = await stack.enter_async_context(contextlib.aclosing(FalkorDBStore(graph_url)))
+            timing = Timing(retrieval=RetrievalTiming(pause=0.0, least_pause_s=0.0))
             facts = HybridRetriever(graph, enabled=True)
-            pipeline = ContextPipeline(rules, graph, bus=own, index_bytes=10 * 1024**2, facts=facts)
+            pipeline = ContextPipeline(rules, graph, bus=own, index_bytes=10 * 1024**2, facts=facts, timing=timing)
             setup.facts.append(facts)
             stack.push_async_callback(pipeline.aclose)
             assert pipeline.purges is not None
@@ -187,11 +188,7 @@ async def test_no_responder_keeps_texts_of_facts_after_an_erasure(setup: Setup, 
 
 
 @pytest.mark.parametrize("how", ERASING)
-async def test_no_responder_keeps_an_index_of_what_was_erased(
-    setup: Setup, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scope_indexes, "_LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(scope_indexes, "_PAUSE", 0.0)
+async def test_no_responder_keeps_an_index_of_what_was_erased(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))
 
     async def indexed(responder: ContextPipeline, app_id: str, user: str, count: int) -> None:

@@ -46,6 +46,7 @@ from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.replay import Replay
+from graphweft_workers.timing import QuarantineTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -186,8 +187,10 @@ class _Quick(FalkorDBStore):
 
 
 @asynccontextmanager
-async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, batch: int) -> AsyncIterator[asyncio.Task[None]]:
-    worker = MutationWorker(bus, graph, rules, name="w", batch_events=batch)
+async def working(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, batch: int, timing: Timing
+) -> AsyncIterator[asyncio.Task[None]]:
+    worker = MutationWorker(bus, graph, rules, name="w", batch_events=batch, timing=timing)
     task = asyncio.create_task(worker.run())
     try:
         yield task
@@ -270,13 +273,12 @@ class Server:
         with capture_logs(), tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(applying, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
             patch.setattr(applying, "CHATS_TO_QUARANTINE", 1)
-            patch.setattr(applying, "FIRST_PROBE_S", example.first_probe_s)
             broken = rules_of(example, Path(folder, "broken"), mended=False)
             mended = rules_of(example, Path(folder, "mended"), mended=True)
             self.runner.run(self._check(example, apps, broken, mended))
 
     async def _check(self, example: Example, apps: Sequence[str], broken: RuleSet, mended: RuleSet) -> None:
-        bus = self.bus
+        bus, timing = self.bus, Timing(quarantine=QuarantineTiming(first_probe_s=example.first_probe_s))
         outgoing: list[Outgoing] = []
         for place, one in enumerate(example.events):
             data = {"name": f"e{place}", "zero": 0, "divisor": one.divisor} | ({"value": 1} if one.has_value else {})
@@ -287,14 +289,14 @@ class Server:
         await self.transport.append(outgoing)
         if example.interrupted_after_s is not None:
             worker = asyncio.create_task(
-                MutationWorker(bus, self.graph, broken, name="w", batch_events=example.batch).run()
+                MutationWorker(bus, self.graph, broken, name="w", batch_events=example.batch, timing=timing).run()
             )
             await asyncio.wait([worker], timeout=example.interrupted_after_s)
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
             for partition in range(_PARTITIONS):
                 await bus.release(partition, "w")
-        async with working(bus, self.graph, broken, example.batch) as task:
+        async with working(bus, self.graph, broken, example.batch, timing) as task:
             await applied(bus, worker=task)
             if example.retried_too_early:
                 for letter in await letters_of(bus, apps):
@@ -302,7 +304,7 @@ class Server:
                 await applied(bus, worker=task)
         ends = {status.id: status.end for status in await bus.status()}
         dropped: set[Effect] = set()
-        async with working(bus, self.graph, mended, example.batch) as task:
+        async with working(bus, self.graph, mended, example.batch, timing) as task:
             while letters := await letters_of(bus, apps):
                 for number, letter in enumerate(letters):
                     assert letter.count == max(1, len(letter.offsets))

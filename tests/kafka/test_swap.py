@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from tests.services.waiting import looks, until
 
 from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.replay import rebuild as rebuilding
+from graphweft_workers.timing import Timing
 
 __all__ = ("call",)  # a fixture
 
@@ -161,14 +163,12 @@ async def seals(store: FalkorDBStore) -> list[int]:
     return [number for number, each in (await store.checkpoints("shop", timeout_s=5.0)).items() if is_sealed(each)]
 
 
-async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(
-    app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(app: App, store: FalkorDBStore) -> None:
     await app.live()
     await leave_seals(store, "dead")
     code, found = await app.rebuild("--app", "shop", "--verify")  # nothing is written under a seal
     assert (code, found["same"]) == (0, True), found
-    monkeypatch.setattr(graph_marks, "SEAL_S", 1.0)
+    app.timing = Timing(seal_s=1.0)
     async with app.worker(), app.worker():
         for name in ("shop", "shop_x"):
             await app.emit(name, range(60, 70))
@@ -183,7 +183,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_the_next_one(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.live()
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.3)
+    monkeypatch.setattr(rebuilding, "Rebuild", partial(rebuilding.Rebuild, timing=Timing(seal_s=0.3)))
     await leave_seals(store, "dead")
     code, found = await app.rebuild("--app", "shop", "--swap")
     assert (code, found["swapped"]) == (0, True)
@@ -209,10 +209,8 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
 
 
 @pytest.mark.timeout(240 + 20 * KILLS)
-async def test_killed_swaps_leave_one_whole_graph(
-    app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
+async def test_killed_swaps_leave_one_whole_graph(app: App, store: FalkorDBStore) -> None:
+    app.timing = Timing(seal_s=0.5)
     await app.live()
     dice = random.Random(4)
     environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url)

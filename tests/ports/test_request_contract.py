@@ -37,6 +37,7 @@ from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.kafka.requests import KafkaRequestQueue
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, RequestQueue, encode
 from graphweft_workers.roles.connections import make_graph
@@ -74,12 +75,13 @@ class Bus:
     url: str
     restart: Callable[[], Awaitable[None]]
 
-    def queue(self, name: str) -> RequestQueue:
+    def queue(self, name: str, timing: RedisBusTiming = REDIS_BUS_TIMING) -> RequestQueue:
+        """``timing`` is for Redis."""
         if self.name == "kafka":
             return KafkaRequestQueue(self.url, name=name, partitions=3, session_s=3.0)
         if self.name == "sqlite":
             return bus_driver(self.url).make_request_queue(self.url, name=name, partitions=3)
-        return RedisRequestQueue(self.url, consumer=name)
+        return RedisRequestQueue(self.url, consumer=name, timing=timing)
 
     def client(self, budget_ms: int = 30_000, app_id: str = "shop") -> Client:
         return Client(self.url, app_id=app_id, workflow="Shop", budget_ms=budget_ms)
@@ -213,10 +215,12 @@ async def ask_all(
     return [replies[n] for n in numbers]
 
 
-async def test_each_request_goes_to_one_replica(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # no replica counts as dead
+async def test_each_request_goes_to_one_replica(bus: Bus) -> None:
+    patient = RedisBusTiming(alive_ms=60_000)  # no replica counts as dead
     async with AsyncExitStack() as opened:
-        queues = [await opened.enter_async_context(contextlib.aclosing(bus.queue(name))) for name in ("one", "two")]
+        queues = [
+            await opened.enter_async_context(contextlib.aclosing(bus.queue(name, patient))) for name in ("one", "two")
+        ]
         transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
         requests = [request(context={"n": n}) for n in range(60)]
         seen: list[str] = []

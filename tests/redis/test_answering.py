@@ -36,6 +36,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Table, Write
+from graphweft_workers.timing import ContextTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 APP = "shop"
@@ -106,11 +107,8 @@ def request(agent: str = "Counter", *, budget_ms: int = 20_000, **fields: Any) -
     return ContextRequest(**values | fields)
 
 
-@pytest.fixture(autouse=True)
-def long_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep half of each budget back, so that a busy machine answers in time too."""
-    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_SHARE", 0.5)
-    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_S", (0.005, 10.0))
+LONG_WAY_BACK = Timing(context=ContextTiming(reserve=0.5, most_reserve_s=10.0))
+"""Half of each budget is kept back, so that a busy machine answers in time too."""
 
 
 def in_time(asked: ContextRequest) -> bool:
@@ -190,7 +188,7 @@ async def writer_on(graph: GraphStore, app: str = APP, partition: int = 0) -> Wr
 
 @asynccontextmanager
 async def answering(rules: RuleSet, graph: Any, **options: Any) -> AsyncIterator[ContextPipeline]:
-    pipeline = ContextPipeline(rules, graph, **options)
+    pipeline = ContextPipeline(rules, graph, timing=LONG_WAY_BACK, **options)
     try:
         yield pipeline
     finally:
@@ -811,9 +809,7 @@ async def test_a_refused_query_has_no_last_rows(graph: FalkorDBStore, rules: Rul
         assert (reply.blocks, reply.reason) == ((), "query_error")
 
 
-async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(
-    graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(graph: FalkorDBStore, rules: RuleSet) -> None:
     now = 0.0
     await writer_on(graph)
     watched = Watched(graph)

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.redis.test_nothing_silent import (
@@ -42,34 +44,37 @@ from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 2
 
 
 async def test_emit_waits_for_its_app_while_another_one_is_parked(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """An app that takes a moment is not done because the note names another one that is behind."""
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.3)
+    timing = SimpleNamespace(**asdict(QueueTiming(park_s=0.3)))
     slow, mine = Slow(graph, "slow"), None
     mine = Slow(slow, "mine")  # type: ignore[arg-type]
     mine.free.set()
     await put(transport, [placed(number, "slow", chat="c") for number in range(40)])
-    async with working(bus, mine, rules_of(tmp_path), batch_events=4):
+    async with working(
+        bus, mine, rules_of(tmp_path), batch_events=4, timing=Timing(queues=cast("QueueTiming", timing))
+    ):
 
         async def parked() -> bool:
             return any("slow" in PositionNote.decode(part.note).parked for part in await bus.status())
 
         await until(parked)
-        monkeypatch.setattr(app_queues, "_PARK_S", 30.0)  # as between 0.1 s, when nobody waits, and 1 s
+        timing.park_s = 30.0  # as between 0.1 s, when nobody waits, and 1 s
         mine.free.clear()
         positions = await put(transport, [placed(1, "mine", chat="c"), placed(1, "other", chat="c")])
         last = {int(at.partition(":")[0]): at.partition(":")[2] for at in positions}
         await mine.waits.wait()
         try:
             assert not await wait_until_applied(bus, last, apps={"mine"}, timeout_s=2.0)
-            monkeypatch.setattr(app_queues, "_PARK_S", 0.3)  # now it is shown, and others need not wait for it
+            timing.park_s = 0.3  # now it is shown, and others need not wait for it
             assert await wait_until_applied(bus, last, apps={"other"}, timeout_s=60.0)
             mine.free.set()
             assert await wait_until_applied(bus, last, apps={"mine"}, timeout_s=60.0)
@@ -222,9 +227,12 @@ async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
 
 
 async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_parked_again(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog,
+    graph: FalkorDBStore,
+    transport: Transport,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
     parked: set[int] = set()
     real = app_queues.AppQueues.park
 
@@ -233,11 +241,11 @@ async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_pa
         parked.add(self._number)
 
     monkeypatch.setattr(app_queues.AppQueues, "park", park)
-    rules = rules_of(tmp_path, "order_idd")
+    rules, timing = rules_of(tmp_path, "order_idd"), Timing(queues=QueueTiming(park_s=0.2))
     await put(transport, [placed(number, "slow") for number in range(60)])
     for last in (False, True):
         slow = Slow(graph, "slow")
-        async with working(bus, slow, rules, batch_events=1 if last else 6):
+        async with working(bus, slow, rules, batch_events=1 if last else 6, timing=timing):
 
             async def is_noted() -> bool:
                 status = await bus.status()  # the first worker has left a note
@@ -417,7 +425,6 @@ async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memor
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits in a queue is bounded in bytes, not only in events."""
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
     slow = Slow(graph, "slow")
     queued: list[int] = []
     real = app_queues.AppQueues._due
@@ -435,7 +442,7 @@ async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memor
                          data={"order_id": f"o{number}", "text": "x" * 900_000})
             for number in range(start, start + 10)
         ])  # fmt: skip
-    async with working(bus, slow, rules_of(tmp_path)):
+    async with working(bus, slow, rules_of(tmp_path), timing=Timing(queues=QueueTiming(park_s=0.2))):
         await slow.waits.wait()
 
         async def is_read() -> bool:

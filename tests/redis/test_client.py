@@ -29,6 +29,7 @@ from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.client import _reserve_ms
 from graphweft.transport import BUS_STEP, MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft.transports.embedded import embedded_url
+from graphweft.transports.redis.timing import RedisTiming
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
@@ -742,11 +743,8 @@ async def test_one_broken_reply_channel_is_not_a_bus_that_is_away(url: str, raw:
         assert {reply.reason for reply in replies} <= {None, "timeout"}
 
 
-async def test_a_reply_channel_that_swallows_every_packet_comes_back(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reply_channel_that_swallows_every_packet_comes_back(url: str, tmp_path: Path) -> None:
     """No reset and no end of stream, as when a firewall forgets a connection: only new connections get through."""
-    monkeypatch.setattr("graphweft.transports.redis.transport._SILENCE_S", 0.2)
     dead: list[asyncio.Event] = []
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, lost: asyncio.Event) -> None:
@@ -763,8 +761,9 @@ async def test_a_reply_channel_that_swallows_every_packet_comes_back(
         await asyncio.gather(pump(reader, upstream_writer, lost), pump(upstream_reader, writer, lost))
 
     proxy = await asyncio.start_unix_server(serve, tmp_path / "p.sock")
+    transport = RedisTransport(f"unix://{tmp_path / 'p.sock'}", timing=RedisTiming(silence_s=0.2))
     try:
-        async with responding(url, tmp_path), Client(f"unix://{tmp_path / 'p.sock'}") as client:
+        async with responding(url, tmp_path), Client(transport=transport) as client:
             assert echoed(await ask(client, "first")) == "first"
             for connection in dead:
                 connection.set()

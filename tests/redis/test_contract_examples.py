@@ -22,6 +22,7 @@ from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
@@ -37,10 +38,8 @@ MARKDOWN = """\
 """What the contract shows under "Injected into PatternAgent's context"."""
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def rules() -> RuleSet:
 @pytest.fixture
 async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[Client]:
     """A client with a responder at work on the contract's rules."""
-    queue = RedisRequestQueue(url, consumer="r")
+    queue = RedisRequestQueue(url, consumer="r", timing=SHORT_WAITS)
     pipeline = ContextPipeline(rules, graph)
     responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())

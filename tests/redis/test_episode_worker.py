@@ -43,7 +43,6 @@ from graphweft_contracts.memory import derived_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import job_worker as worker_module
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.retries import retry
@@ -59,6 +58,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import JobTiming, Timing
 
 pytestmark = pytest.mark.integration
 __all__ = ("bus_url",)  # a fixture
@@ -184,10 +184,10 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
 @pytest.mark.parametrize("name", ["no server", "wrong key", "busy", "error", "garbage", "hangs"])
 async def test_while_nothing_is_read_the_position_waits(
     bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
-    model_server: ModelServer, new_job: Callable[..., EpisodesJob], monkeypatch: pytest.MonkeyPatch, name: str,
+    model_server: ModelServer, new_job: Callable[..., EpisodesJob], name: str,
 ) -> None:  # fmt: skip
     """However many tries an episode has: it is not to blame for an outage."""
-    monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.1)
+    timing = Timing(jobs=JobTiming(last_wait_s=0.1))
     model_server.always = {
         "wrong key": Failure.error(401),
         "busy": Failure.too_many("0"),
@@ -200,7 +200,8 @@ async def test_while_nothing_is_read_the_position_waits(
     job = new_job()
     with capture_logs() as logs:
         async with working(
-            JobWorker(episodes_bus, transport, away, name="e"), MutationWorker(bus, graph, RULES, name="m")
+            JobWorker(episodes_bus, transport, away, name="e", timing=timing),
+            MutationWorker(bus, graph, RULES, name="m"),
         ):
             await until(lambda: sum(entry["event"] == "job_waits" for entry in logs) >= 4)
             assert sum(part.lag for part in await episodes_bus.status()) == 6
@@ -416,13 +417,13 @@ async def test_what_is_on_the_bus_is_not_asked_again(
 
 async def test_what_was_read_stays_read_when_the_endpoint_goes_away(
     bus: RedisEventLog, episodes_bus: RedisEventLog, transport: Transport, model_server: ModelServer,
-    new_job: Callable[..., EpisodesJob], monkeypatch: pytest.MonkeyPatch,
+    new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.05)
+    timing = Timing(jobs=JobTiming(last_wait_s=0.05))
     await put(transport, [add(number, fact(number)) for number in range(12)])
     model_server.fail(*[Failure()] * 7, *[Failure.error(401)] * 5)
     with capture_logs() as logs:
-        async with working(JobWorker(episodes_bus, transport, new_job(at_once=2), name="e")):
+        async with working(JobWorker(episodes_bus, transport, new_job(at_once=2), name="e", timing=timing)):
             await applied(episodes_bus)
     waits = sum(entry["event"] == "job_waits" for entry in logs)
     assert waits >= 3, "no more episodes are begun, so that at most two fail in vain before it waits"

@@ -36,13 +36,16 @@ from graphweft_rules import RuleSet, lint
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import ContextTiming, Timing
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -107,10 +110,8 @@ mutation_rules:
 """.replace("id: null,", 'id: "null",')
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def rules(tmp_path: Path) -> RuleSet:
 
 @asynccontextmanager
 async def responding(url: str, graph: Any, rules: RuleSet, **options: Any) -> AsyncIterator[InjectionResponder]:
-    queue = RedisRequestQueue(url, consumer="r")
+    queue = RedisRequestQueue(url, consumer="r", timing=SHORT_WAITS)
     # Without a cache nothing stands in for what is missing.
     pipeline = ContextPipeline(rules, graph, cache_bytes=0, **options)
     responder = InjectionResponder(queue, pipeline.answer)
@@ -340,10 +341,9 @@ async def far_bus(servers: Servers) -> AsyncIterator[RedisEventLog]:
 
 
 @pytest.fixture
-async def far_graph(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FalkorDBStore]:
+async def far_graph(servers: Servers) -> AsyncIterator[FalkorDBStore]:
     # A writer gives a silent server up after a second instead of ten.
-    monkeypatch.setattr("graphweft_workers.drivers.falkordb.store._WRITER_GRACE_S", 0.5)
-    driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500)
+    driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500, timing=FalkorDBTiming(writer_grace_s=0.5))
     yield driver
     await driver.aclose()
 
@@ -426,12 +426,15 @@ async def test_a_worker_and_a_responder_start_without_the_graph_server(
 
 
 async def test_a_silent_graph_server_costs_no_more_than_the_budget(
-    servers: Servers, far_graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     # More of the budget is kept back for the way of the reply than 50 ms, which a busy machine does not hold.
-    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_S", (2.0, 2.0))
+    timing = Timing(context=ContextTiming(least_reserve_s=2.0, most_reserve_s=2.0))
     await far_graph.progress(APP, 0)
-    async with responding(servers.bus_url, far_graph, rules) as responder, asking(servers.bus_url) as client:
+    async with (
+        responding(servers.bus_url, far_graph, rules, timing=timing) as responder,
+        asking(servers.bus_url) as client,
+    ):
         assert (await client.context(agent="Any", chat_id="c")).injected == {"visits": None}
         servers.signal(signal.SIGSTOP)
         replies = await asyncio.gather(*(client.context(agent="Any", chat_id="c", budget_ms=2_500) for _ in range(10)))

@@ -25,6 +25,7 @@ from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
@@ -380,12 +381,9 @@ async def test_slow_reads_and_writes_of_a_graph_never_run_together(url: str) -> 
         await client.aclose()
 
 
-async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.falkordb.read_turns._PATIENCE_MS", 0)
+async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun(url: str) -> None:
     client = connect(url, io_timeout_s=20, decode=True)
-    turns, order = ReadTurns(client), list[str]()
+    turns, order = ReadTurns(client, timing=FalkorDBTiming(first_ms=0)), list[str]()
     turns._heeded = frozenset({"g"})
 
     async def read() -> None:
@@ -530,9 +528,7 @@ async def test_a_graph_that_is_made_anew_gets_its_indexes_and_names(graph: Falko
     assert not graph._named
 
 
-async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(url: str) -> None:
     store = FalkorDBStore(url)
     await store.progress(APP, 0)
     for count in range(4):

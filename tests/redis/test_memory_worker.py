@@ -39,7 +39,6 @@ from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.engine import job_worker as worker_module
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.retries import retry
@@ -51,6 +50,7 @@ from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import JobTiming, Timing
 
 pytestmark = pytest.mark.integration
 
@@ -282,16 +282,17 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 async def test_while_the_embedder_fails_the_position_waits(
     bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
-    model_server: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str,
+    model_server: ModelServer, name: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.1)
+    timing = Timing(jobs=JobTiming(last_wait_s=0.1))
     model_server.always = FAILURES[name]
     inner = OpenAIEmbedder(model_server.url, "m", api_key=None, timeout_s=0.3)
     job = EmbeddingJob(CachedEmbedder(inner))
     await put(transport, [add(number, f"text {number}", chat=f"c{number}") for number in range(10)])
     with capture_logs() as logs:
         async with working(
-            JobWorker(memory_bus, transport, job, name="e"), MutationWorker(bus, graph, NO_RULES, name="m")
+            JobWorker(memory_bus, transport, job, name="e", timing=timing),
+            MutationWorker(bus, graph, NO_RULES, name="m"),
         ):
             await until(lambda: len(model_server.requests) >= 6)
             assert sum(part.lag for part in await memory_bus.status()) == 10
@@ -447,14 +448,12 @@ async def shared(bus: Bus) -> bool:
     return {part.owner for part in await bus.status()} == {"a", "b"}
 
 
-async def test_it_stops_while_the_embedder_hangs(
-    memory_bus: RedisEventLog, transport: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_module, "_GRACE_S", 0.1)
+async def test_it_stops_while_the_embedder_hangs(memory_bus: RedisEventLog, transport: Transport) -> None:
+    timing = Timing(jobs=JobTiming(grace_s=0.1))
     embedder = Counting()
     embedder.open.clear()
     await put(transport, [add(1, "tea")])
-    async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e")):
+    async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e", timing=timing)):
         await until(lambda: embedder.texts == ["tea"])
     assert sum(part.lag for part in await memory_bus.status()) == 1
     assert [part.owner for part in await memory_bus.status()] == [None] * PARTITIONS

@@ -26,7 +26,6 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import app_queues
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.duplicates import WINDOW
@@ -36,6 +35,7 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -147,11 +147,11 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
             return await graph.apply(app_id, partition, writes)
 
     monkeypatch.setattr(applying, "rows_of", noted)
-    monkeypatch.setattr(app_queues, "_PATIENCE_S", 60.0)  # nobody gives the second batch before the first is applied
+    timing = Timing(queues=QueueTiming(batch_s=60.0))  # nobody gives the second batch before the first is applied
     async with Client(url) as client:
         for number in range(200):
             assert await client.emit(tool(f"t{number}"), wait_s=30)
-    async with running(bus, Waiting(), rules, batch_events=100):
+    async with working(MutationWorker(bus, Waiting(), rules, name="w", batch_events=100, timing=timing)):  # type: ignore[arg-type]
         await applied(bus)
     assert sizes == [100, 100]
     expected = ",".join(f"t{number}" for number in range(200)) + ","

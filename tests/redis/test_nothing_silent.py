@@ -31,7 +31,6 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import app_queues
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.retries import retry
@@ -41,6 +40,7 @@ from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 2
@@ -249,14 +249,12 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
     transport: Transport,
     tmp_path: Path,
     batch_events: int,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.3)
-    rules = rules_of(tmp_path)
+    rules, timing = rules_of(tmp_path), Timing(queues=QueueTiming(park_s=0.3))
     slow = Slow(graph, "slow")
     await put(transport, [placed(number, app) for number in range(10) for app in ("slow", "quick")])
     with capture_logs() as logs:
-        async with working(bus, slow, rules, batch_events=batch_events):
+        async with working(bus, slow, rules, batch_events=batch_events, timing=timing):
             await slow.waits.wait()
             for start in range(10, 60, 10):
                 await put(transport, [placed(number, app) for number in range(start, start + 10)
@@ -284,13 +282,13 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
 
 
 async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
-    typo = rules_of(tmp_path / "typo", "order_idd")
+    typo, timing = rules_of(tmp_path / "typo", "order_idd"), Timing(queues=QueueTiming(park_s=0.2))
     slow = Slow(graph, "slow")
     await put(transport, [placed(number, app) for number in range(40) for app in ("slow", "quick")])
-    first = asyncio.create_task(MutationWorker(bus, slow, typo, name="w", batch_events=4).run())  # type: ignore[arg-type]
+    worker = MutationWorker(bus, slow, typo, name="w", batch_events=4, timing=timing)  # type: ignore[arg-type]
+    first = asyncio.create_task(worker.run())
 
     async def parked() -> bool:
         notes = [PositionNote.decode(part.note) for part in await bus.status()]
@@ -498,7 +496,7 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_event_is_set_aside(
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.engine import turns, worker
+    from graphweft_workers.engine import turns
 
     real = turns.match_range
 
@@ -509,12 +507,11 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
         return real(partition, decoded, recent, passed_over=passed_over, **options)
 
     monkeypatch.setattr(turns, "match_range", matching)
-    monkeypatch.setattr(worker, "_DEFECT_RETRY_S", 0.05)
     events = [placed(number, chat=f"c{number % 4}") for number in range(20)]
     [at] = [position for position, event in zip(await put(transport, events), events, strict=True)
             if event.id == "a3"]  # fmt: skip
     with capture_logs() as logs:
-        async with working(bus, graph, rules_of(tmp_path)):
+        async with working(bus, graph, rules_of(tmp_path), timing=Timing(defect_s=0.05)):
             held_up = int(at.partition(":")[0])
 
             async def others() -> bool:

@@ -38,6 +38,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.replay import Replay
 from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import TIMING
 
 __all__ = ("call",)  # a fixture
 
@@ -89,6 +90,8 @@ class App:
         self.bus_url = bus_url or url
         self.settings: dict[str, str] = {}
         """Further settings of commands."""
+        self.timing = TIMING
+        """Of workers."""
         self.keyring = signed_settings(folder, self.settings) if with_keys else None
         self.bus = self._bus()
         key = None if self.keyring is None else self.keyring.own_key("gateway", datetime.now(UTC))
@@ -149,7 +152,7 @@ class App:
     async def worker(self, store: GraphStore | None = None, *, batch_events: int = 7) -> AsyncIterator[None]:
         bus, graph = self._bus(), store or FalkorDBStore(self.url)
         rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load(unknown=[])), without_lost=True)
-        worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events)
+        worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events, timing=self.timing)
         running = asyncio.create_task(worker.run())
         try:
             yield

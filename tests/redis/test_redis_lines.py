@@ -14,7 +14,6 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateConnection
 from tests.services.waiting import turns, until
 
-from graphweft.transports.redis import connection
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 
@@ -140,10 +139,9 @@ async def test_a_server_that_is_not_there_is_an_error_each_time() -> None:
                 await lines.execute("PING")
 
 
-async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str) -> None:
     """A worker opens the connections of all its partitions at once, which may take longer than a network may."""
-    monkeypatch.setattr(connection, "_CONNECT_S", 1e-6)
-    client = connect(url, io_timeout_s=20)
+    client = connect(url, io_timeout_s=20, connect_s=1e-6)
     try:
         assert all(await asyncio.gather(*(client.ping() for _ in range(32))))
     finally:

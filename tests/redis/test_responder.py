@@ -33,6 +33,7 @@ from graphweft_workers.apps import AppPolicies, AppPolicy
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
@@ -104,10 +105,8 @@ DATA = """CREATE (:Product {name: 'Anvil', price: 10, note: 'heavy'})-[:IN {sinc
                  (:Product {name: 'Bolt', price: 0.5, note: 'small'}), (:Product {name: 'Crate'})"""
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -119,9 +118,9 @@ def rules(tmp_path: Path) -> RuleSet:
 
 @asynccontextmanager
 async def responding(
-    url: str, graph: Any, rules: RuleSet, name: str = "r", **options: Any
+    url: str, graph: Any, rules: RuleSet, name: str = "r", timing: RedisBusTiming = SHORT_WAITS, **options: Any
 ) -> AsyncIterator[InjectionResponder]:
-    queue = RedisRequestQueue(url, consumer=name)
+    queue = RedisRequestQueue(url, consumer=name, timing=timing)
     pipeline = ContextPipeline(rules, graph)
     responder = InjectionResponder(queue, pipeline.answer, **options)
     task = asyncio.create_task(responder.run())
@@ -399,13 +398,14 @@ async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rul
         assert replies.ids == [live.id]
 
 
-async def test_of_two_replicas_one_answers(
-    url: str, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # no replica counts as dead
+async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
+    patient = RedisBusTiming(request_s=0.05, alive_ms=60_000)  # no replica counts as dead
     requests = [request() for _ in range(100)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
-        async with responding(url, graph, rules, "one") as one, responding(url, graph, rules, "two") as two:
+        async with (
+            responding(url, graph, rules, "one", patient) as one,
+            responding(url, graph, rules, "two", patient) as two,
+        ):
             for start in range(0, 100, 10):
                 await put(raw, [each.model_dump_json().encode() for each in requests[start : start + 10]])
             await replies.until(100)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.settings")
 
-_EVERY_S: Final = 1.0
 type _Stamp = tuple[int, int, int]
 
 
@@ -50,7 +49,7 @@ class WatchedFile[Content]:
     async def follow(self) -> None:
         """Refresh once a second until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(TIMING.file_s)
             # A large file takes time to parse.
             await asyncio.to_thread(self.refresh)
 

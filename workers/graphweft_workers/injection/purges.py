@@ -8,10 +8,10 @@ arrived. A worker announces an erasure before it applies it, so whoever knows th
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 from graphweft_contracts import BusUnavailable
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.lazy_logger import get_logger
@@ -31,6 +31,7 @@ class PurgeFollower:
     indexes: ScopeIndexes
     facts: FactRetriever | None
     background: Background
+    clock: Clock = SYSTEM_CLOCK
     followed: float = float("-inf")
     """Monotonic time at which the last successful read began."""
     failed: int = 0
@@ -42,7 +43,7 @@ class PurgeFollower:
     async def follow(self) -> None:
         """Apply the purges up to now. Raises ``BusUnavailable``."""
         async with self._reading:
-            began = time.monotonic()
+            began = self.clock.monotonic()
             try:
                 found = await self.log.purges(self._mark)
             except BusUnavailable:
@@ -65,7 +66,7 @@ class PurgeFollower:
         """Tell whether all purges from before the monotonic time ``since`` are applied, at the latest at ``until``."""
         if self.followed >= since:
             return True
-        await asyncio.wait([self.read()], timeout=max(0.0, until - time.monotonic()))
+        await asyncio.wait([self.read()], timeout=max(0.0, until - self.clock.monotonic()))
         return self.followed >= since
 
     def read(self) -> asyncio.Task[None]:

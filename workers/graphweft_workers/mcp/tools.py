@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +12,7 @@ from graphweft import Client
 from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, inside
 from graphweft_contracts.search import EMBEDDED
 from graphweft_workers.lazy_logger import get_logger
@@ -111,10 +111,10 @@ class Tools:
 
     async def _search(self, raw: Mapping[str, Any]) -> Answer:
         given = MemorySearchArguments.model_validate(raw)
-        started = time.monotonic()
+        started = SYSTEM_CLOCK.monotonic()
         reply = await self._searched(given, given.top_k, self._tokens(given.max_tokens), self._access.budget_ms)
         if _SEARCH_BLOCK not in reply.injected and _reason(reply) == "token_budget":
-            left_ms = self._access.budget_ms - int((time.monotonic() - started) * 1000)
+            left_ms = self._access.budget_ms - int((SYSTEM_CLOCK.monotonic() - started) * 1000)
             return await self._beginning(given, left_ms)
         _log(reply, "memory_search")
         if _SEARCH_BLOCK not in reply.injected:

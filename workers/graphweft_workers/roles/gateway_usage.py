@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import AppPolicies, QuotaName
 from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaGate
@@ -32,7 +31,7 @@ class GatewayUsage:
         policies: Callable[[], AppPolicies],
         *,
         name: str,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._log = log
         self._gate = gate
@@ -48,7 +47,7 @@ class GatewayUsage:
         """Exchange every few seconds until cancelled."""
         while True:
             await self.exchange()
-            await asyncio.sleep(EVERY_S)
+            await self._clock.sleep(EVERY_S)
 
     async def exchange(self) -> None:
         """Read what apps keep, and write what was refused. While the bus is unavailable, the last state counts."""
@@ -64,7 +63,7 @@ class GatewayUsage:
             self._failed = False
 
     async def _exchange(self) -> None:
-        now = self._clock()
+        now = self._clock.now().timestamp()
         records = await self._log.usage()
         if self._before is None:
             self._before = refusals_of(records.get(self._reporter)).apps

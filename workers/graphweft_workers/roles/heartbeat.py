@@ -13,13 +13,13 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.heartbeat")
@@ -56,7 +56,7 @@ class Beat:
     @property
     def age_s(self) -> float:
         """Seconds since the heartbeat; negative if the machine has restarted since."""
-        return time.monotonic() - self.monotonic
+        return SYSTEM_CLOCK.monotonic() - self.monotonic
 
 
 class Heartbeat:
@@ -66,7 +66,7 @@ class Heartbeat:
         self.role = role
         self.state: _State = "starting"
         self._error = ""
-        self._started = time.time()
+        self._started = SYSTEM_CLOCK.now().timestamp()
         self._unwritten = False
 
     def beat(self) -> None:
@@ -76,8 +76,8 @@ class Heartbeat:
             "pid": os.getpid(),
             "state": self.state,
             "started": self._started,
-            "time": time.time(),
-            "monotonic": time.monotonic(),
+            "time": SYSTEM_CLOCK.now().timestamp(),
+            "monotonic": SYSTEM_CLOCK.monotonic(),
             "error": self._error,
         }
         try:

@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from graphweft.adapters.values import IDS, about_model, error_text, parsed, with
 from graphweft.adapters.versions import require
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -394,7 +394,7 @@ class _TurnHooks:
         before = context.prompt
         if block:
             context.prompt = [*before, _Block(block)]
-        started_s = time.monotonic()
+        started_s = SYSTEM_CLOCK.monotonic()
         try:
             response = await call_next(events, context)
         except BaseException as error:

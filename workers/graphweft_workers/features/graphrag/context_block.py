@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.output.formats import facts_block, without_marks
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.expansion import Expansion
@@ -60,12 +60,13 @@ def pack(
     count: TokenCounter = count_characters,
     until: float = math.inf,
     texts: FactTexts | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[Packed | None]:
     """Yield None for each written line, some milliseconds apart, and then the block.
 
     The block has at most ``most`` facts, ``max_chars`` characters and ``max_tokens`` tokens: descriptions of pinned
     entities, up to a third; then relationships, nearest first; then other descriptions. It ends before the first fact
-    that does not fit, and at ``until`` (``time.monotonic``). Text of the graph cannot end the block, begin a line or
+    that does not fit, and at the time ``until`` of ``clock``. Text of the graph cannot end the block, begin a line or
     bring in a secret. ``texts`` keeps the facts of earlier blocks.
     """
     facts: list[str] = []
@@ -74,7 +75,7 @@ def pack(
     complete = True
     for fact in _lines(found, most, FactTexts() if texts is None else texts):
         yield None
-        if time.monotonic() >= until:
+        if clock.monotonic() >= until:
             complete = False
             break
         if not fact:

@@ -17,11 +17,11 @@ from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.records import MEMORY_LABEL, SUMMARY
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.memory")
 
 _SOURCE: Final = "/graphweft/retention"
-_QUERY_S: Final = 30.0
 _PAGE: Final = 2_000
 """Rows of one query."""
 _MOST: Final = 500
@@ -145,7 +145,7 @@ class Retention:
             yield page
 
     async def _rows(self, app_id: str, statement: str, params: dict[str, Any]) -> Sequence[_Row]:
-        return (await self._graph.read(app_id, statement, params, timeout_s=_QUERY_S)).rows
+        return (await self._graph.read(app_id, statement, params, timeout_s=TIMING.memory.retention_query_s)).rows
 
     def _events(self, app_id: str, rows: Sequence[_Row]) -> list[Event]:
         chats: dict[str, list[tuple[str, str]]] = {}

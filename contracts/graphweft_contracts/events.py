@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
@@ -18,6 +18,8 @@ from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
 from typing_extensions import Self
+
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """App ids name graphs, files and metrics, so few characters are allowed."""
@@ -314,7 +316,7 @@ class Event(BaseModel):
             id=str(uuid4()) if id is None else id,
             source=source,
             type=type,
-            time=time or datetime.now(timezone.utc),
+            time=time or SYSTEM_CLOCK.now(),
             appid=app_id,
             chatid=chat_id,
             workflow=workflow,

@@ -81,3 +81,15 @@ def test_every_adapter_is_in_the_lists_of_runtimes() -> None:
         assert page.name == "README.md" or f"]({page.name}" in overview, page.name
     for extra in re.findall(r"`graphweft\[([a-z0-9-]+)\]`", "\n".join(rows)):
         assert f"`{extra}`" in readme, extra
+
+
+def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    before, commands, after = readme.split("```", 2)
+    assert "#" not in before.removeprefix("# ")  # under the first paragraph, before the next heading
+    assert "pip install" in after
+    lines = commands.removeprefix("sh\n").splitlines()
+    assert [line.split()[:2] for line in lines] == [["git", "clone"], ["make", "demo"], ["make", "test"]]
+    assert "://" not in commands
+    targets = re.findall(r"(?m)^([a-z]+):.*## ", (ROOT / "Makefile").read_text("utf-8"))
+    assert {"demo", "test"} <= set(targets)

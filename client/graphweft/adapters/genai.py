@@ -27,7 +27,7 @@ from graphweft.adapters.events import (
 )
 from graphweft.adapters.turn_book import Failure, TurnFields
 from graphweft.adapters.values import milliseconds
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.events import (
     AgentTurnComplete,
     AgentTurnStart,

@@ -26,7 +26,7 @@ from graphweft.adapters.events import (
     WORKFLOW_START,
 )
 from graphweft.adapters.values import MAX_CHARACTERS, milliseconds
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.events import (
     AgentTurnComplete,
     AgentTurnStart,

@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.json_copy import json_copy
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import ModelCallComplete, data_of, known
 
 MAX_CHARACTERS: Final = 200_000
@@ -66,7 +66,7 @@ def about_model(
 ) -> dict[str, Any]:
     """Return the further fields of ``model.call_complete``, without those that are None or empty.
 
-    ``started_s`` is a ``time.monotonic`` value.
+    ``started_s`` is a time of ``SYSTEM_CLOCK.monotonic``.
     """
     return data_of(
         ModelCallComplete,
@@ -84,8 +84,8 @@ def milliseconds(seconds: float) -> float:
 
 
 def ms_since(started_s: float) -> float:
-    """Return the milliseconds since a ``time.monotonic`` value."""
-    return milliseconds(time.monotonic() - started_s)
+    """Return the milliseconds since a time of ``SYSTEM_CLOCK.monotonic``."""
+    return milliseconds(SYSTEM_CLOCK.monotonic() - started_s)
 
 
 def parsed(arguments: Any) -> Any:

@@ -15,7 +15,6 @@ import contextlib
 import functools
 import importlib
 import logging
-import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec
@@ -26,6 +25,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.values import ms_since
 from graphweft.settings import graphrag_enabled
 from graphweft_contracts import ContextReply
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import ModelCallComplete, data_of, known
 
 P = ParamSpec("P")
@@ -216,7 +216,7 @@ class AgentZeroPlugin:
         """At ``chat_model_call_before``."""
         turn = self._turn(agent)
         if turn is not None:
-            turn.model_since_s = time.monotonic()
+            turn.model_since_s = SYSTEM_CLOCK.monotonic()
             given: Mapping[str, Any] = call_data or {}
             name = getattr(given.get("model"), "model_name", None)
             turn.model = name if isinstance(name, str) else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +24,7 @@ from graphweft.adapters.sender import no_context
 from graphweft.adapters.values import about_model, error_text
 from graphweft.adapters.versions import require
 from graphweft_contracts import ContextReply
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/langchain"
 
@@ -204,7 +204,7 @@ class _AgentHooks:
     @quietly
     def asking(self, asked: _OpenCall, request: Any, block: str) -> Any:
         """Return the request with the turn's context."""
-        asked.started_s = time.monotonic()
+        asked.started_s = SYSTEM_CLOCK.monotonic()
         self._count(asked, 1)
         if not block:
             return request

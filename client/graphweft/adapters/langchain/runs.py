@@ -9,7 +9,6 @@ of the graph if a handler sees it, otherwise by the middleware.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.events import PHASE_COMPLETE, WORKFLOW_ERROR
 from graphweft.adapters.langchain import values
 from graphweft.adapters.values import error_text
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import WorkflowError, WorkflowPhaseComplete, data_of
 
 _MAX_RUNS: Final = 50_000
@@ -68,7 +68,7 @@ class Run:
     """For a model call whose events the handler emits: the name of the model, which may be empty."""
     structured: bool = False
     """Whether the model answers with a schema, so that calls in its answer are not tool calls."""
-    started_s: float = field(default_factory=time.monotonic)
+    started_s: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     asking: int = 0
     """For a node: open calls of models and tools whose events the middleware emits."""
     phase: str = ""

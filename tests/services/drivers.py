@@ -1,0 +1,64 @@
+"""Drivers and transports on the embedded server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from tests.services.fixtures import empty_kafka
+from tests.services.kafka import KafkaServer
+from tests.services.layouts import spread
+
+from graphweft.transport import Transport
+from graphweft.transports.registry import make_transport
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A command that runs in the process of the tests sets up its logs."""
+    logger = logging.getLogger("graphweft")
+    handlers, level, propagate = [*logger.handlers], logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
+
+
+@pytest_asyncio.fixture
+async def bus(url: str) -> AsyncIterator[RedisEventLog]:
+    driver = RedisEventLog(url, new=spread(2))
+    yield driver
+    await driver.aclose()
+
+
+@pytest_asyncio.fixture
+async def transport(url: str) -> AsyncIterator[Transport]:
+    made = make_transport(url, new=spread(2))
+    yield made
+    await made.aclose()
+
+
+@pytest_asyncio.fixture
+async def graph(url: str) -> AsyncIterator[FalkorDBStore]:
+    driver = FalkorDBStore(url)
+    yield driver
+    await driver.aclose()
+
+
+@pytest.fixture
+def with_keys(request: pytest.FixtureRequest) -> bool:
+    """Whether every entry needs a signature. No, unless a test is marked."""
+    return bool(getattr(request, "param", False))
+
+
+@pytest_asyncio.fixture(params=["redis", "kafka"])
+async def own_bus_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL of an empty Kafka, or None for the Redis that holds the graph too."""
+    if request.param == "redis":
+        return None
+    kafka: KafkaServer = request.getfixturevalue("kafka")
+    await empty_kafka(kafka)
+    return kafka.url

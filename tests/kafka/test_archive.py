@@ -17,6 +17,7 @@ import pytest
 from tests.edges.test_cli import Call, call, clean_environment
 from tests.redis.test_rebuild import App
 from tests.services.layouts import spread
+from tests.services.waiting import until
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
@@ -226,12 +227,11 @@ async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
         archiver = Archiver(bus, app.blobs(), name="a", every_s=0.05, trims=True, lease_s=2.0)
         running = asyncio.create_task(archiver.run())
         for start in range(0, 100, 5):
+            before = await app.blobs().names("segments/")
             await app.emit("shop", range(start, start + 5))
-            await asyncio.sleep(0.06)
+            await until(lambda: app.blobs().names("segments/"), lambda names, before=before: [*names] != [*before])
         await app.applied()
-        async with asyncio.timeout(90):
-            while sum(map(len, await app.everything())):  # noqa: ASYNC110 - the archiver does not tell
-                await asyncio.sleep(0.05)
+        await until(app.everything, lambda found: not any(found), why="all is archived and trimmed")
         archiver.stop()
         await running
     names = await app.blobs().names("segments/")

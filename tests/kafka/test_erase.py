@@ -19,6 +19,7 @@ from tests.edges.test_cli import Call, call, clean_environment
 from tests.kafka.test_archive import Archived, redis_or_kafka_with_keys
 from tests.kafka.test_rules_log import lose
 from tests.redis.test_rebuild import keys_or_none
+from tests.services.waiting import until
 
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, Fenced
@@ -214,7 +215,12 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
             await said(app, "shop", "ada", number, SECRET)
         await app.applied()
         assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
-        await asyncio.sleep(2.0)
+        await said(app, "shop", "bob", 9, "bobs-later-words")
+
+        async def archived() -> list[str]:
+            return [place for place in await everywhere(app, "bobs-later-words") if place.startswith("segments/")]
+
+        await until(archived, why="the archiver goes on after the erasure")
         archiver.stop()
         await running
     assert await everywhere(app, SECRET) == []
@@ -353,6 +359,9 @@ async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | N
 
 
 async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) -> None:
+    async def parked() -> set[str]:
+        return {name for each in await app.bus.status() for name in PositionNote.decode(each.note).parked}
+
     await app.push("first")
     async with app.worker():
         await said(app, "shop", "ada", 1, SECRET)
@@ -361,16 +370,12 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
         marks = await seal(app, "shop_x")
         await said(app, "shop_x", "eve", 2, "eves-parked-words")
         await said(app, "shop", "ada", 2, SECRET)
-        async with asyncio.timeout(60):
-            while not any("shop_x" in PositionNote.decode(each.note).parked for each in await app.bus.status()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(parked, lambda apps: "shop_x" in apps, why="the neighbour is parked")
         done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--json")
         assert done.code == 0, done.err + done.out
         assert [place for place in await everywhere(app, SECRET) if place.startswith("bus")] == []
         await seal(app, "shop_x", lifted=marks)
-        async with asyncio.timeout(60):
-            while any(PositionNote.decode(each.note).parked for each in await app.bus.status()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(parked, lambda apps: not apps, why="no app is parked")
         await app.applied()
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=5.0)).rows

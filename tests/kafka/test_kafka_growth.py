@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from tests.services.fixtures import Logs
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transport import Outgoing
@@ -37,6 +38,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.event_log import Batch
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.hosting import mutation_app
 from graphweft_workers.roles.settings import Settings
@@ -101,12 +103,12 @@ async def grow(url: str, partitions: int) -> None:
     """Give the events more partitions, as an operator does, and wait until the brokers say so."""
     async with administrator(url) as admin:
         await admin.create_partitions({channels.EVENTS_TOPIC: NewPartitions(partitions)})
-        while True:
+
+        async def leaders() -> list[int]:
             described = {topic["topic"]: topic["partitions"] for topic in await admin.describe_topics()}
-            parts = described[channels.EVENTS_TOPIC]
-            if len(parts) == partitions and all(part["leader"] >= 0 for part in parts):
-                return
-            await asyncio.sleep(0.02)
+            return [part["leader"] for part in described[channels.EVENTS_TOPIC]]
+
+        await until(leaders, lambda found: len(found) == partitions and min(found) >= 0)
 
 
 async def put(url: str, topic: str, records: Sequence[tuple[int, bytes | None, Mapping[str, bytes]]]) -> None:
@@ -155,9 +157,7 @@ class Load:
     async def more(self, rounds: int = 5) -> None:
         """Wait until so many more rounds are written."""
         goal = self.rounds + rounds
-        while self.rounds < goal:
-            assert not self._task.done(), self._task.result()
-            await asyncio.sleep(0.01)
+        await until(lambda: self.rounds, lambda rounds: rounds >= goal, beside=self._task)
 
     async def _run(self) -> None:
         async with Client(self._url) as client:
@@ -197,13 +197,10 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
 
 async def read_up(bus: KafkaEventLog, partitions: int) -> None:
     """Wait until all partitions have an owner and nothing is left on them."""
-    async with asyncio.timeout(90):
-        while True:
-            status = await bus.status()
-            assert len(status) <= partitions
-            if len(status) == partitions and all(part.owner and not part.lag for part in status):
-                return
-            await asyncio.sleep(0.05)
+    await until(
+        bus.status, lambda status: len(status) >= partitions and all(part.owner and not part.lag for part in status)
+    )
+    assert len(await bus.status()) == partitions
 
 
 async def check_graphs(graph: FalkorDBStore, bus: KafkaEventLog, written: Written) -> None:
@@ -295,9 +292,7 @@ async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None
             await grow(kafka_url, 3)
             await write_foreign(kafka_url, (2,), written, count=5)
             await read_up(bus, 3)
-            async with asyncio.timeout(60):
-                while not job.ticks >= {(number, 3) for number in range(3)}:  # noqa: ASYNC110 - the job does not tell
-                    await asyncio.sleep(0.02)
+            await until(lambda: {*job.ticks}, lambda ticks: ticks >= {(number, 3) for number in range(3)})
         finally:
             worker.stop()
             await running
@@ -370,8 +365,7 @@ async def test_events_made_anew_with_fewer_partitions_are_refused_with_the_next_
         await bus.partitions()
     async with administrator(kafka_url) as admin:
         await admin.delete_topics([channels.EVENTS_TOPIC])
-        while channels.EVENTS_TOPIC in await admin.list_topics():  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.02)
+        await until(admin.list_topics, lambda names: channels.EVENTS_TOPIC not in names)
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 2, 1)])
     async with (
         aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus,
@@ -506,15 +500,27 @@ async def abort_one(url: str, partition: int, transaction: str) -> None:
         await producer.stop()
 
 
-async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str, rules: RuleSet) -> None:
+async def test_workers_step_over_marks_of_transactions(
+    kafka_url: str, url: str, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether they come while a worker is idle, while its commit is slow, or in front of a new worker."""
-    slow = asyncio.Event()
+    begun, go_on, stepped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    go_on.set()
+    read = KafkaEventLog.read
+
+    async def noted(log: KafkaEventLog, *arguments: Any, **options: Any) -> Batch:
+        batch = await read(log, *arguments, **options)
+        if batch.stepped:
+            stepped.set()
+        return batch
+
+    monkeypatch.setattr(KafkaEventLog, "read", noted)
 
     class Store(FalkorDBStore):
         @override
         async def durable(self, run: str) -> None:
-            if slow.is_set():
-                await asyncio.sleep(2.5)
+            begun.set()
+            await go_on.wait()
             await super().durable(run)
 
     async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as watch, aclosing(Store(url)) as graph:
@@ -524,12 +530,16 @@ async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str,
             for partition in range(count):
                 await abort_one(kafka_url, partition, f"idle{partition}")
             await read_up(watch, count)
-            slow.set()
+            go_on.clear()
+            begun.clear()
             async with Client(kafka_url) as client:
                 await asyncio.gather(*(client.emit(tool("shop", chat, "t"), wait_s=30) for chat in CHATS))
+            await begun.wait()
+            stepped.clear()
             await abort_one(kafka_url, 0, "slow")
+            await stepped.wait()
+            go_on.set()
             await read_up(watch, count)
-            slow.clear()
         await abort_one(kafka_url, 1, "nobody")
         async with workers(kafka_url, graph, rules):
             await read_up(watch, count)

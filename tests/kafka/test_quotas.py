@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.registry import make_transport
@@ -111,9 +112,11 @@ async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, Ap
 
 async def reported(bus: Bus) -> None:
     """Wait until a worker has said how many dead letters each app has."""
-    async with asyncio.timeout(60):
-        while decode_letters((await bus.usage()).get(LETTERS, b"{}")) != await bus.letters_by_app():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def look() -> tuple[object, object]:
+        return decode_letters((await bus.usage()).get(LETTERS, b"{}")), await bus.letters_by_app()
+
+    await until(look, lambda found: found[0] == found[1], why="what a worker said is what there is")
 
 
 async def column(graph: FalkorDBStore, app_id: str, statement: str) -> list[Any]:
@@ -144,9 +147,10 @@ async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
             await bus.trim(status.id, status.position)
     often = Timing(usage_s=0.05)
     async with running(bus, graph, rules, AppPolicies(), often):
-        async with asyncio.timeout(60):
-            while any(use.stored_bytes for use in (await uses_of(bus)).values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(
+            lambda: uses_of(bus), lambda uses: not any(use.stored_bytes for use in uses.values()),
+            why="nothing is stored any more",
+        )  # fmt: skip
         await sent(client, [event("made", HOG, 31, traits=traits)])
         await applied(bus)
     assert {use.app_id: use.stored_bytes > 1_000 for use in (await uses_of(bus)).values() if use.stored_bytes} == {

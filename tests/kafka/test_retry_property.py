@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tests.chaos.serial import Content
+from tests.services.buses import applied
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
@@ -203,18 +204,6 @@ async def letters_of(bus: Bus, apps: Sequence[str]) -> Sequence[DeadLetter]:
     return [letter for letter in await bus.dead_letters(limit=100_000) if letter.app_id in apps]
 
 
-async def caught_up(bus: Bus, task: asyncio.Task[None]) -> None:
-    try:
-        async with asyncio.timeout(_LONGEST_S):
-            while sum(part.lag for part in await bus.status()):
-                assert not task.done(), task
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        for each in asyncio.all_tasks():
-            each.print_stack()  # it says what the worker waits for
-        raise AssertionError(f"events are not applied after {_LONGEST_S:.0f} s: {await bus.status()}") from None
-
-
 class _Switched(FixedRules):
     """Rules that were switched at one place of each partition."""
 
@@ -308,11 +297,11 @@ class Server:
             for partition in range(_PARTITIONS):
                 await bus.release(partition, "w")
         async with working(bus, self.graph, broken, example.batch, timing) as task:
-            await caught_up(bus, task)
+            await applied(bus, worker=task)
             if example.retried_too_early:
                 for letter in await letters_of(bus, apps):
                     await retry(bus, letter)
-                await caught_up(bus, task)
+                await applied(bus, worker=task)
         ends = {status.id: status.end for status in await bus.status()}
         dropped: set[Effect] = set()
         async with working(bus, self.graph, mended, example.batch, timing) as task:
@@ -324,7 +313,7 @@ class Server:
                         continue
                     done = await retry(bus, letter)
                     assert (done.events, done.kept) == (letter.count, None)
-                await caught_up(bus, task)
+                await applied(bus, worker=task)
         for number, app in enumerate(apps):
             found = await self.graph.read(app, "MATCH (t:Ran) RETURN t.m, t.e, t.n", {}, timeout_s=30)
             expected = expected_of(example, number)

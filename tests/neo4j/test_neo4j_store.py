@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from tests.chaos.proxy import Proxy
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import turns, until_answered
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
 from graphweft_rules.cypher.query import parse
@@ -69,7 +70,7 @@ async def test_locks_of_apps_are_kept_while_they_are_used(server: Neo4jServer, g
     seen: set[int] = set()
     while not all(each.done() for each in writing):
         seen.add(len(graph._writing))
-        await asyncio.sleep(0)
+        await turns()
     assert seen == {0, 1}  # all partitions of an app share one
     assert [(await each).count for each in writing] == [1, 1, 1]
     with pytest.raises(QueryFailed, match="holds the graph of another app"):
@@ -482,14 +483,14 @@ async def _stands_still(server: Neo4jServer, graph: Neo4jStore) -> None:
             await graph.read(APP, "RETURN 1", {}, timeout_s=0.2)
     finally:
         server.resume()
+
     # What was sent may take effect when the server goes on; the mark tells.
-    while True:
-        try:
-            here = (await graph.progress(APP, 0)).checkpoint
-            await graph.apply(APP, 0, [Write(before=here, after=here)])
-            break
-        except Transient as error:
-            await asyncio.sleep(error.retry_after_s)
+    async def mark() -> Checkpoint:
+        here = (await graph.progress(APP, 0)).checkpoint
+        await graph.apply(APP, 0, [Write(before=here, after=here)])
+        return here
+
+    here = await until_answered(mark, Transient)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1 if here == END else 0]]
 
 

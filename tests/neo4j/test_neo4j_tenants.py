@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.services.buses import applied
 from tests.services.fixtures import Logs
 from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
@@ -48,9 +49,7 @@ async def test_a_refused_app_learns_the_name_of_no_other_app(
             assert await client.emit(said, wait_s=30)
         worker = MutationWorker(bus, graph, rules, name="w")
         running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(120):
-            while any(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the server does not tell
-                await asyncio.sleep(0.02)
+        await applied(bus)
         worker.stop()
         await running
         every = await bus.dead_letters(limit=10)

@@ -17,10 +17,12 @@ import neo4j
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.buses import applied
 from tests.services.environment import clean_environment
-from tests.services.fixtures import Logs
+from tests.services.fixtures import Logs, events_of
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
@@ -518,9 +520,7 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
         address = f"unix://{server.socket}"
         app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
         running = asyncio.create_task(app.run())
-        while "query_check_waits" not in [entry["event"] for entry in logs]:
-            assert not running.done()
-            await asyncio.sleep(0.02)
+        await until(lambda: events_of(logs), lambda said: "query_check_waits" in said, beside=running)
         await server.start()
         try:
             if wrong:
@@ -528,9 +528,7 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
                     await running
                 assert await lag(bus) == 8
             else:
-                while await lag(bus):
-                    assert not running.done()
-                    await asyncio.sleep(0.05)
+                await applied(bus, worker=running)
                 app.exit()
                 await running
             async with contextlib.aclosing(FalkorDBStore(address)) as graph:
@@ -547,9 +545,7 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(url: str, tmp_p
             Settings.load(bus_url=url, graph_url=f"unix://{tmp_path}/none", rules=tmp_path, partitions=2, order="chat")
         )
         running = asyncio.create_task(app.run())
-        while "query_check_waits" not in [entry["event"] for entry in logs]:
-            assert not running.done()
-            await asyncio.sleep(0.02)
+        await until(lambda: events_of(logs), lambda said: "query_check_waits" in said, beside=running)
         app.exit()
         await running
 
@@ -565,9 +561,7 @@ async def test_a_server_that_lets_nobody_check_is_warned_of(
         address = url.replace("unix://", "unix://weft:secret@")
         app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
         running = asyncio.create_task(app.run())
-        while await lag(bus):
-            assert not running.done()
-            await asyncio.sleep(0.05)
+        await applied(bus, worker=running)
         app.exit()
         await running
         [said] = [entry["error"] for entry in logs if entry["event"] == "queries_not_checked"]
@@ -600,9 +594,7 @@ async def test_while_the_server_is_away_a_responder_answers_and_checks_later(
                     with pytest.raises(RulesError, match="server-refused"):
                         await running
                 else:
-                    while await missing():
-                        assert not running.done()
-                        await asyncio.sleep(0.05)
+                    await until(missing, lambda reasons: not reasons, beside=running)
                     app.exit()
                     await running
             finally:

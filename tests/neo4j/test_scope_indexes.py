@@ -13,6 +13,7 @@ from tests.neo4j.test_search_kinds import some, write
 from tests.neo4j.test_search_scopes import mixed
 from tests.services.memories import DIMENSIONS, WORDS, Model, batches, empty_neo4j, fill, fill_neo4j
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import turns
 
 from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
@@ -365,7 +366,7 @@ async def test_a_purge_of_a_neighbour_leaves_the_build_under_way(url: str, falko
     query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
     while not both.indexes.builds:
         await both.ours.search("shop", query, timeout_s=30)
-        await asyncio.sleep(0)
+        await turns()
     both.indexes.purge_app("bank")  # while it is built
     await both.indexes.built()
     assert {key[0] for key in both.indexes._kept} == {"shop"}

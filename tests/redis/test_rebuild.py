@@ -20,6 +20,7 @@ from tests.edges.test_cli import Call, call, clean_environment
 from tests.services.buses import applied, mutation_bus
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import looks, until
 
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
@@ -161,8 +162,8 @@ class App:
             await bus.aclose()
             await graph.aclose()
 
-    async def applied(self, within_s: float = 60) -> None:
-        await applied(self.bus, within_s)
+    async def applied(self) -> None:
+        await applied(self.bus)
 
     async def live(self) -> None:
         """Fill the graphs of two apps.
@@ -324,7 +325,7 @@ async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App
     async def write() -> None:
         for number in range(60, 100):
             await app.emit("shop", [number])
-            await asyncio.sleep(0.02)
+            await looks(app.bus.status, 5)
 
     async with app.worker():
         writing = asyncio.create_task(write())
@@ -385,8 +386,12 @@ async def test_a_rebuild_that_is_killed_again_and_again_loses_and_doubles_nothin
             process = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
             )
-            while process.returncode is None and await store.checkpoints("shop", timeout_s=5) == before:  # noqa: ASYNC110
-                await asyncio.sleep(dice.random() / 50)  # kills at any moment of a batch
+
+            async def now(process: asyncio.subprocess.Process = process) -> object:
+                return process.returncode is None and await store.checkpoints("shop", timeout_s=5)
+
+            await until(now, lambda found, before=before: found != before, why="the rebuild writes, or has ended")
+            await looks(now, dice.randrange(20))  # kills at any moment of a batch
             begun += await store.checkpoints("shop", timeout_s=5) != before
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -115,7 +115,9 @@ class ContextPipeline:
             timing=timing.retrieval,
         )
         """Its counters are for metrics."""
-        self.purges = PurgeFollower(bus, self.cache, self.indexes, self._background, clock) if bus is not None else None
+        self.purges = (
+            PurgeFollower(bus, self.cache, self.indexes, facts, self._background, clock) if bus is not None else None
+        )
         """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
         searcher = Searcher(
             graph, embedder, names=index_names or IndexNames(), scopes=self.indexes, clock=clock,

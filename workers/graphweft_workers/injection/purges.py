@@ -15,6 +15,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.purges import PurgeLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 
@@ -23,11 +24,12 @@ logger = get_logger("graphweft.injection")
 
 @dataclass(slots=True)
 class PurgeFollower:
-    """Applies purges to the cache and to the indexes of scopes."""
+    """Applies purges to the cache, to the indexes of scopes and to the texts of facts."""
 
     log: PurgeLog
     cache: Cache
     indexes: ScopeIndexes
+    facts: FactRetriever | None
     background: Background
     clock: Clock = SYSTEM_CLOCK
     followed: float = float("-inf")
@@ -56,6 +58,7 @@ class PurgeFollower:
                 place = None if purge.partition is None else (purge.partition, purge.offset)
                 self.cache.purge_app(purge.app_id, place)
                 self.indexes.purge_app(purge.app_id)
+                self._forget_facts()
             self._mark = found.mark
             self.followed = began
 
@@ -75,6 +78,11 @@ class PurgeFollower:
     def _purge(self) -> None:
         self.cache.purge()
         self.indexes.purge()
+        self._forget_facts()
+
+    def _forget_facts(self) -> None:
+        if self.facts is not None:
+            self.facts.forget()
 
     async def _read(self) -> None:
         async with self._reading:

@@ -401,7 +401,7 @@ class _Checked:
             try:
                 if parts:
                     await self._graph.check()
-                    await refuse_wrong_queries(self._graph, parts)
+                    await refuse_wrong_queries(self._graph, parts, self._folder)
                 await push_if_new(self._bus, rules, self._folder)
                 return
             except (GraphUnavailable, BusUnavailable) as error:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import batched
+from pathlib import Path
 from typing import Final
 
 from graphweft_contracts import QueryFailed
@@ -74,19 +75,23 @@ async def check_queries(graph: GraphStore, parts: Iterable[CompiledMutation | Co
     return Checked(count=len(asked), findings=ordered(findings))
 
 
-async def refuse_wrong_queries(graph: GraphStore, parts: Iterable[CompiledMutation | CompiledInjection]) -> None:
+async def refuse_wrong_queries(
+    graph: GraphStore, parts: Iterable[CompiledMutation | CompiledInjection], root: Path | None = None
+) -> None:
     """Raise ``RulesError`` with all findings if the server refuses a query for good; log other findings.
 
-    Log a warning if the server does not allow queries to be checked. Raises ``GraphUnavailable``.
+    ``root`` is the folder from which the rules name their files. Log a warning if the server does not allow queries to
+    be checked. Raises ``GraphUnavailable``.
     """
     try:
         checked = await check_queries(graph, parts)
     except QueryFailed as error:
         logger.warning("queries_not_checked", error=str(error))
         return
-    if errors(checked.findings):
-        raise RulesError(checked.findings)
-    for finding in checked.findings:
+    findings = [finding if root is None else finding.under(root) for finding in checked.findings]
+    if errors(findings):
+        raise RulesError(findings)
+    for finding in findings:
         logger.warning("query_doubtful", finding=str(finding))
     logger.info("queries_checked", queries=checked.count)
 

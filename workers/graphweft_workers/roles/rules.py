@@ -32,11 +32,11 @@ _ANSWER_S: Final = 5.0
 """How long a process that starts waits for the active rules."""
 
 
-def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> RuleSet:
+def load_rules(settings: Settings, *, only: Collection[str] | None = None, as_stored: bool = False) -> RuleSet:
     """Load every workflow below ``settings.rules``, and the ontologies. Raises ``RulesError`` with all findings.
 
     With ``only``, other workflows are not read. A folder that the settings name must exist. If the default folder is
-    missing, there are no rules.
+    missing, there are no rules. ``as_stored`` is that of ``RuleSet.load``.
     """
     from graphweft_rules import RuleSet
 
@@ -49,7 +49,7 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
             f"the rules folder {str(settings.rules)!r} {fault}; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
-    return RuleSet.load(settings.rules, packs, dialects(), only=only)
+    return RuleSet.load(settings.rules, packs, dialects(), only=only, as_stored=as_stored)
 
 
 def default_rules(settings: Settings) -> RuleSet:
@@ -147,7 +147,7 @@ def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
 
 
 async def load_new_rules(settings: Settings, bus: Bus) -> RuleSet | None:
-    """Load the rules of the folder like ``load_rules``; None if they are active for all apps already.
+    """Load the rules of the folder ``as_stored``; None if they are active for all apps already.
 
     Then nothing is compiled. If the bus does not answer, the rules are loaded.
     """
@@ -155,7 +155,7 @@ async def load_new_rules(settings: Settings, bus: Bus) -> RuleSet | None:
         async with asyncio.timeout(_ANSWER_S):
             if await _is_active(settings, bus):
                 return None
-    return await asyncio.to_thread(load_rules, settings)
+    return await asyncio.to_thread(load_rules, settings, as_stored=True)
 
 
 async def _is_active(settings: Settings, bus: Bus) -> bool:

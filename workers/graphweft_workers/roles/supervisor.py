@@ -101,7 +101,7 @@ class Supervisor:
                 "this user may write"
             ) from error
         # With data of an earlier run, the bus may have the rules already, so they are loaded only if it lacks them.
-        rules = None if self._server.has_data() else load_rules(self._settings)
+        rules = None if self._server.has_data() else load_rules(self._settings, as_stored=True)
         await jobs.try_out(self._settings)
         self._folder.acquire()
         try:

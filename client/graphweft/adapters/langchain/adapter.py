@@ -21,7 +21,7 @@ from graphweft.adapters.langchain.callbacks import handler_of, quietly
 from graphweft.adapters.langchain.runs import OpenTurn, Run, Runs
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.sender import no_context
-from graphweft.adapters.values import about_model, error_text, ms_since
+from graphweft.adapters.values import about_model, error_text
 from graphweft.adapters.versions import require
 from graphweft_contracts import ContextReply
 from graphweft_contracts.clock import SYSTEM_CLOCK
@@ -245,7 +245,7 @@ class _AgentHooks:
         self.answered(asked, request)
 
     def _model_call(self, asked: _OpenCall, success: bool, about: Mapping[str, Any]) -> None:
-        more = {"duration_ms": ms_since(asked.started_s), **about}
+        more = {**about_model(asked.started_s), **about}
         turn = asked.turn
         self.core.model_call(turn.variables, turn.agent, run=turn.run, success=success, about=more)
 

@@ -22,6 +22,7 @@ from graphweft_workers.features.graphrag.expansion import (
     connect,
     expand,
 )
+from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import Handle, Node
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
@@ -102,6 +103,7 @@ class HybridRetriever:
         self._max_tokens = max_tokens
         self._count = count
         self._clock = clock
+        self._texts = FactTexts()
         self._timing = timing
 
     @classmethod
@@ -120,13 +122,23 @@ class HybridRetriever:
         if self._enabled:
             _logger.warning(NOOP, app_id=app_id, reason="away")
 
+    @property
+    def kept_chars(self) -> int:
+        """How many characters of facts are kept for later retrievals."""
+        return self._texts.chars
+
+    def forget(self) -> None:
+        """Forget the texts of earlier retrievals, of all apps, because some were erased."""
+        self._texts = FactTexts()
+
     async def warm(self, app_id: str, timeout_s: float = 60.0) -> None:
         """Run each query once, so that the server plans it, which may take seconds, before the first question.
 
         Does nothing unless enabled. Raises only if cancelled.
         """
         if self._enabled:
-            run = _Retrieval(self._graph, Caps(query_timeout_s=timeout_s), app_id, timeout_s, None, clock=self._clock)
+            caps = Caps(query_timeout_s=timeout_s)
+            run = _Retrieval(self._graph, caps, app_id, timeout_s, None, texts=FactTexts(), clock=self._clock)
             with contextlib.suppress(Exception):
                 await run.warm()
 
@@ -146,7 +158,7 @@ class HybridRetriever:
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if not self._enabled:
             return GraphContext(outcome="disabled")
-        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, clock=self._clock)
+        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, texts=self._texts, clock=self._clock)
         failure: str | None = None
         try:
             async with asyncio.timeout(max(0.0, run.left_s()) + self._timing.grace_s):
@@ -193,6 +205,7 @@ class HybridRetriever:
             count=self._count,
             until=self._clock.monotonic() + max(0.0, run.left_s()) + self._timing.grace_s,
             clock=self._clock,
+            texts=run.texts,
         )
         turn_ends = self._clock.monotonic() + self._timing.turn_s
         for packed in lines:
@@ -215,8 +228,11 @@ class _Retrieval:
         timeout_s: float,
         memory: MemoryScope | None,
         *,
+        texts: FactTexts,
         clock: Clock,
     ) -> None:
+        """``texts`` are those of the beginning: after ``forget`` the retrieval keeps nothing for later ones."""
+        self.texts = texts
         self._graph = graph
         self._caps = caps
         self._app_id = app_id

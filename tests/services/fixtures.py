@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 from tests.services.certificates import Authority
 from tests.services.kafka import KafkaServer, Secure
 from tests.services.neo4j import Neo4jServer
@@ -18,7 +19,32 @@ from tests.services.waiting import until
 
 from graphweft_contracts import channels
 
-__all__ = ("SecureKafka", "empty_kafka", "kafka", "kafka_url", "neo4j_server", "secure_kafka")
+__all__ = (
+    "Logs",
+    "SecureKafka",
+    "empty_kafka",
+    "events_of",
+    "kafka",
+    "kafka_url",
+    "logs",
+    "neo4j_server",
+    "secure_kafka",
+)
+
+type Logs = list[MutableMapping[str, Any]]
+"""Entries of the logs: their fields, with ``event`` and ``log_level``."""
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    """What the workers' loggers write while the test runs in this process."""
+    with capture_logs() as entries:
+        yield entries
+
+
+def events_of(logs: Logs) -> list[str]:
+    """Return the names of the entries."""
+    return [entry["event"] for entry in logs]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.test_cli_memory import Up
+from tests.edges.test_cli_memory import Up
 from tests.services.agent_zero import Agent, Tool, make_root, running
 from tests.services.agent_zero_page import BLOCK, COMMANDS, KNOWN, QUESTION, RULES
 from tests.services.buses import applied

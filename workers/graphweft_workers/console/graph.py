@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, StringConstraints
 
 from graphweft_contracts import QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.console import graph_queries as queries
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
@@ -190,9 +190,9 @@ async def search(sources: Sources, viewer: Viewer, question: SearchQuestion) -> 
         given = {"values": values, "limit": question.limit}
         for row in (await graph.read(app_id, statement, given, timeout_s=_READ_S)).rows:
             found.add_node(*row)
-    until, partly, looked = time.monotonic() + _SEARCH_S, False, 0
+    until, partly, looked = SYSTEM_CLOCK.monotonic() + _SEARCH_S, False, 0
     for each in labels[:_SCANNED_LABELS]:
-        if time.monotonic() > until or len(found.nodes) >= question.limit:
+        if SYSTEM_CLOCK.monotonic() > until or len(found.nodes) >= question.limit:
             break
         looked += 1
         partly = partly or each["nodes"] > _SCAN

@@ -51,6 +51,7 @@ class Definition:
 
     @property
     def place(self) -> str:
+        """Where it is, as editors open it."""
         return f"{self.path}:{self.line}"
 
 

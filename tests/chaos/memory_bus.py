@@ -10,6 +10,7 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
 
@@ -20,6 +21,7 @@ class MemoryBus:
     """``Bus`` over lists of entries; calls ``at_end`` when all of them are committed."""
 
     archive: BlobStore | None = None
+    offsets = OffsetForm.NUMBER
 
     def __init__(self, partitions: Sequence[Sequence[Entry]], at_end: Callable[[], None]) -> None:
         self._entries = partitions
@@ -121,12 +123,6 @@ class MemoryBus:
 
     async def positions(self, partition: int) -> Mapping[str, str]:
         return {}
-
-    def entries_up_to(self, position: Committed) -> int:
-        return position.count
-
-    def is_after(self, offset: str, other: str) -> bool:
-        return _number(offset) > _number(other)
 
     async def commit(self, partition: int, committed: Committed) -> None:
         if _number(committed.offset) >= _number(self._committed[partition].offset):

@@ -18,6 +18,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.roles.rules import push
 
 from .cases import Case
@@ -167,9 +168,7 @@ class Round:
     async def _some_effect(self) -> None:
         async def some() -> bool:
             self._check_alive()
-            return any(
-                self.bus.is_after(part.position, self.before[part.id]) for part in await patiently(self.bus.status)
-            )
+            return any(is_after(part.position, self.before[part.id]) for part in await patiently(self.bus.status))
 
         await _until(some)
 

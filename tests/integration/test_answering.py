@@ -634,8 +634,8 @@ async def test_without_the_bus_the_marks_alone_tell(
 ) -> None:
     class Away:
         def __getattr__(self, name: str) -> Any:
-            if name == "is_after":
-                return bus.is_after
+            if name == "offsets":
+                return bus.offsets
 
             async def fail(*_: Any, **__: Any) -> Any:
                 raise BusUnavailable("away")

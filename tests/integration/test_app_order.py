@@ -46,6 +46,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.replay import Replay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
@@ -182,9 +183,7 @@ class Round:
     def _active(self, bus: RedisEventLog) -> LoggedRules:
         by_files = {frozenset(each.files.items()): each for each in self.sets.values()}
         none = RuleSet({})
-        return LoggedRules(
-            bus, bus.is_after, lambda stored: by_files.get(frozenset(stored.files.items()), none), none=none
-        )
+        return LoggedRules(bus, lambda stored: by_files.get(frozenset(stored.files.items()), none), none=none)
 
     async def run(self, kill_after: Sequence[int]) -> None:
         url = self.servers.url
@@ -203,8 +202,8 @@ class Round:
             for app, example in self.apps.items():
                 number, before, at, after = changes[app]
                 entries = log[number]
-                early = [entry for entry in entries if not bus.is_after(entry.offset, at)]
-                late = [entry for entry in entries if bus.is_after(entry.offset, at)]
+                early = [entry for entry in entries if not is_after(entry.offset, at)]
+                late = [entry for entry in entries if is_after(entry.offset, at)]
                 queries = [
                     query
                     for some, rules in ((early, before), (late, after))

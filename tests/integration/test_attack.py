@@ -158,7 +158,7 @@ async def test_a_letter_of_skips_that_is_just_full_is_not_written_twice(
     """A worker dies behind the letter and in front of the commit: the next one counts the same events."""
     partition, missed = await _missed(bus, transport, tmp_path, MOST_OFFSETS)
     for _ in range(2):
-        skips = Skips(partition, bus.is_after)
+        skips = Skips(partition)
         for each in missed:
             skips.add(each)
         await skips.write(bus)
@@ -191,7 +191,7 @@ async def test_skips_cut_off_anywhere_are_counted_once(
 ) -> None:
     partition, missed = await _missed(bus, transport, tmp_path, MOST_OFFSETS + 5)
     for driver in (Cut(bus, fails_at), bus):
-        skips = Skips(partition, bus.is_after)
+        skips = Skips(partition)
         for each in missed:
             skips.add(each)
         with contextlib.suppress(ConnectionError):

@@ -34,6 +34,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import PAGE_BYTES
 from graphweft_workers.replay.moments import place_at, places_at
 
@@ -280,10 +281,10 @@ async def test_a_read_is_contiguous_in_order_and_repeats(kit: Kit) -> None:
     middle = Committed(offset=first[99].offset, count=100)
     assert values(await drained(bus, middle)) == numbered(600, 100)
     for one, other in itertools.pairwise(first):
-        assert bus.is_after(other.offset, one.offset)
-        assert not bus.is_after(one.offset, other.offset)
-    assert bus.is_after(first[0].offset, "")
-    assert not bus.is_after("", "")
+        assert is_after(other.offset, one.offset)
+        assert not is_after(one.offset, other.offset)
+    assert is_after(first[0].offset, "")
+    assert not is_after("", "")
 
 
 async def test_a_read_keeps_its_limit(kit: Kit) -> None:
@@ -1375,6 +1376,6 @@ async def test_activations_of_two_processes_at_once_are_in_one_order(kit: Kit) -
     assert sum(each.scope == "acme" for each in found) == 3
     for partition in range(PARTITIONS):
         places = [each.positions[partition] for each in found if partition in each.positions]
-        assert all(buses[0].is_after(later, earlier) for earlier, later in itertools.pairwise(places))
+        assert all(is_after(later, earlier) for earlier, later in itertools.pairwise(places))
         entries = await buses[0].after(partition, "", limit=100)
         assert [entry.offset for entry in entries if announced(entry.fields)] == places

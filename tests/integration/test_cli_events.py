@@ -134,7 +134,7 @@ class Log:
         async def work() -> None:
             async with contextlib.aclosing(self.bus()) as bus, contextlib.aclosing(self.bus()) as other:
                 graph = FalkorDBStore(self._graph_url)
-                worker = MutationWorker(bus, graph, LoggedRules(bus, bus.is_after, stored), name="one", lease_s=2.0)
+                worker = MutationWorker(bus, graph, LoggedRules(bus, stored), name="one", lease_s=2.0)
                 running = asyncio.create_task(worker.run())
                 await applied(other)
                 worker.stop()
@@ -444,7 +444,7 @@ def test_an_unfinished_batch_is_shown_while_the_graph_holds_it(log: Log, url: st
         async with contextlib.aclosing(log.bus()) as bus, contextlib.aclosing(FalkorDBStore(url)) as graph:
             partition, _, offset = first.partition(":")
             entries = await bus.entries(int(partition), [offset, last.partition(":")[2]])
-            active = LoggedRules(bus, bus.is_after, stored)
+            active = LoggedRules(bus, stored)
             await active.refresh()
             read = read_range(int(partition), entries, active.cursor(int(partition), ""), RecentEvents())
             plan = Plan.of(Checkpoint(), read.apps["shop"], Arranger(active.current("shop"), graph.dialect))

@@ -147,7 +147,7 @@ class App:
     @contextlib.asynccontextmanager
     async def worker(self, store: GraphStore | None = None, *, batch_events: int = 7) -> AsyncIterator[None]:
         bus, graph = self._bus(), store or FalkorDBStore(self.url)
-        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load(unknown=[])), without_lost=True)
+        rules = LoggedRules(bus, rules_maker(Settings.load(unknown=[])), without_lost=True)
         worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events)
         running = asyncio.create_task(worker.run())
         try:
@@ -219,7 +219,7 @@ async def test_a_rebuilt_graph_equals_the_live_one_and_the_neighbour_is_untouche
 
 async def test_pages_that_are_read_ahead_end_as_the_live_graph(app: App) -> None:
     await app.live()
-    rules = LoggedRules(app.bus, app.bus.is_after, rules_maker(Settings.load()))
+    rules = LoggedRules(app.bus, rules_maker(Settings.load()))
     async with (
         contextlib.aclosing(FalkorDBStore(app.url)) as live,
         contextlib.aclosing(FalkorDBStore(app.url, graph_template="{app_id}.pages")) as graph,

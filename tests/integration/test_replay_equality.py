@@ -115,7 +115,7 @@ async def retried(app: Archived) -> None:
 
 async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str:
     async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
-        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load()))
+        rules = LoggedRules(bus, rules_maker(Settings.load()))
         replay = Replay(bus, store, rules, name, batch_events=batch_events)
         for number in range(await bus.partitions()):
             async for _ in replay.run(number):

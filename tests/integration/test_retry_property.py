@@ -44,6 +44,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.replay import Replay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
@@ -240,7 +241,7 @@ class _SwitchedCursor:
         self._end = end
 
     def at(self, app_id: str, offset: str) -> RuleSet:
-        return self._sets[self._bus.is_after(offset, self._end)]
+        return self._sets[is_after(offset, self._end)]
 
     def knows(self, number: int | None) -> bool:
         return False

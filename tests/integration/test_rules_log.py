@@ -101,7 +101,7 @@ class Stack:
     ) -> AsyncIterator[LoggedRules]:
         """Run a worker; it ends in order, or as a crash would end it. ``seen`` is the graph as the worker sees it."""
         bus, graph = self.bus(), FalkorDBStore(self.graph_url)
-        rules = LoggedRules(bus, bus.is_after, stored, without_lost=True)
+        rules = LoggedRules(bus, stored, without_lost=True)
         worker = MutationWorker(bus, seen(graph), rules, name=name, lease_s=1.0, batch_events=50)
         running = asyncio.create_task(worker.run())
         try:

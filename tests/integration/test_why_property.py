@@ -92,7 +92,7 @@ class Server:
         try:
             bus = await self._live(live, entries, rules)
             for target in given or await _memories(live, app):
-                logged = LoggedRules(bus, bus.is_after, lambda _: rules, none=rules)
+                logged = LoggedRules(bus, lambda _: rules, none=rules)
                 why = Why(bus, live, logged, app, limit=10_000)
                 keys = await why.keys()
                 found = await why.find(target)

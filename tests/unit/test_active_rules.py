@@ -30,6 +30,7 @@ from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
+from graphweft_workers.ports.offsets import is_after
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -71,7 +72,7 @@ def logged(log: Log) -> LoggedRules:
         log.compiled.append(stored.files.get("name", b"none").decode())
         return RuleSet(rule_set().workflows, files=stored.files)
 
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made)
+    rules = LoggedRules(log, made)
     asyncio.run(rules.refresh())
     return rules
 
@@ -119,7 +120,7 @@ def test_a_restatement_gives_the_rules_of_the_past_of_its_app_only() -> None:
     asyncio.run(rules.refresh())
     assert [name(cursor.at("acme", offset)) for offset in ("16", "18")] == ["last", "two"]
     for offset, expected in (("9", "last"), ("18", "two")):
-        found = activation_at(rules.activations, "acme", 0, offset, rules.is_after)
+        found = activation_at(rules.activations, "acme", 0, offset)
         assert found is not None
         assert found.digest == expected
 
@@ -284,14 +285,14 @@ def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(monkeypa
     log.add("acme", "one", p0="1")
     log.add("*", "two", p0="2")
     log.lost.add("one")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
+    rules = LoggedRules(log, made_of, without_lost=True)
     asyncio.run(rules.refresh())
     cursor = rules.cursor(0, "")
     entries = [of_app("acme", 3), of_app("globex", 4), of_app("acme", 5)]
     found = read_range(0, entries, cursor, RecentEvents())
     assert (found.lost, list(found.apps), found.letters, found.skips) == ({"acme": "one"}, ["globex"], [], [])
     assert (rules.lost, rules.summary) == ({"one"}, UNKNOWN)
-    other = rules.over(log, rules.is_after)
+    other = rules.over(log)
     asyncio.run(other.refresh())
     assert other.lost == {"one"}
     log.lost.clear()
@@ -310,17 +311,14 @@ class Entries:
         self.read_back = 0
         self.reread_entries = 0
 
-    def is_after(self, offset: str, other: str) -> bool:
-        return int(offset or 0) > int(other or 0)
-
     async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        found = [each for each in self.all if self.is_after(each.offset, after.offset)][:limit]
+        found = [each for each in self.all if is_after(each.offset, after.offset)][:limit]
         self.reread_entries += len(found)
         return Batch(entries=found)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         self.read_back += 1
-        return [each for each in self.all if not self.is_after(each.offset, offset)][-limit:]
+        return [each for each in self.all if not is_after(each.offset, offset)][-limit:]
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         return []
@@ -337,7 +335,7 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     log.add("*", "two", p0="2")
     log.add("acme", "one", p0="5")
     log.lost.add("one")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
+    rules = LoggedRules(log, made_of, without_lost=True)
     await rules.refresh()
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
@@ -395,7 +393,7 @@ def test_the_summary_holds_the_mutations_of_all_rule_sets() -> None:
 
     log = Log()
     log.add("*", "one", p0="1")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made)
+    rules = LoggedRules(log, made)
     asyncio.run(rules.refresh())
     assert (rules.known, rules.summary.shared) == (1, {"A", "B"})
     log.add("acme", "two", p0="2")

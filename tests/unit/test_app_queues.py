@@ -24,15 +24,11 @@ from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
 
 
-def is_after(offset: str, other: str) -> bool:
-    return int(offset or 0) > int(other or 0)
-
-
 class Writer:
     """Reads the events of an app again in steps of 20; none of them has rows."""
 
     number = 0
-    log = SimpleNamespace(is_after=is_after)
+    log = None
 
     def __init__(self) -> None:
         self.ranges: list[tuple[str, str]] = []
@@ -81,9 +77,7 @@ def gates(monkeypatch: pytest.MonkeyPatch) -> Gates:
 
 @pytest_asyncio.fixture
 async def queues(gates: Any) -> AsyncIterator[AppQueues]:
-    made = AppQueues(
-        gates, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    made = AppQueues(gates, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=lambda: None)
     yield made
     await made.aclose()
 
@@ -130,7 +124,7 @@ async def test_a_batch_of_one_app_is_waited_for(gates: Gates, queues: AppQueues)
 async def test_who_commits_is_told_when_the_app_that_was_furthest_behind_gets_on(gates: Any) -> None:
     told: list[str] = []
     queues = AppQueues(
-        gates, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(),
+        gates, run="", skips=Skips(0), position=at(0), before=PositionNote(),
         progressed=lambda: told.append(queues.floor.offset),
     )  # fmt: skip
     opened(gates, "a")
@@ -162,7 +156,7 @@ async def test_who_commits_is_told_while_another_app_has_trouble(gates: Any, mon
     queues = AppQueues(
         gates,
         run="",
-        skips=Skips(0, is_after),
+        skips=Skips(0),
         position=at(0),
         before=PositionNote(),
         progressed=lambda: told.append(1),
@@ -197,9 +191,7 @@ async def test_an_app_that_waits_for_its_turn_is_not_looked_at_without_a_pause(
     """With more apps than may be written at once, some wait longer than others have patience."""
     monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
     given: Any = gates
-    queues = AppQueues(
-        given, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    queues = AppQueues(given, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=lambda: None)
     queues.give({"first": some(1), "second": some(1)}, {}, at(2), {})
     await turns()
     waiting = queues._busy["second"]  # pyright: ignore[reportPrivateUsage]
@@ -248,9 +240,7 @@ async def test_nobody_waits_for_an_app_that_is_parked_while_it_has_nothing_to_do
 
 async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_all() -> None:
     writer: Any = Writer()
-    queues = AppQueues(
-        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    queues = AppQueues(writer, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=lambda: None)
     queues.park("p")
     # Another app's entries still wait in the window, so the position of all stands at 5.
     queues.give({}, {}, at(5), {"p": at(50), "q": at(60)}, {"p"})
@@ -308,9 +298,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_waiting(writer: Any) -> AppQueues:
-    return AppQueues(
-        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    return AppQueues(writer, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=lambda: None)
 
 
 @pytest.mark.usefixtures("without_pauses")
@@ -478,9 +466,7 @@ def test_each_event_takes_effect_in_order_and_is_committed_only_then(
     model: Any = Model(apps, iter(fates))
 
     async def work() -> None:
-        queues = AppQueues(
-            model, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=committed
-        )
+        queues = AppQueues(model, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=committed)
         made.append(queues)
         start = 0
         for size, park in zip(sizes, parked, strict=True):

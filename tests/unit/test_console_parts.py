@@ -367,9 +367,6 @@ class _Log:
         self.read += len(found)
         return found
 
-    def is_after(self, offset: str, other: str) -> bool:
-        return int(offset or 0) > int(other or 0)
-
 
 async def test_a_look_at_the_log_is_bounded_by_bytes_and_says_so() -> None:
     log: Any = _Log([1_000_000] * 100)

@@ -214,9 +214,6 @@ class OneEntry:
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         return []
 
-    def is_after(self, offset: str, other: str) -> bool:
-        return offset > other
-
 
 @dataclass
 class Standing:

@@ -139,9 +139,6 @@ class Log:
     def __init__(self, *entries: Entry) -> None:
         self._entries = entries
 
-    def is_after(self, one: str, other: str) -> bool:
-        return one > other
-
     async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
         return [entry for entry in self._entries if entry.offset <= offset][-limit:]
 
@@ -196,9 +193,6 @@ class Letters:
 
     async def status(self) -> list[PartitionStatus]:
         return [PartitionStatus(id=0, position="9-0", end="9-0", lag=0, owner=None)]
-
-    def is_after(self, one: str, other: str) -> bool:
-        return one > other
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None

@@ -17,6 +17,7 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
@@ -28,9 +29,13 @@ _COLUMNS: Final = "SELECT number, fields, at FROM events WHERE partition = ?"
 
 
 class SqliteBus:
-    """``Bus`` for one group of readers. Entries of a partition are numbered from 1; an offset is such a number."""
+    """``Bus`` for one group of readers.
+
+    Entries of a partition are numbered from 1; the offset of one is the number of those before it.
+    """
 
     archive: BlobStore | None = None
+    offsets = OffsetForm.NUMBER
 
     def __init__(self, url: str, *, new: Layout, group: str) -> None:
         self._file = SqliteFile(url, durable=True)
@@ -71,7 +76,7 @@ class SqliteBus:
             (count,) = db.execute("SELECT count(*) FROM activations").fetchone()
             plain = Activation(number=count + 1, scope=scope, digest=digest, time=datetime.now(UTC))
             partitions = layout_of(db, self._new).partitions_of(scope)
-            offsets = {p: str(append(db, p, [plain.entry()], time.time())[0]) for p in partitions}
+            offsets = {p: append(db, p, [plain.entry()], time.time())[0] for p in partitions}
             placed = replace(plain, positions=offsets)
             db.execute("INSERT INTO activations VALUES (?, ?)", (placed.number, placed.encode()))
             return placed
@@ -165,12 +170,6 @@ class SqliteBus:
         query = "SELECT readers, number FROM positions WHERE partition = ? AND number > 0"
         rows = await self._file.read(lambda db: db.execute(query, (partition,)).fetchall())
         return {group: _offset(number) for group, number in rows}
-
-    def entries_up_to(self, position: Committed) -> int:
-        return position.count
-
-    def is_after(self, offset: str, other: str) -> bool:
-        return _number(offset) > _number(other)
 
     async def commit(self, partition: int, committed: Committed) -> None:
         row = (self._group, partition, _number(committed.offset), committed.count, committed.note)
@@ -332,12 +331,14 @@ def _last(db: sqlite3.Connection, partition: int) -> int:
 
 def _entry(row: tuple[int, str, float]) -> Entry:
     number, fields, at = row
-    return Entry(offset=str(number), fields=wire.unpack(json.loads(fields)), received=datetime.fromtimestamp(at, UTC))
+    return Entry(
+        offset=_offset(number), fields=wire.unpack(json.loads(fields)), received=datetime.fromtimestamp(at, UTC)
+    )
 
 
 def _offset(number: int) -> str:
-    return str(number) if number else ""
+    return str(number - 1) if number else ""
 
 
 def _number(offset: str) -> int:
-    return int(offset or 0)
+    return int(offset) + 1 if offset else 0

@@ -9,13 +9,13 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.leases import LeaseKeeper
+from graphweft_workers.ports.offsets import OffsetForm, offset_order
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
@@ -32,6 +32,7 @@ class ArchivedBus:
         """It closes ``bus``."""
         self._bus = bus
         self.archive: BlobStore | None = blobs
+        self.offsets = bus.offsets
         self.reader = ArchiveReader(blobs)
         self._trimmed: dict[int, int] = {}
         """By partition: entries that the bus lacked when the archive was last looked at."""
@@ -162,14 +163,6 @@ class ArchivedBus:
         """See ``EventLog.positions``."""
         return await self._bus.positions(partition)
 
-    def entries_up_to(self, position: Committed) -> int:
-        """See ``EventLog.entries_up_to``."""
-        return self._bus.entries_up_to(position)
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """See ``EventLog.is_after``."""
-        return self._bus.is_after(offset, other)
-
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``EventLog.commit``."""
         await self._bus.commit(partition, committed)
@@ -282,6 +275,7 @@ class ArchiveAlone:
 
     def __init__(self, blobs: BlobStore) -> None:
         self.archive: BlobStore | None = blobs
+        self.offsets = OffsetForm.EITHER
         self.reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
 
@@ -335,14 +329,6 @@ class ArchiveAlone:
     async def positions(self, partition: int) -> Mapping[str, str]:
         """See ``EventLog.positions``."""
         return {}
-
-    def entries_up_to(self, position: Committed) -> int:
-        """See ``EventLog.entries_up_to``."""
-        return position.count
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """See ``EventLog.is_after``."""
-        return offset_order(offset) > offset_order(other)
 
     async def status(self) -> Sequence[PartitionStatus]:
         """Return the end of each partition; everything counts as read."""

@@ -23,6 +23,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
+from graphweft_workers.ports.offsets import is_after
 
 logger = get_logger("graphweft.archive")
 
@@ -243,7 +244,7 @@ async def archive_now(bus: Bus, blobs: BlobStore) -> tuple[int, int]:
     for number, end in ends.items():
         copy = PartitionCopy(bus, reader, state, number)
         await copy.begin()
-        while bus.is_after(end, copy.position.offset):
+        while is_after(end, copy.position.offset):
             batch = await bus.reread(number, copy.position, limit=_READ)
             if not batch.entries and not batch.lost:
                 break

@@ -17,9 +17,9 @@ from typing import Any, Final
 from graphweft_contracts import DeadLetter
 from graphweft_workers.archive.archived_bus import ArchiveAlone
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import offset_order
 
 FOLDER: Final = "preludes"
 _FIRST: Final = 1_000_000

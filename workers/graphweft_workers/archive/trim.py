@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import EventLog
+from graphweft_workers.ports.offsets import is_after, offset_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ async def trim_place(bus: Bus, reader: ArchiveReader, partition: int, applied: E
     places.setdefault(channels.MUTATION_GROUP, "")
     if applied is not None:
         note = PositionNote.decode((await applied.committed(partition)).note)
-        if bus.is_after(note.done, places[channels.MUTATION_GROUP]):
+        if is_after(note.done, places[channels.MUTATION_GROUP]):
             places[channels.MUTATION_GROUP] = note.done
     places.pop(channels.ARCHIVE_GROUP, None)  # the archive itself says how far it is
     held_by = min(places, key=lambda name: (offset_order(places[name]), name))

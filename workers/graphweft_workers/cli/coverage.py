@@ -144,7 +144,7 @@ async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits,
                 rules = given
                 if rules is None:
                     place = (event.appid, partition, entry.offset)
-                    rules = await active.rules(activation_at(decoder.activations, *place, bus.is_after))
+                    rules = await active.rules(activation_at(decoder.activations, *place))
                 found.add(event, judge_event(rules, event, explain=False), seen.position)
     return found
 

@@ -18,6 +18,7 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.ports.offsets import is_after
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 8 * 1024**2
@@ -182,8 +183,8 @@ async def _repeated(bus: Bus, sent: Sent) -> set[str]:
     for partition, offsets in mine.items():
         first = last = offsets[0]
         for offset in offsets:
-            first = offset if bus.is_after(first, offset) else first
-            last = offset if bus.is_after(offset, last) else last
+            first = offset if is_after(first, offset) else first
+            last = offset if is_after(offset, last) else last
         only = next(iter(sent.apps)) if len(sent.apps) == 1 else None
         found.update([f"{partition}:{offset}" async for offset in copies(bus, partition, first, last, only=only)])
     return found & sent.positions
@@ -217,7 +218,7 @@ async def wait_until_applied(
         if status:
             on_lag(sum(partition.lag for partition in status))
             mine = (part for part in status if part.id in last)
-            behind = [part for part in mine if bus.is_after(last[part.id], _done(bus, part, own_apps))]
+            behind = [part for part in mine if is_after(last[part.id], _done(bus, part, own_apps))]
             if not behind:
                 return True
             for app, why in _stuck(behind, own_apps):
@@ -245,7 +246,7 @@ def _done(bus: Bus, partition: PartitionStatus, apps: Set[str] | None) -> str:
     note = PositionNote.decode(partition.note)
     if apps is None or not note.parked or not apps.isdisjoint(note.parked):
         return partition.position
-    return note.done if bus.is_after(note.done, partition.position) else partition.position
+    return note.done if is_after(note.done, partition.position) else partition.position
 
 
 def _again(sent: Sent) -> str:

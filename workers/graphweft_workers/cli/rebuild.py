@@ -285,7 +285,5 @@ async def check_to(bus: Bus, to: To) -> None:
         given = f"{partition}:{offset}"
         if partition >= most:
             raise InvalidSettings(f"invalid --to {given!r}: the bus has the partitions 0 to {most - 1}")
-        try:
-            bus.is_after(offset, "")
-        except ValueError as error:
-            raise InvalidSettings(f"invalid --to {given!r}: an offset of this bus has another form") from error
+        if not bus.offsets.accepts(offset):
+            raise InvalidSettings(f"invalid --to {given!r}: an offset of this bus has another form")

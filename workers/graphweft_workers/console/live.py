@@ -115,11 +115,8 @@ async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
 
 def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
     """Return a cursor. Raises ``Problem`` for that of another kind of bus."""
-    try:
-        for offset in cursor.values():
-            bus.is_after(offset, "")
-    except ValueError:
-        raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again") from None
+    if not all(map(bus.offsets.accepts, cursor.values())):
+        raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again")
     return cursor
 
 
@@ -171,7 +168,7 @@ async def _rules_at(
         return None
     if event.workflow is not None and not viewer.uses(event.appid, event.workflow):
         return None
-    active = activation_at(activations, event.appid, seen.partition, seen.entry.offset, sources.bus.is_after)
+    active = activation_at(activations, event.appid, seen.partition, seen.entry.offset)
     return await sources.usable_rules(active)
 
 

@@ -20,6 +20,7 @@ from graphweft_contracts.dead_letters import UNREAD
 from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 
 _PAGE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
@@ -68,7 +69,7 @@ class PassedOver:
             for activation in await bus.activations()
             if (app_id := activation.restates) is not None
         }
-        found._is_void = lambda app_id, offset: app_id in until and bus.is_after(until[app_id], offset)
+        found._is_void = lambda app_id, offset: app_id in until and is_after(until[app_id], offset)
         # Letters first: one that is retried meanwhile has an entry that is read below.
         for letter in await bus.dead_letters(limit=_MOST_LETTERS):
             found.add_letter(letter)

@@ -17,6 +17,7 @@ from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
 
 _AT_ONCE: Final = 200
@@ -170,7 +171,7 @@ async def _is_ahead(bus: Bus, letter: DeadLetter) -> bool:
     if letter.reason != "set_aside":
         return False
     status = next((status for status in await bus.status() if status.id == letter.partition), None)
-    return status is None or bus.is_after(letter.offsets[-1], status.position)
+    return status is None or is_after(letter.offsets[-1], status.position)
 
 
 def _unheeded(letter: DeadLetter) -> Iterable[str]:

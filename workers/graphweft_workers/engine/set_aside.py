@@ -18,6 +18,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 
 logger = get_logger("graphweft.mutation")
 
@@ -45,7 +46,7 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
     if not found:
         raise InvalidSettings(f"the bus holds no event at {position!r}; `graphweft status` shows positions")
     status = next((status for status in await bus.status() if status.id == partition), None)
-    if status is not None and not bus.is_after(offset, status.position):
+    if status is not None and not is_after(offset, status.position):
         raise InvalidSettings(f"the event at {position!r} has already taken effect or has another dead letter")
     while True:
         letter = await bus.dead_letter(set_aside_id(partition))
@@ -76,7 +77,7 @@ async def heed(bus: Bus, graph: GraphStore, partition: int, position: str) -> De
     while (letter := await bus.dead_letter(set_aside_id(partition))) is not None:
         if letter.heeded is None:
             return letter
-        ahead = [each for each in letter.offsets if each not in letter.heeded and bus.is_after(each, position)]
+        ahead = [each for each in letter.offsets if each not in letter.heeded and is_after(each, position)]
         entries = await bus.entries(partition, ahead) if ahead else ()
         fresh = [entry.offset for entry in entries if not await _may_have_effect(bus, graph, partition, entry)]
         if not fresh:
@@ -97,7 +98,7 @@ async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: E
         checkpoint = (await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)).get(partition)
         if checkpoint is None:
             return False
-        if not bus.is_after(entry.offset, checkpoint.offset):
+        if not is_after(entry.offset, checkpoint.offset):
             return True
         return has_plan(checkpoint) and entry.offset in begun_events(await graph.progress(app_id, partition))
     except QueryFailed:

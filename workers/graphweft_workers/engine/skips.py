@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.read import Skip, letter_for
 from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.offsets import is_after
 
 MOST_OFFSETS: Final = 1_000
 """Events of one dead letter; the next event of the cause begins a new one."""
@@ -38,9 +39,8 @@ class _Account:
 class Skips:
     """Counts the skips of one partition (``add``) and writes their dead letters (``write``), as its only writer."""
 
-    def __init__(self, partition: int, is_after: Callable[[str, str], bool]) -> None:
+    def __init__(self, partition: int) -> None:
         self._partition = partition
-        self._is_after = is_after
         self._accounts: OrderedDict[_Cause, _Account] = OrderedDict()
         self._changed: dict[_Cause, _Account] = {}
         self.pending: int = 0
@@ -52,7 +52,7 @@ class Skips:
         cause = (skip.event.appid, skip.event.workflow, skip.rule, skip.mutation, skip.message)
         account = self._accounts.setdefault(cause, _Account())
         self._accounts.move_to_end(cause)
-        if not self._is_after(skip.entry.offset, account.last):
+        if not is_after(skip.entry.offset, account.last):
             return
         account.last = skip.entry.offset
         account.skips.append(skip)
@@ -90,7 +90,7 @@ class Skips:
                     account.letter, skips = first, skips[MOST_OFFSETS:]
                 continue
             # An owner that stopped before its commit has counted the events up to the last offset.
-            skips = [skip for skip in skips if self._is_after(skip.entry.offset, letter.offsets[-1])]
+            skips = [skip for skip in skips if is_after(skip.entry.offset, letter.offsets[-1])]
             if skips and len(letter.offsets) >= MOST_OFFSETS:
                 # Rename the full dead letter to free its id for the next one.
                 await bus.requeue(letter, [], letter.model_copy(update={"id": f"{name}:{letter.offset}"}))

@@ -45,6 +45,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 
 logger = get_logger("graphweft.mutation")
 
@@ -193,7 +194,7 @@ class MutationWorker:
         aside = await heed(self._bus, self._graph, number, committed.offset)
         passed_over = PassedOver.of_set_aside(number, aside)
         await self._usage.open(number)
-        skips = Skips(number, self._bus.is_after)
+        skips = Skips(number)
         writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
             writer, run=run, skips=skips, position=committed, before=before,
@@ -307,9 +308,9 @@ class MutationWorker:
             self._known_rules = self._rules.known
             self._rules_changed.set()
         decoded = await decode_in_turns(entries, partition.rules)
-        start = self._bus.entries_up_to(partition.window.cursor)
+        start = self._bus.offsets.entries_up_to(partition.window.cursor)
         cost = partition.window.add(decoded, lost=batch.lost)
-        self._usage.add(partition.number, decoded, start, self._bus.entries_up_to(partition.window.cursor))
+        self._usage.add(partition.number, decoded, start, self._bus.offsets.entries_up_to(partition.window.cursor))
         return cost
 
     async def _report(
@@ -349,7 +350,7 @@ class MutationWorker:
         return parked, later
 
     def _is_new(self, partition: _Partition, app_id: str | None, offset: str) -> bool:
-        return self._bus.is_after(offset, partition.before.reported_of(app_id))
+        return is_after(offset, partition.before.reported_of(app_id))
 
     def _warn(self, skip: Skip) -> None:
         """Log a skip as a warning once per rule and cause: a rule usually lacks the same value in every event."""

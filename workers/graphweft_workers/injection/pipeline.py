@@ -102,7 +102,7 @@ class ContextPipeline:
         ``root`` is the folder of rules: replies show places of rules from there on.
         """
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
-        self.cache = Cache(cache_bytes, bus.is_after if bus is not None else None)
+        self.cache = Cache(cache_bytes)
         """Its counters are for metrics."""
         self._off = off
         self._may_use = may_use

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,6 +15,7 @@ from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
+from graphweft_workers.ports.offsets import is_after
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 """- ``applied``: the checkpoint in the app's graph is at or after the event.
@@ -61,7 +62,7 @@ async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[Seen]
         if graph is not None and seen.app_id is not None:
             look = looks.get(seen.app_id) or looks.setdefault(seen.app_id, await _Look.at(graph, seen.app_id))
             await look.read_plan(graph, seen.partition)
-        found.append(_effect(status.get(seen.partition), look, seen, bus.is_after))
+        found.append(_effect(status.get(seen.partition), look, seen))
     return found
 
 
@@ -93,9 +94,7 @@ class _Look:
             self.fault = str(error)
 
 
-def _effect(
-    status: PartitionStatus | None, look: _Look | None, seen: Seen, is_after: Callable[[str, str], bool]
-) -> Effect:
+def _effect(status: PartitionStatus | None, look: _Look | None, seen: Seen) -> Effect:
     checkpoint: Checkpoint | None = None
     planned: list[tuple[str, str, bool]] = []
     plan_end, app_id = None, seen.app_id
@@ -106,8 +105,8 @@ def _effect(
             checkpoint, plan_end = progress.checkpoint, planned_end(progress)
             planned = [row[1:] for row in planned_rows(progress) if row[0] == seen.entry.offset]
     note = PositionNote.decode(status.note if status else "")
-    done = _done(status, note, app_id, is_after)
-    state = _state(seen.entry.offset, done, checkpoint, planned, is_after)
+    done = _done(status, note, app_id)
+    state = _state(seen.entry.offset, done, checkpoint, planned)
     return Effect(
         state="waiting" if state == "unknown" and app_id is None else state,
         position=status.position if status else "",
@@ -119,9 +118,7 @@ def _effect(
     )
 
 
-def _done(
-    status: PartitionStatus | None, note: PositionNote, app_id: str | None, is_after: Callable[[str, str], bool]
-) -> str:
+def _done(status: PartitionStatus | None, note: PositionNote, app_id: str | None) -> str:
     """Return the offset up to which workers have passed the events of an app."""
     if status is None:
         return ""
@@ -135,7 +132,6 @@ def _state(
     done: str,
     checkpoint: Checkpoint | None,
     planned: Sequence[object],
-    is_after: Callable[[str, str], bool],
 ) -> State:
     if checkpoint is not None and not is_after(offset, checkpoint.offset):
         return "applied"

@@ -13,6 +13,7 @@ from graphweft_workers.engine.read import row_id
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
 
 _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
@@ -25,12 +26,9 @@ async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, 
         return None
     number, _, offset = text.partition(":")
     partition = int(number)
-    try:
-        if partition not in ends or bus.is_after(offset, ends[partition]):
-            return None
-        entries = await bus.entries(partition, [offset])
-    except ValueError:  # an offset of another kind of bus
+    if partition not in ends or not bus.offsets.accepts(offset) or is_after(offset, ends[partition]):
         return None
+    entries = await bus.entries(partition, [offset])
     return await decoder.see(partition, entries[0]) if entries else None
 
 

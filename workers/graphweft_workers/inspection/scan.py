@@ -15,6 +15,7 @@ from graphweft_contracts.rules_log import Activation, announced
 from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
 
 _FIRST: Final = 16
@@ -54,10 +55,10 @@ async def backwards(log: EventLog, partition: int, offset: str) -> AsyncIterator
 async def forwards(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Entry]:
     """Yield the entries of a partition after ``after`` up to and including ``end``."""
     limit = _FIRST
-    while log.is_after(end, after):
+    while is_after(end, after):
         page = await log.after(partition, after, limit=limit)
         for entry in page:
-            if log.is_after(entry.offset, end):
+            if is_after(entry.offset, end):
                 return
             yield entry
         if len(page) < limit:
@@ -80,12 +81,12 @@ async def newest_first(
 
     async def advance(partition: int) -> None:
         entry = await anext(readers[partition], None)
-        if entry is not None and log.is_after(entry.offset, after.get(partition, "")):
+        if entry is not None and is_after(entry.offset, after.get(partition, "")):
             entries[partition] = entry
             heapq.heappush(heads, (-entry.received.timestamp(), partition))
 
     for partition in sorted(readers):
-        if log.is_after(ends[partition], after.get(partition, "")):
+        if is_after(ends[partition], after.get(partition, "")):
             await advance(partition)
     while heads:
         _, partition = heapq.heappop(heads)
@@ -187,11 +188,11 @@ class Follower:
         reached, shown = dict(self.reached), dict(self._shown)
         for partition, end in (await ends(self.log, self.partitions)).items():
             last = reached.get(partition, "")
-            if last and self.log.is_after(last, end):
+            if last and is_after(last, end):
                 gap(partition, "was created anew; its entries are shown from the start")
                 last = ""
                 shown.pop(partition, None)
-            if not self.log.is_after(end, last):
+            if not is_after(end, last):
                 continue
             page = await self.log.after(partition, last, limit=_PAGE)
             before = shown.get(partition)

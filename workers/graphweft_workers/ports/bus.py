@@ -8,6 +8,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.leases import PartitionLeases
+from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.purges import PurgeLog
 from graphweft_workers.ports.rules_log import RulesLog
 from graphweft_workers.ports.usage import UsageLog
@@ -19,6 +20,11 @@ class Bus(EventLog, PartitionLeases, DeadLetters, RulesLog, PurgeLog, UsageLog, 
     @property
     def archive(self) -> BlobStore | None:
         """The archive behind the bus; None without one. A bus that wraps another one passes this on."""
+        ...
+
+    @property
+    def offsets(self) -> OffsetForm:
+        """How the bus writes offsets."""
         ...
 
     async def aclose(self) -> None:

@@ -172,14 +172,6 @@ class EventLog(Protocol):
         """Return the committed offset of each group of readers that has one in the partition, by the group's name."""
         ...
 
-    def entries_up_to(self, position: Committed) -> int:
-        """Return how many entries were written up to a position, as ``PartitionStatus`` counts them."""
-        ...
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """Return whether ``offset`` comes after ``other`` in a partition. The empty offset comes first."""
-        ...
-
     async def commit(self, partition: int, committed: Committed) -> None:
         """Record that all events up to an offset took effect and are on disk in the graph, with the reader's note.
 

@@ -31,6 +31,7 @@ from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.purges import Purge
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import done_of, partitions_of
@@ -193,7 +194,7 @@ class Erasure:
         until = time.monotonic() + self._wait_s
         while True:
             done = await done_of(self._alone, ends.keys(), self._subject.app_id)
-            behind = [number for number, end in ends.items() if end and self._alone.is_after(end, done.get(number, ""))]
+            behind = [number for number, end in ends.items() if end and is_after(end, done.get(number, ""))]
             if not behind:
                 return
             if time.monotonic() > until:

@@ -25,6 +25,7 @@ from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import check_complete, done_of, partitions_of
@@ -238,9 +239,9 @@ class _Source:
     async def _segments(self, partition: int, end: str, part: AppPart) -> AsyncIterator[list[Entry]]:
         pending: list[Entry] = []
         size, offset = 0, ""
-        while self._bus.is_after(end, offset) and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+        while is_after(end, offset) and (page := await self._bus.after(partition, offset, limit=_PAGE)):
             offset = page[-1].offset
-            for entry in part.of(each for each in page if not self._bus.is_after(each.offset, end)):
+            for entry in part.of(each for each in page if not is_after(each.offset, end)):
                 pending.append(entry)
                 size += sum(len(value) for value in entry.fields.values())
                 if len(pending) >= _MOST_ENTRIES or size >= _MOST_BYTES:

@@ -64,7 +64,7 @@ async def replay_preludes(
     for prelude in preludes:
         bus = prelude.bus
         shifted = PreludeGraph(graph, app_id, prelude.number)
-        replay = Replay(bus, shifted, rules.over(bus, bus.is_after), prelude.app_id)
+        replay = Replay(bus, shifted, rules.over(bus), prelude.app_id)
         for partition in await bus.reader.partitions():
             async with aclosing(replay.run(partition)) as steps:
                 async for step in steps:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 
 _NUMBERED: Final = re.compile(r"([0-9]{1,18})(-[0-9]{1,20})?", re.ASCII)
 """An offset that begins with a number; the range between two of them can be halved."""
@@ -60,7 +61,7 @@ async def _halve(bus: Bus, partition: int, time: datetime, early: str, late: str
     while above - below > _NEAR:
         middle = (below + above) // 2
         entries = await bus.before(partition, f"{middle}{zero}", limit=1)
-        if not entries or not bus.is_after(entries[0].offset, early):
+        if not entries or not is_after(entries[0].offset, early):
             below = middle
         elif entries[0].received <= time:
             early, below = entries[0].offset, middle

@@ -10,6 +10,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.moments import places_at
 
 type Position = tuple[int, str]
@@ -60,14 +61,11 @@ async def _time_of(bus: Bus, partition: int, offset: str) -> datetime:
     status = {each.id: each for each in await bus.status()}
     if partition not in status:
         raise InvalidSettings(f"invalid position {given!r}: the bus has the partitions 0 to {max(status)}")
-    try:
-        if bus.is_after(offset, status[partition].end):
-            raise InvalidSettings(
-                f"invalid position {given!r}: the partition ends at {status[partition].end or 'nothing'}"
-            )
-        found = await bus.before(partition, offset, limit=1)
-    except ValueError as error:
-        raise InvalidSettings(f"invalid position {given!r}: an offset of this bus has another form") from error
+    if not bus.offsets.accepts(offset):
+        raise InvalidSettings(f"invalid position {given!r}: an offset of this bus has another form")
+    if is_after(offset, status[partition].end):
+        raise InvalidSettings(f"invalid position {given!r}: the partition ends at {status[partition].end or 'nothing'}")
+    found = await bus.before(partition, offset, limit=1)
     if not found:
         raise InvalidSettings(f"invalid position {given!r}: the log has no entry there or before")
     return found[0].received

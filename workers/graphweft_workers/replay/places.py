@@ -12,6 +12,7 @@ from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.moments import places_at
 
 LACKING: Final = (
@@ -59,7 +60,7 @@ async def done_of(bus: Bus, partitions: Collection[int], app_id: str) -> dict[in
             note = PositionNote.decode(status.note)
             own = note.parked.get(app_id)
             further = own.at if own is not None else note.done
-            found[status.id] = further if bus.is_after(further, status.position) else status.position
+            found[status.id] = further if is_after(further, status.position) else status.position
     return found
 
 

@@ -24,6 +24,7 @@ from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.places import check_complete, done_of, partitions_of
@@ -248,7 +249,7 @@ class Rebuild:
         for partition in partitions:
             end = None if to is None else to[partition]
             place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
-            if end is not None and self._bus.is_after(place, end):
+            if end is not None and is_after(place, end):
                 raise InvalidSettings(
                     f"the new graph is at {partition}:{place}, after {partition}:{end}: give --graph-template for "
                     "another one"
@@ -323,7 +324,7 @@ class Rebuild:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
         for _ in range(int(_WAIT_S / _PAUSE_S)):
             reached = await done_of(self._bus, until, self._app_id)
-            if not any(self._bus.is_after(offset, reached[partition]) for partition, offset in until.items()):
+            if not any(is_after(offset, reached[partition]) for partition, offset in until.items()):
                 return
             await asyncio.sleep(_PAUSE_S)
         raise InvalidSettings(

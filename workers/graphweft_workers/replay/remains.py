@@ -20,6 +20,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
 from graphweft_workers.retrieval.records import (
@@ -142,7 +143,7 @@ async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None 
         found += [
             entry.offset
             for entry in page
-            if subject.holds(entry) and (until is None or not bus.is_after(entry.offset, until))
+            if subject.holds(entry) and (until is None or not is_after(entry.offset, until))
         ]
     return found
 

@@ -23,6 +23,7 @@ from graphweft_workers.engine.read import Range, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import Restoring
 from graphweft_workers.replay.snapshots import Snapshots
@@ -168,9 +169,9 @@ class Replay:
 
     def _read_again(self, entries: Sequence[Entry], counted: str) -> set[str]:
         """Return the offsets of the entries up to ``counted``."""
-        if not counted or self._bus.is_after(entries[0].offset, counted):
+        if not counted or is_after(entries[0].offset, counted):
             return set()
-        return {each.offset for each in entries if not self._bus.is_after(each.offset, counted)}
+        return {each.offset for each in entries if not is_after(each.offset, counted)}
 
     async def _pages(self, reading: _Reading) -> AsyncGenerator[_Page]:
         """Yield the rest of the partition, in order. While the graph applies a page, the next one is read."""
@@ -187,8 +188,8 @@ class Replay:
         """Read the next entries and match their events; None at the end."""
         bus, partition, to = self._bus, reading.partition, reading.to
         entries = await bus.after(partition, reading.offset, limit=self._batch_events)
-        if to is not None and entries and bus.is_after(entries[-1].offset, to):
-            entries = [entry for entry in entries if not bus.is_after(entry.offset, to)]
+        if to is not None and entries and is_after(entries[-1].offset, to):
+            entries = [entry for entry in entries if not is_after(entry.offset, to)]
         if not entries:
             return None
         await self._state.rules.refresh(entries)

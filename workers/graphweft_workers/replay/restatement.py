@@ -21,6 +21,7 @@ from graphweft_workers.engine.passed_over import PassedOver, is_of_rules
 from graphweft_workers.engine.read import EXTRACT, Skip
 from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.matched_log import matched_log
 
 _MOST_LETTERS: Final = 1_000_000
@@ -100,7 +101,7 @@ class Restatement:
             return False  # anybody may write a retry
 
     def _is_before(self, offset: str, partition: int, until: Mapping[int, str]) -> bool:
-        return self._bus.is_after(until.get(partition, ""), offset)
+        return is_after(until.get(partition, ""), offset)
 
     def _is_judged(self, letter: DeadLetter) -> bool:
         return letter.app_id == self._app_id and is_of_rules(letter) and (letter.rule, letter.mutation) != EXTRACT

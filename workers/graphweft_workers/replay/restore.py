@@ -220,13 +220,13 @@ class Restore:
 
     async def _put_letters(self, bus: Bus) -> int:
         """Write the dead letters to the bus: one for each entry, at a place where no entry is."""
-        layout, form = await bus.layout(), _form_of_offsets(bus)
+        layout = await bus.layout()
         letters: list[DeadLetter] = []
         async for letter, entry in self._pending():
             renamed = _renamed(entry, self._export.manifest.app, self._app_id)
             if renamed is not None:
                 fields, key = renamed
-                offset = form.format(preludes.free_offset(self._app_id, self._export.sha256, len(letters)))
+                offset = bus.offsets.write(preludes.free_offset(self._app_id, self._export.sha256, len(letters)))
                 letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
         for some in batched(letters, _LETTERS_AT_ONCE):
             await bus.put_dead_letters(some)
@@ -241,14 +241,6 @@ class Restore:
         for letter in await alone.dead_letters(limit=_MOST_LETTERS):
             for entry in await alone.entries(letter.partition, letter.entries):
                 yield letter, entry
-
-
-def _form_of_offsets(bus: Bus) -> str:
-    try:
-        bus.is_after("1-0", "")
-    except ValueError:
-        return "{}"
-    return "{}-0"
 
 
 def _renamed(entry: Entry, before: str, app_id: str) -> tuple[dict[bytes, bytes], str] | None:

@@ -28,6 +28,7 @@ from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
@@ -107,7 +108,7 @@ class Why:
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
             offset, done = "", False
             while not done and (page := await self._bus.after(partition, offset, limit=_PAGE)):
-                wanted = [entry for entry in page if not self._bus.is_after(entry.offset, end)]
+                wanted = [entry for entry in page if not is_after(entry.offset, end)]
                 done = len(wanted) < len(page)
                 read = read_range(partition, wanted, cursor, recent, only=self._app_id, passed_over=passed_over)
                 read.check_rules(self._app_id)
@@ -182,7 +183,7 @@ class Why:
         found = {offset for offset, number in zip(offsets, given, strict=True) if number in signatures}
         if partition < last[0]:
             return found
-        return {each for each in found if partition == last[0] and not self._bus.is_after(each, last[1])}
+        return {each for each in found if partition == last[0] and not is_after(each, last[1])}
 
     async def _replay(
         self, partition: int, needed: Collection[str], statements: Collection[str], work: Recording
@@ -202,7 +203,7 @@ class Why:
             ]
             for event in events:
                 is_old = first is not None and (
-                    partition < first[0] or (partition == first[0] and self._bus.is_after(first[1], event.entry.offset))
+                    partition < first[0] or (partition == first[0] and is_after(first[1], event.entry.offset))
                 )
                 await work.add(event, may_record=not is_old)
             await work.flush()

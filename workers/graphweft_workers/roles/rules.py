@@ -116,7 +116,7 @@ def logged_rules(
     """
     from graphweft_workers.active_rules import LoggedRules
 
-    return LoggedRules(bus, bus.is_after, rules_maker(settings), none=none, without_lost=without_lost)
+    return LoggedRules(bus, rules_maker(settings), none=none, without_lost=without_lost)
 
 
 def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:

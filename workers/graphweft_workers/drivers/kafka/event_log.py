@@ -43,6 +43,7 @@ from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
@@ -68,6 +69,7 @@ class KafkaEventLog:
     """
 
     archive: BlobStore | None = None
+    offsets = OffsetForm.NUMBER
 
     def __init__(
         self,
@@ -253,14 +255,6 @@ class KafkaEventLog:
                 if stored is not None and stored.offset > 0:
                     found[name] = str(stored.offset - 1)
         return found
-
-    def entries_up_to(self, position: Committed) -> int:
-        """See ``EventLog.entries_up_to``."""
-        return int(position.offset or -1) + 1
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """See ``EventLog.is_after``."""
-        return int(offset or -1) > int(other or -1)
 
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``EventLog.commit``. Raises ``BusUnavailable`` when another worker owns the partition."""

@@ -30,6 +30,7 @@ from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_n
 from graphweft_workers.drivers.redis.usage import RedisUsageLog
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
@@ -154,6 +155,7 @@ class RedisEventLog:
     """
 
     archive: BlobStore | None = None
+    offsets = OffsetForm.PAIR
 
     def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP) -> None:
         self._url = url
@@ -328,14 +330,6 @@ class RedisEventLog:
             raise BusUnavailable(f"the positions of partition {partition} cannot be read: {error}") from error
         found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
         return {name: offset for name, offset in found.items() if offset != "0-0"}
-
-    def entries_up_to(self, position: Committed) -> int:
-        """See ``EventLog.entries_up_to``."""
-        return position.count
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """See ``EventLog.is_after``."""
-        return offset_number(offset) > offset_number(other)
 
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``EventLog.commit``."""

@@ -26,10 +26,10 @@ demo: $(COMMAND) ## see it work: a local server, events, the graph, and context 
 # Without bytecode each of the hundreds of processes that tests start would compile all modules, and each that shares the
 # tests all of those, with their assertions rewritten: 11 s of CPU. So it is written, whatever the environment says.
 test soak: export PYTHONDONTWRITEBYTECODE :=
-test: check ## all checks, then all tests (they start the real embedded server themselves)
+test: check ## all checks, then all tests (they start their servers); TEST=--second-run tries a failed one again, as CI does
 	$(BIN)/python -m compileall -q contracts rules client workers
 	$(BIN)/python -m tests.services.prepare
-	$(BIN)/python -m pytest $(SHARED)
+	$(BIN)/python -m pytest $(SHARED) $(TEST)
 
 # What `make test` does a little of, for hours; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3
 GRAPHWEFT_FUZZ_EVENTS ?= 2000000

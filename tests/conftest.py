@@ -22,6 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.
 pytest_plugins = [
+    "tests.flaky",
     "tests.services.embedded",
     "tests.services.fixtures",
     "tests.services.models",

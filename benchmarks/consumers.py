@@ -85,7 +85,7 @@ class _Case:
         await publish(self._settings, CALLS.outgoing(self._size, self._name()))
         log = make_bus(self._settings)
         try:
-            size = sum(part.lag for part in await log.status())  # with what the last worker left
+            size = sum(part.lag for part in await log.partitions.status())  # with what the last worker left
         finally:
             await log.aclose()
         return await self._rate("engine", probe, process(ENGINE, self._settings), size)

@@ -132,7 +132,7 @@ async def _shared(settings: Settings, workers: int) -> str:
     try:
         async with asyncio.timeout(_SHARED_S):
             while True:
-                parts = await log.status()
+                parts = await log.partitions.status()
                 owners = Counter(part.owner for part in parts)
                 if len(owners) == workers and None not in owners and not any(part.lag for part in parts):
                     return "+".join(map(str, owners.values()))
@@ -149,7 +149,7 @@ async def _left(case: Case) -> int:
         return 0
     log = make_bus(case.settings)
     try:
-        return sum(part.lag for part in await log.status())
+        return sum(part.lag for part in await log.partitions.status())
     finally:
         await log.aclose()
 

@@ -35,7 +35,7 @@ NEW = RULES.replace("o.by = 'BY'", "o.who = 'NEW'").replace("100 / $parts", "100
 @pytest.fixture
 async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=own_bus_url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -192,7 +192,7 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
         async def late(self: Restatement, *arguments: Any) -> Any:
             monkeypatch.setattr(Restatement, "settle", settle)
             bus = self._bus  # pyright: ignore[reportPrivateUsage]
-            dead = await bus.dead_letters(limit=100)
+            dead = await bus.dead_letters.read(limit=100)
             old = [each for each in dead if (each.app_id, each.mutation) == ("shop", "share")]
             assert (await retry(bus, old[0])).events  # somebody retries a letter of the past in the worst moment
             return await settle(self, *arguments)
@@ -206,13 +206,13 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
 
 
 async def parked(app: App) -> set[str]:
-    return {name for each in await app.bus.status() for name in PositionNote.decode(each.note).parked}
+    return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
 
 
 @only_redis
 async def test_an_app_that_waits_alone_is_behind_no_others(app: App) -> None:
     await app.push("first")
-    [first] = await app.bus.activations()
+    [first] = await app.bus.rules.activations()
     await lose(app.url, first.digest)
     await app.emit("shop", range(3))
 
@@ -232,7 +232,7 @@ async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
     """The neighbour on the same partitions goes on waiting until the files are pushed."""
     names = ("shop", "shop_x")
     await app.push("first")
-    [first] = await app.bus.activations()
+    [first] = await app.bus.rules.activations()
     async with app.worker():
         for name in names:
             await app.emit(name, range(20))
@@ -346,8 +346,8 @@ async def test_all_apps_are_rebuilt_and_one_failure_stops_no_other(app: App) -> 
 @only_redis
 async def test_a_time_is_the_place_of_the_log_at_it(app: App) -> None:
     await app.live()
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
-    entries = await app.bus.after(partition, "", limit=1_000)
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
+    entries = await app.bus.log.after(partition, "", limit=1_000)
     time = entries[20].received
     last = [entry for entry in entries if entry.received <= time][-1].offset
     code, found = await app.rebuild("--app", "shop", "--to", time.isoformat())

@@ -38,8 +38,8 @@ from graphweft_rules.cypher.mutation_summary import MutationSummary, union
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.kafka.bus import kafka_bus
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
@@ -198,19 +198,21 @@ async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, batch: int) ->
 
 async def letters_of(bus: Bus, apps: Sequence[str]) -> Sequence[DeadLetter]:
     """Return the dead letters of an example: one that failed leaves its own, and the next one must not fail by them."""
-    return [letter for letter in await bus.dead_letters(limit=100_000) if letter.app_id in apps]
+    return [letter for letter in await bus.dead_letters.read(limit=100_000) if letter.app_id in apps]
 
 
 async def caught_up(bus: Bus, task: asyncio.Task[None]) -> None:
     try:
         async with asyncio.timeout(_LONGEST_S):
-            while sum(part.lag for part in await bus.status()):
+            while sum(part.lag for part in await bus.partitions.status()):
                 assert not task.done(), task
                 await asyncio.sleep(0.005)
     except TimeoutError:
         for each in asyncio.all_tasks():
             each.print_stack()  # it says what the worker waits for
-        raise AssertionError(f"events are not applied after {_LONGEST_S:.0f} s: {await bus.status()}") from None
+        raise AssertionError(
+            f"events are not applied after {_LONGEST_S:.0f} s: {await bus.partitions.status()}"
+        ) from None
 
 
 class _Switched(FixedRules):
@@ -250,7 +252,7 @@ class _SwitchedCursor:
 async def dropped_effects(bus: Bus, example: Example, letter: DeadLetter) -> set[Effect]:
     """Drop a letter, and return what it stands for."""
     effects: set[Effect] = set()
-    for entry in await bus.entries(letter.partition, letter.offsets or (letter.offset,)):
+    for entry in await bus.log.entries(letter.partition, letter.offsets or (letter.offset,)):
         event = wire.decode(entry.fields, received=entry.received)
         assert event.data is not None
         for number, rule in enumerate(example.rules):
@@ -305,14 +307,14 @@ class Server:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
             for partition in range(_PARTITIONS):
-                await bus.release(partition, "w")
+                await bus.leases.release(partition, "w")
         async with working(bus, self.graph, broken, example.batch) as task:
             await caught_up(bus, task)
             if example.retried_too_early:
                 for letter in await letters_of(bus, apps):
                     await retry(bus, letter)
                 await caught_up(bus, task)
-        ends = {status.id: status.end for status in await bus.status()}
+        ends = {status.id: status.end for status in await bus.partitions.status()}
         dropped: set[Effect] = set()
         async with working(bus, self.graph, mended, example.batch) as task:
             while letters := await letters_of(bus, apps):
@@ -379,7 +381,7 @@ def _serve(runner: asyncio.Runner, bus: Bus, graph_url: str, transport: Transpor
 
 @pytest.fixture(scope="module")
 def redis(runner: asyncio.Runner, embedded: str) -> Iterator[Server]:
-    bus = RedisEventLog(embedded, new=spread(_PARTITIONS))
+    bus = redis_bus(embedded, new=spread(_PARTITIONS))
     yield from _serve(runner, bus, embedded, make_transport(embedded, new=spread(_PARTITIONS)))
 
 
@@ -387,7 +389,7 @@ def redis(runner: asyncio.Runner, embedded: str) -> Iterator[Server]:
 def on_kafka(runner: asyncio.Runner, embedded: str, kafka: KafkaServer) -> Iterator[Server]:
     async def connect() -> tuple[Bus, Transport]:
         await empty_kafka(kafka)
-        return KafkaEventLog(kafka.url, new=spread(_PARTITIONS)), make_transport(kafka.url, new=spread(_PARTITIONS))
+        return kafka_bus(kafka.url, new=spread(_PARTITIONS)), make_transport(kafka.url, new=spread(_PARTITIONS))
 
     bus, transport = runner.run(connect())
     yield from _serve(runner, bus, embedded, transport)

@@ -35,7 +35,7 @@ KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
 async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[App]:
     made = App(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
     async with contextlib.aclosing(made) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 

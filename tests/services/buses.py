@@ -22,5 +22,5 @@ def mutation_bus(url: str, layout: Layout, *, lease_s: float) -> Bus:
 async def applied(bus: Bus, within_s: float = 60) -> None:
     """Wait until the group of the bus has read all events."""
     async with asyncio.timeout(within_s):
-        while sum(each.lag for each in await bus.status()):  # noqa: ASYNC110 - the server does not tell
+        while sum(each.lag for each in await bus.partitions.status()):  # noqa: ASYNC110 - the server does not tell
             await asyncio.sleep(0.02)

@@ -47,10 +47,10 @@ class Log:
         number = len(self.found) + 1
         self.found.append(Activation(number=number, scope=scope, digest=digest, time=NOW, positions=places))
 
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+    async def store(self, digest: str, rules: StoredRules) -> None:
         raise NotImplementedError
 
-    async def stored_rules(self, digest: str) -> StoredRules | None:
+    async def stored(self, digest: str) -> StoredRules | None:
         return None if digest in self.lost else StoredRules(files={"name": digest.encode()})
 
     async def activate(self, scope: str, digest: str) -> Activation:

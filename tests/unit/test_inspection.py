@@ -24,8 +24,9 @@ from graphweft_workers.inspection.effects import _done, _state
 from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.inspection.lookup import corrects
 from graphweft_workers.inspection.rules_at import activation_at
-from graphweft_workers.ports.event_log import Entry, PartitionStatus
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.ports.partitions import PartitionStatus
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 
@@ -121,7 +122,7 @@ def test_the_state_follows_the_checkpoint_and_the_position(
     offset: str, checkpoint: Checkpoint | None, planned: bool, parked: Mapping[str, Parked], state: str
 ) -> None:
     note = PositionNote(parked=parked, done="9" if parked else "")
-    status = PartitionStatus(id=0, position="6", end="20", lag=14, owner=None)
+    status = PartitionStatus(id=0, position="6", end="20", lag=14, owner=None, written=21, trimmed=0)
     done = _done(status, note, "a")
     assert _state(offset, done, checkpoint, ["row"] if planned else []) == state
 

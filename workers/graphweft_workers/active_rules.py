@@ -250,7 +250,7 @@ class LoggedRules:
                 )  # fmt: skip
 
     async def _rules_of(self, digest: str) -> RuleSet:
-        stored = await self._log.stored_rules(digest)
+        stored = await self._log.stored(digest)
         if stored is not None:
             return await asyncio.to_thread(self._make, stored)
         lost = RulesLost(digest)
@@ -267,7 +267,7 @@ class LoggedRules:
                 return False
             self._looked_at = time.monotonic()
             for digest in [*self._lost]:
-                stored = await self._log.stored_rules(digest)
+                stored = await self._log.stored(digest)
                 if stored is not None:
                     self.sets[digest] = await asyncio.to_thread(self._make, stored)
                     self._lost.discard(digest)

@@ -24,7 +24,7 @@ from graphweft.adapters import agent_zero
 from graphweft.adapters.agent_zero.installation import install
 from graphweft_rules import lint
 from graphweft_workers.drivers import dialects
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -90,9 +90,9 @@ def zero(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 async def applied(url: str) -> None:
     """Wait until the worker has applied what was emitted."""
-    async with aclosing(RedisEventLog(url)) as bus, asyncio.timeout(60):
+    async with aclosing(redis_bus(url)) as bus, asyncio.timeout(60):
         while True:
-            if not any(part.lag for part in await bus.status()):
+            if not any(part.lag for part in await bus.partitions.status()):
                 return
             await asyncio.sleep(0.05)
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
@@ -48,9 +48,9 @@ class Prelude:
     """When it became part of the log."""
 
     @property
-    def bus(self) -> ArchiveAlone:
+    def bus(self) -> Bus:
         """A bus that reads it."""
-        return ArchiveAlone(self.blobs)
+        return archive_bus(self.blobs)
 
 
 def checkpoint_number(prelude: int, partition: int) -> int:

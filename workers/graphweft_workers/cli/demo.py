@@ -134,7 +134,7 @@ async def _show(settings: Settings, runs: Path) -> int:
         await _import(settings, events, bus)
         await _tables(events, graph)
         await _measure(settings, events, bus)
-        letters = await bus.dead_letter_count()
+        letters = await bus.dead_letters.count()
         if letters:
             say(f"{counted(letters, 'dead letter')}; `graphweft dlq list --data {settings.data}` shows them")
         await _context(settings, graph)

@@ -280,7 +280,7 @@ async def check_to(bus: Bus, to: To) -> None:
     """Raise ``InvalidSettings`` for positions that the bus cannot have."""
     if to is None or isinstance(to, datetime):
         return
-    most = await bus.partitions(fresh=True)
+    most = await bus.partitions.count(fresh=True)
     for partition, offset in to.items():
         given = f"{partition}:{offset}"
         if partition >= most:

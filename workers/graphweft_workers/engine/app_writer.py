@@ -34,6 +34,7 @@ from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.ports.purges import Purge, PurgeLog
 
 logger = get_logger("graphweft.mutation")
@@ -48,6 +49,7 @@ class WorkerState:
     """What all partitions of a worker share."""
 
     log: EventLog
+    partitions: Partitions
     letters: DeadLetters
     graph: GraphStore
     rules: ActiveRules
@@ -148,7 +150,7 @@ class AppWriter:
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if is_after(letter.offset, queue.reported)]
         if letters:
-            await self.state.letters.put_dead_letters(letters)
+            await self.state.letters.put(letters)
         skips = [skip for skip in read.skips if is_after(skip.entry.offset, queue.reported)]
         events = read.apps.get(queue.app_id, [])
         if events or skips:
@@ -177,7 +179,7 @@ class AppWriter:
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
         letter = letter_of_lost(self.number, after, batch.lost, next_offset, app_id=app_id)
-        await self.state.letters.put_dead_letters([letter])
+        await self.state.letters.put([letter])
         logger.error("events_lost", partition=self.number, app_id=app_id, message=letter.message)
 
     async def apply(self, queue: AppQueue) -> None:
@@ -228,7 +230,7 @@ class AppWriter:
         rules = events[0].rules  # all have the same
         last = next((each for each in reversed(events) if rules.erases(each.event.type)), None)
         if last is not None:
-            await self.state.purges.purge(Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
+            await self.state.purges.put(Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
 
     async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
         """Return how far the app's graph is, or why the app has none."""
@@ -278,7 +280,7 @@ class AppWriter:
 
     async def _check_end(self, app_id: str, offset: str) -> None:
         """Raise if a graph stands after the end of the log: new events would be taken for applied ones."""
-        end = next((status.end for status in await self.log.status() if status.id == self.number), "")
+        end = next((status.end for status in await self.state.partitions.status() if status.id == self.number), "")
         if is_after(offset, end):
             raise GraphUnavailable(
                 f"the graph of {app_id!r} stands at {offset} of partition {self.number}, which ends at "
@@ -290,7 +292,7 @@ class AppWriter:
     async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
         """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
         rules = self._cursor("")
-        begun = in_order(self.log, {*begun_events(progress)})
+        begun = in_order({*begun_events(progress)})
         for entry in await self.log.entries(self.number, begun):
             event = wire.decode(entry.fields, received=entry.received)
             active = rules.at(event.appid, entry.offset)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from functools import cmp_to_key
 from typing import Final
 
 from graphweft_workers.engine.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.offsets import is_after, offset_order
 
 _PAGE: Final = 500
 """Entries in memory at once, or fewer if they are large; only their identities stay."""
@@ -64,13 +63,9 @@ async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncI
         after = wanted[-1].offset
 
 
-def in_order(log: EventLog, offsets: Iterable[str]) -> tuple[str, ...]:
+def in_order(offsets: Iterable[str]) -> tuple[str, ...]:
     """Return offsets of one partition in the log's order."""
-
-    def order(one: str, other: str) -> int:
-        return is_after(one, other) - is_after(other, one)
-
-    return tuple(sorted(offsets, key=cmp_to_key(order)))
+    return tuple(sorted(offsets, key=offset_order))
 
 
 async def copies(

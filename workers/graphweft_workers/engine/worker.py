@@ -122,11 +122,12 @@ class MutationWorker:
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
         self._usage = UsageReporter(bus, graph)
-        self._letters = LetterQuota(bus, self._usage, lambda app_id: quotas(app_id).dead_letters)
+        self._letters = LetterQuota(bus.dead_letters, self._usage, lambda app_id: quotas(app_id).dead_letters)
         self._state = WorkerState(
-            log=bus,
+            log=bus.log,
+            partitions=bus.partitions,
             letters=self._letters,
-            purges=bus,
+            purges=bus.purges,
             graph=graph,
             rules=self._rules,
             batch_events=batch_events,
@@ -181,10 +182,10 @@ class MutationWorker:
 
     async def _open(self, lease: Lease, run: str) -> _Partition:
         number = lease.number
-        committed = await self._bus.committed(number)
+        committed = await self._bus.partitions.committed(number)
         await self._rules.refresh()
         before = PositionNote.decode(committed.note)
-        recent = await known_before(self._bus, number, committed.offset, reach=before.reach)
+        recent = await known_before(self._bus.log, number, committed.offset, reach=before.reach)
         if before.reach > REACH:
             logger.warning(
                 "copies_forgotten", partition=number, entries=before.reach, read_back=REACH,
@@ -270,7 +271,7 @@ class MutationWorker:
         found = False
         while not window.is_full:
             if window or found:
-                batch = await self._bus.read(number, window.cursor, limit=self._batch_events, wait_s=0)
+                batch = await self._bus.log.read(number, window.cursor, limit=self._batch_events, wait_s=0)
             else:
                 batch = await partition.lease.read(window.cursor, limit=self._batch_events)
             found |= bool(batch.entries)
@@ -299,7 +300,7 @@ class MutationWorker:
         if batch.lost:
             next_offset = entries[0].offset if entries else None
             letter = letter_of_lost(partition.number, after, batch.lost, next_offset)
-            await self._letters.put_dead_letters([letter])
+            await self._letters.put([letter])
             logger.error(
                 "events_lost", partition=partition.number, events=batch.lost, after=after, message=letter.message
             )
@@ -333,7 +334,7 @@ class MutationWorker:
             if letter.app_id not in parked and self._is_new(partition, letter.app_id, letter.offset)
         ]  # fmt: skip
         for some in batched(letters, _LETTERS_AT_ONCE):
-            await self._letters.put_dead_letters(some)
+            await self._letters.put(some)
         for letter in letters:
             logger.error("dead_letter", position=letter.position, reason=letter.reason, message=letter.message)
         for defect in read.defects:
@@ -387,9 +388,9 @@ class MutationWorker:
         return workflow in rules.workflows and (not rules.is_compiled(workflow) or rules.problem(workflow) is None)
 
     async def _apply_known(self) -> None:
-        if not await self._bus.dead_letter_count():
+        if not await self._bus.dead_letters.count():
             return
-        for letter in await self._bus.dead_letters(limit=_MOST_LETTERS):
+        for letter in await self._bus.dead_letters.read(limit=_MOST_LETTERS):
             app_id, workflow = letter.app_id, letter.workflow
             if letter.reason != "no_rules" or app_id is None or letter.partition not in self._open_partitions:
                 continue
@@ -432,7 +433,7 @@ class MutationWorker:
             self._rules_changed.set()  # it had none at the place of the event
         await self._graph.durable(partition.run)
         committed = Committed(offset=offset, count=count, note=note)
-        await self._bus.commit(partition.number, committed)
+        await self._bus.partitions.commit(partition.number, committed)
         partition.committed = committed
 
     async def _last_commit(self, partition: _Partition) -> None:

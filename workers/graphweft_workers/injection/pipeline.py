@@ -119,7 +119,7 @@ class ContextPipeline:
             embedder.model if embedder is not None else None,
         )
         """Its counters are for metrics."""
-        self.purges = PurgeFollower(bus, self.cache, self.indexes, self._background) if bus is not None else None
+        self.purges = PurgeFollower(bus.purges, self.cache, self.indexes, self._background) if bus is not None else None
         """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
         searcher = Searcher(graph, embedder, names=index_names or IndexNames(), scopes=self.indexes, clock=clock)
         runner = QueryRunner(graph, searcher, facts, self._background)

@@ -87,9 +87,9 @@ class Positions:
             raise InvalidPosition(f"invalid position {text!r}: pass a position that `emit` returned")
         with contextlib.suppress(BusUnavailable, TimeoutError):
             async with asyncio.timeout(until - time.monotonic()):
-                count = await self.bus.partitions()
+                count = await self.bus.partitions.count()
                 if int(number) >= count:  # it may be a new one
-                    count = await self.bus.partitions(fresh=True)
+                    count = await self.bus.partitions.count(fresh=True)
             if int(number) >= count:
                 raise InvalidPosition(f"invalid position {text!r}: the bus has the partitions 0 to {count - 1}")
         return Position(partition=int(number), offset=offset)
@@ -166,7 +166,7 @@ class Positions:
 
     async def _done(self, partition: int, applied: str) -> str:
         """Return the offset up to which all events have taken effect in the app's graph."""
-        committed = (await self.bus.committed(partition)).offset
+        committed = (await self.bus.partitions.committed(partition)).offset
         return committed if is_after(committed, applied) else applied
 
     async def _changing(self, app_id: str, position: Position, done: str, *, most: int) -> tuple[int, bool]:
@@ -194,7 +194,7 @@ class Positions:
         last = ""
         given = 0
         while given < _MOST:
-            page = await self.bus.before(position.partition, last or position.offset, limit=_PAGE)
+            page = await self.bus.log.before(position.partition, last or position.offset, limit=_PAGE)
             entries = [entry for entry in page if entry.offset != last]
             if not entries:
                 return

@@ -42,7 +42,7 @@ class PurgeFollower:
         async with self._reading:
             began = time.monotonic()
             try:
-                found = await self.log.purges(self._mark)
+                found = await self.log.after(self._mark)
             except BusUnavailable:
                 self.failed += 1
                 raise

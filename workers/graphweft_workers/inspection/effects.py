@@ -13,9 +13,9 @@ from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import PartitionStatus
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 """- ``applied``: the checkpoint in the app's graph is at or after the event.
@@ -54,7 +54,7 @@ async def effect_of(bus: Bus, graph: GraphStore | None, seen: Seen) -> Effect:
 
 async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[Seen]) -> list[Effect]:
     """Return how far workers are with each entry. The bus is asked once, and the graph once for each app."""
-    status = {each.id: each for each in await bus.status()}
+    status = {each.id: each for each in await bus.partitions.status()}
     looks: dict[str, _Look] = {}
     found: list[Effect] = []
     for seen in entries:
@@ -162,20 +162,20 @@ class Letters:
 
 async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -> Letters:
     """Return the dead letters of an entry: of mutations by ``names``, and those that stand for many entries."""
-    count = await bus.dead_letter_count()
+    count = await bus.dead_letters.count()
     if not count:
         return Letters(found=(), complete=True)
     found: dict[str, DeadLetter] = {}
     for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
-        letter = await bus.dead_letter(name)
+        letter = await bus.dead_letters.get(name)
         if letter is not None and covers(letter, seen):
             found[letter.id] = letter
-    read = await bus.dead_letters(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)
+    read = await bus.dead_letters.read(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)
     for letter in read:
         if covers(letter, seen):
             found[letter.id] = letter
     if seen.app_id is not None:
-        known = (await bus.letters_by_app()).get(seen.app_id)
+        known = (await bus.dead_letters.by_app()).get(seen.app_id)
         count = 0 if known is None else known.count
     return Letters(found=tuple(found.values()), complete=len(read) >= count)
 

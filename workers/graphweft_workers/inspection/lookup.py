@@ -28,7 +28,7 @@ async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, 
     partition = int(number)
     if partition not in ends or not bus.offsets.accepts(offset) or is_after(offset, ends[partition]):
         return None
-    entries = await bus.entries(partition, [offset])
+    entries = await bus.log.entries(partition, [offset])
     return await decoder.see(partition, entries[0]) if entries else None
 
 
@@ -37,7 +37,7 @@ async def with_id(
 ) -> list[Seen]:
     """Return the entries of events with an id, the newest first; of one app, or of all."""
     found: list[Seen] = []
-    async for partition, entry in limits.within(newest_first(bus, ends)):
+    async for partition, entry in limits.within(newest_first(bus.log, ends)):
         seen = await decoder.see(partition, entry)
         if seen.event is not None and seen.event.id == event_id and app_id in (None, seen.event.appid):
             found.append(seen)
@@ -72,7 +72,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
     if own is None:
         return found
     distance = entries = read = 0
-    async for entry in backwards(bus, seen.partition, seen.entry.offset):
+    async for entry in backwards(bus.log, seen.partition, seen.entry.offset):
         if entry.offset != seen.entry.offset:
             earlier = await decoder.see(seen.partition, entry)
             identity = _identity(earlier)
@@ -87,7 +87,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
             if identity == own:
                 found.copy_of = earlier.position
     last = distance = read = 0
-    async for entry in forwards(bus, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
+    async for entry in forwards(bus.log, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
         if found.searched == limits.entries or (limits.size is not None and read > limits.size):
             found.complete = False
             break

@@ -53,7 +53,7 @@ class RulesAt:
             return self._none
         digest = activation.digest
         if digest not in self._sets:
-            stored = await self._bus.stored_rules(digest)
+            stored = await self._bus.rules.stored(digest)
             if stored is None:
                 raise InvalidSettings(how_to_restore(activation))
             self._sets[digest] = await asyncio.to_thread(self._make, stored)

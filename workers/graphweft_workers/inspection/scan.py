@@ -31,10 +31,12 @@ _MOST_UNKNOWN: Final = 1_000
 _NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
 
 
-async def ends(log: EventLog, partitions: Collection[int] | None = None) -> dict[int, str]:
+async def ends(bus: Bus, partitions: Collection[int] | None = None) -> dict[int, str]:
     """Return the last offset of each partition that is not empty; of some partitions, or of all."""
     return {
-        each.id: each.end for each in await log.status() if each.end and (partitions is None or each.id in partitions)
+        each.id: each.end
+        for each in await bus.partitions.status()
+        if each.end and (partitions is None or each.id in partitions)
     }
 
 
@@ -144,7 +146,7 @@ class Decoder:
     @classmethod
     async def of(cls, bus: Bus) -> Decoder:
         """Return the decoder of a bus."""
-        return cls(bus, await bus.activations())
+        return cls(bus, await bus.rules.activations())
 
     async def see(self, partition: int, entry: Entry) -> Seen:
         """Return the entry, decoded."""
@@ -159,7 +161,7 @@ class Decoder:
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(_TRY_S)
-            self.activations = list(await self._bus.activations())
+            self.activations = list(await self._bus.rules.activations())
             if number <= len(self.activations):
                 return
             if number > len(self.activations) + 1:  # only the next one can be missing
@@ -171,7 +173,7 @@ class Decoder:
 class Follower:
     """Reads what is appended to partitions."""
 
-    log: EventLog
+    bus: Bus
     partitions: Collection[int] | None
     """None for all partitions, also those that are added later."""
     reached: dict[int, str] = field(default_factory=dict[int, str])
@@ -186,7 +188,7 @@ class Follower:
         """
         found: list[tuple[int, Entry]] = []
         reached, shown = dict(self.reached), dict(self._shown)
-        for partition, end in (await ends(self.log, self.partitions)).items():
+        for partition, end in (await ends(self.bus, self.partitions)).items():
             last = reached.get(partition, "")
             if last and is_after(last, end):
                 gap(partition, "was created anew; its entries are shown from the start")
@@ -194,9 +196,9 @@ class Follower:
                 shown.pop(partition, None)
             if not is_after(end, last):
                 continue
-            page = await self.log.after(partition, last, limit=_PAGE)
+            page = await self.bus.log.after(partition, last, limit=_PAGE)
             before = shown.get(partition)
-            if page and before is not None and not await self.log.entries(partition, [before]):
+            if page and before is not None and not await self.bus.log.entries(partition, [before]):
                 gap(partition, f"lost entries: those after {before} may have been trimmed before they were shown")
             found += [(partition, entry) for entry in page]
             # An end without an entry is one that the bus wrote for itself.

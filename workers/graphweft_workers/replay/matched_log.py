@@ -30,7 +30,7 @@ async def matched_log(
         await rules.refresh()
     ways = [(rules, rules.cursor(partition, ""), RecentEvents(), passed_over) for rules, passed_over in matchers]
     offset = ""
-    while page := await bus.after(partition, offset, limit=_PAGE):
+    while page := await bus.log.after(partition, offset, limit=_PAGE):
         wanted = [entry for entry in page if not is_after(entry.offset, to)]
         if not wanted:
             return

@@ -211,7 +211,7 @@ class Rebuild:
 
     async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
         """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""
-        activations = await self._bus.activations()
+        activations = await self._bus.rules.activations()
         logged = logged_basis(activations, self._app_id)
         if self._given is None:
             return logged
@@ -293,7 +293,7 @@ class Rebuild:
         """
         if self._given is None:
             return None
-        owners = {each.id: each.owner for each in await self._bus.status()}
+        owners = {each.id: each.owner for each in await self._bus.partitions.status()}
         if all(owners.get(partition) is None for partition in await self.partitions()):
             raise InvalidSettings(
                 "no worker runs, and one must read that the past is restated: start it, and repeat the command with "
@@ -339,7 +339,7 @@ class Rebuild:
         graph after a minute, or with the new one if that is in its place. Raises like ``run``; then the live graph
         is in its place and workers go on.
         """
-        restated = newest(await self._bus.activations(), restated_scope(self._app_id))
+        restated = newest(await self._bus.rules.activations(), restated_scope(self._app_id))
         if restated is not None:
             await self._wait_for_workers(await self._until(restated))
         if self._basis.kept:

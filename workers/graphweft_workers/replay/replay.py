@@ -95,7 +95,8 @@ class Replay:
         self._passed_over = passed_over
         self._letters = MemoryLetters()
         self._state = WorkerState(
-            log=bus,
+            log=bus.log,
+            partitions=bus.partitions,
             letters=self._letters,
             graph=graph,
             rules=rules,
@@ -135,7 +136,7 @@ class Replay:
             passed_over = await self._passed_over(self._bus, partition)
         else:
             passed_over, start = await self._restoring.open(partition, start, to)
-        recent = await known_before(self._bus, partition, start, passed_over, only=app_id)
+        recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id)
         writer = AppWriter(self._state, partition, passed_over, recent)
         queue = AppQueue(app_id=app_id)
         done = Replayed(offset=start, letters=self._letters.found)
@@ -151,7 +152,7 @@ class Replay:
             async for page in pages:
                 read = page.read
                 events = read.apps.get(app_id, [])
-                await self._letters.put_dead_letters([letter for letter in read.letters if letter.app_id == app_id])
+                await self._letters.put([letter for letter in read.letters if letter.app_id == app_id])
                 if events:
                     queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
                     await writer.apply(queue)
@@ -187,7 +188,7 @@ class Replay:
     async def _page(self, reading: _Reading) -> _Page | None:
         """Read the next entries and match their events; None at the end."""
         bus, partition, to = self._bus, reading.partition, reading.to
-        entries = await bus.after(partition, reading.offset, limit=self._batch_events)
+        entries = await bus.log.after(partition, reading.offset, limit=self._batch_events)
         if to is not None and entries and is_after(entries[-1].offset, to):
             entries = [entry for entry in entries if not is_after(entry.offset, to)]
         if not entries:

@@ -100,7 +100,7 @@ class Restoring:
         if not self._known:
             return []
         found: list[tuple[Stored, dict[int, _Reached]]] = []
-        self._activations = await self._bus.activations()
+        self._activations = await self._bus.rules.activations()
         last = max(each.partition for each in self._known)
         before: dict[int, _Reached] = {}
         for partition, end in sorted(ends.items()):
@@ -162,7 +162,7 @@ class Restoring:
         if scan is None or at is None:
             scan = await Scan.of(self._bus, partition, {start}, end=end)
             at = scan.hash_at(start)
-        self._activations = await self._bus.activations()
+        self._activations = await self._bus.rules.activations()
         if at is None or (start and known is None):
             self._sound = False
         elif known is not None and scan.passed(self._app_id, start) != known.scan.passed(self._app_id, start):
@@ -202,7 +202,7 @@ class Restoring:
         if any(has_plan(each) for each in at.values()):
             return
         self._since = 0
-        self._activations = await self._bus.activations()
+        self._activations = await self._bus.rules.activations()
         reached = self._reached[partition]
         keys, indexes = self._made.made(app_id)
         try:

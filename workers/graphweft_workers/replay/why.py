@@ -22,6 +22,7 @@ from graphweft_rules.cypher.node_writes import NodeWriters, Slice, Target
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent, read_range
@@ -103,11 +104,11 @@ class Why:
         writers = self._writers(target)
         found = Found(ends=await self._ends(), newest=deque(maxlen=self._limit))
         for partition, end in found.ends.items():
-            found.lost += await self._bus.missing(partition)
+            found.lost += await missing_entries(self._bus, partition)
             passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
             offset, done = "", False
-            while not done and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+            while not done and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
                 wanted = [entry for entry in page if not is_after(entry.offset, end)]
                 done = len(wanted) < len(page)
                 read = read_range(partition, wanted, cursor, recent, only=self._app_id, passed_over=passed_over)
@@ -192,7 +193,7 @@ class Why:
         first = self._singles[0] if self._singles else None
         offset, left = "", len(needed)
         work.open(partition, passed_over)
-        while left and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+        while left and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
             wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
             read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
             read.check_rules(self._app_id)
@@ -214,11 +215,14 @@ class Why:
     async def _ends(self) -> dict[int, str]:
         """Return where the live graph stands; for a graph that was lost, how far workers are."""
         live = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
-        layout = await self._bus.layout()
-        mine = {*layout.partitions_of(self._app_id), *range(layout.partitions, await self._bus.partitions(fresh=True))}
+        layout = await self._bus.partitions.layout()
+        mine = {
+            *layout.partitions_of(self._app_id),
+            *range(layout.partitions, await self._bus.partitions.count(fresh=True)),
+        }
         ends = {number: live[number].offset for number in live}
         for partition in mine - ends.keys():
-            ends[partition] = "" if live else (await self._bus.committed(partition)).offset
+            ends[partition] = "" if live else (await self._bus.partitions.committed(partition)).offset
         return {partition: ends[partition] for partition in sorted(ends) if ends[partition]}
 
     async def _like_live(self, target: Target, state: State, ends: Mapping[int, str]) -> bool | None:

@@ -9,7 +9,7 @@ from graphweft_contracts import Transient, channels
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.progress import progress
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
@@ -68,7 +68,7 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
 async def _status(settings: Settings, group: str) -> Sequence[PartitionStatus]:
     bus = make_bus(settings, group=group, archived=False)
     try:
-        status = await bus.status()
+        status = await bus.partitions.status()
     finally:
         await bus.aclose()
     # Partitions without a position of a job do not hold up trimming.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiokafka import TopicPartition
@@ -20,9 +20,11 @@ _KNOWN_S: Final = 3_600.0
 
 
 class KafkaUsageLog:
-    """``UsageLog`` on a Kafka cluster. The topic must exist."""
+    """``UsageLog`` on a Kafka cluster."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, ready: Callable[[], Awaitable[object]]) -> None:
+        """``ready`` makes the topics."""
+        self._ready = ready
         self._reader = RangeReader(servers)
         self._writer = RecordWriter(servers, _RECORDS.topic, "the record of usage was not written")
         self._reading = asyncio.Lock()
@@ -30,12 +32,14 @@ class KafkaUsageLog:
         self._next = 0
         self._read_at = 0.0
 
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
-        """See ``UsageLog.put_usage``."""
+    async def put(self, reporter: str, record: bytes | None) -> None:
+        """See ``UsageLog.put``."""
+        await self._ready()
         await self._writer.write(reporter.encode(), record)
 
-    async def usage(self) -> Mapping[str, bytes]:
-        """See ``UsageLog.usage``."""
+    async def records(self) -> Mapping[str, bytes]:
+        """See ``UsageLog.records``."""
+        await self._ready()
         async with self._reading:
             first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
             now = time.monotonic()

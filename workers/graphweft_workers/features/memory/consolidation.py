@@ -160,7 +160,7 @@ class ConsolidationJob(Job):
             if mark is not None and not is_after(offset, mark.offset):
                 continue
             # An event without effect moves no checkpoint, but it is committed.
-            committed = await self._bus.committed(int(number))
+            committed = await self._bus.partitions.committed(int(number))
             if is_after(offset, committed.offset):
                 message = f"the mutation workers have not applied {position} yet"
                 raise MutationsBehind(message, retry_after_s=_BEHIND_S)

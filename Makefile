@@ -15,7 +15,7 @@ INSTALL := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN
 # Processes that share the tests. Most of their time they wait for servers, so they are more than the cores.
 # Each starts the servers that its tests ask for: together up to 6 GB. 0: pytest itself runs them.
 PROCESSES := 4
-SHARED := --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+SHARED := --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -59,9 +59,9 @@ soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
 soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
 	$(BIN)/python -m pytest $(SHARED) tests/fuzz tests/chaos \
-	  tests/integration/test_app_order.py tests/integration/test_archive.py tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_full_bus.py tests/integration/test_gateway.py \
-	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_rebuild.py tests/integration/test_replay_equality.py tests/integration/test_search_scopes.py \
-	  tests/integration/test_serial_equality.py tests/integration/test_swap.py tests/integration/test_worker_faults.py
+	  tests/neo4j/test_app_order.py tests/kafka/test_archive.py tests/redis/test_batch_forms.py tests/neo4j/test_episodes.py tests/redis/test_full_bus.py tests/edges/test_gateway.py \
+	  tests/neo4j/test_memory_order.py tests/kafka/test_retry_property.py tests/redis/test_rebuild.py tests/neo4j/test_replay_equality.py tests/neo4j/test_search_scopes.py \
+	  tests/neo4j/test_serial_equality.py tests/kafka/test_swap.py tests/neo4j/test_worker_faults.py
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -75,12 +75,10 @@ check-others: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/python -m graphweft_contracts.schemas --check
-	$(BIN)/python -m graphweft_contracts.typescript --check
-	$(BIN)/python -m graphweft_rules.json_schemas --check
+	$(BIN)/python -m tools --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
-	$(BIN)/mypy website
+	$(BIN)/mypy website tools
 	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
 
 check-pyright: $(READY)
@@ -94,9 +92,7 @@ format: $(READY) ## format the code, and mend what the linter can mend
 	$(BIN)/ruff format
 
 generate: $(READY) ## write the JSON Schemas, the AsyncAPI document and the types of TypeScript from the models
-	$(BIN)/python -m graphweft_contracts.schemas --write
-	$(BIN)/python -m graphweft_contracts.typescript --write
-	$(BIN)/python -m graphweft_rules.json_schemas --write
+	$(BIN)/python -m tools --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev --group docs

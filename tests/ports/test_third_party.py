@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.integration.test_cli import SUPPORT, Done, checks, clean_environment, inside, turn
+from tests.edges.test_cli import SUPPORT, Done, checks, clean_environment, inside, turn
 from tests.ports.toy import TOY, install
 
 from graphweft.transports.registry import make_transport

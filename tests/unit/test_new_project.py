@@ -1,4 +1,4 @@
-"""``graphweft init``: what it writes, and what it refuses. The project runs in tests/integration/test_readme.py."""
+"""``graphweft init``: what it writes and refuses. The project runs in ``tests/acceptance/test_quick_start.py``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from tests.adapters.runner import SOURCES, event_lines
-from tests.integration.test_cli_memory import Up
+from tests.edges.test_cli_memory import Up
 from tests.services.agent_zero import Agent, HandledError, Tool, make_root
 from tests.services.agent_zero_page import BLOCK, KNOWN, QUESTION, RULES
 from tests.services.maven import free_port

@@ -11,10 +11,11 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from graphweft_contracts import DeadLetter
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.ports.blobs import BlobStore
@@ -117,9 +118,11 @@ async def begin(blobs: BlobStore, app_id: str, export: str) -> None:
     await blobs.delete([name for name in names if not name.endswith(f"/{_UNFINISHED}")])
 
 
-async def finish(blobs: BlobStore, app_id: str, export: str, apps: Iterable[str]) -> None:
+async def finish(
+    blobs: BlobStore, app_id: str, export: str, apps: Iterable[str], *, clock: Clock = SYSTEM_CLOCK
+) -> None:
     """Record that the restore has ended: from now on the preludes are part of the app's log."""
-    body = {"export": export, "apps": list(apps), "time": datetime.now(UTC).isoformat()}
+    body = {"export": export, "apps": list(apps), "time": clock.now().isoformat()}
     await blobs.put(f"{FOLDER}/{app_id}/{_RESTORED}", json.dumps(body).encode())
     await blobs.delete([f"{FOLDER}/{app_id}/{_UNFINISHED}"])
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import override
 
 from graphweft_contracts import BusUnavailable, DeadLetter
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.keyring import Keyring
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 
 
-def judged(bus: Bus, keyring: Keyring) -> Bus:
+def judged(bus: Bus, keyring: Keyring, clock: Clock = SYSTEM_CLOCK) -> Bus:
     """Return the bus; each of its entries is judged by ``keyring`` when it is read as an event."""
-    letters = SignedLetters(bus.dead_letters, keyring)
+    letters = SignedLetters(bus.dead_letters, keyring, clock)
     return replace(bus, log=JudgedLog(bus.log, keyring), dead_letters=letters, judge=keyring)
 
 
@@ -61,9 +61,10 @@ class JudgedLog:
 class SignedLetters(LettersAround):
     """``DeadLetters`` whose retries and drops are signed by a worker's key. So check the original entries first."""
 
-    def __init__(self, letters: DeadLetters, keyring: Keyring) -> None:
+    def __init__(self, letters: DeadLetters, keyring: Keyring, clock: Clock) -> None:
         super().__init__(letters)
         self._keyring = keyring
+        self._clock = clock
 
     @override
     async def requeue(
@@ -71,7 +72,7 @@ class SignedLetters(LettersAround):
     ) -> bool:
         signed: Sequence[Mapping[bytes, bytes]] = entries
         if entries:
-            key = self._keyring.own_key("worker", datetime.now(UTC))
+            key = self._keyring.own_key("worker", self._clock.now())
             if key is None:
                 raise BusUnavailable(
                     "the dead letter stays: the file of GRAPHWEFT_SIGNING_KEYS has no worker's key that is valid now. "

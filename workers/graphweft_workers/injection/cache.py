@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.versions import Version
 from graphweft_workers.ports.graph_store import Table
@@ -55,8 +55,9 @@ class Cache:
     count. For rows of text, numbers and maps it is 3 to 18 % above ``tracemalloc``.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._limit = limit
+        self._clock = clock
         self._purged_at = -math.inf
         self._purged_apps: dict[str, float] = {}
         """Monotonic times; rows of queries that were sent before are not stored."""
@@ -107,7 +108,7 @@ class Cache:
         self._entries.clear()
         self.bytes = 0
         self.purges += 1
-        self._purged_at = time.monotonic()
+        self._purged_at = self._clock.monotonic()
 
     def purge_app(self, app_id: str, place: tuple[int, str] | None = None) -> None:
         """Drop the entries of an app; rows of queries that were sent before are not stored either.
@@ -117,7 +118,7 @@ class Cache:
         for key in [key for key in self._entries if key[0] == app_id]:
             self.bytes -= self._entries.pop(key).bytes
         self.purges += 1
-        self._purged_apps[app_id] = time.monotonic()
+        self._purged_apps[app_id] = self._clock.monotonic()
         if place is not None:
             self._erasures.setdefault(app_id, {})[place[0]] = place[1]
 

@@ -17,6 +17,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
+from graphweft_workers.timing import TIMING
 
 _FIRST: Final = 16
 """Entries of the first page, before their size is known."""
@@ -25,8 +26,6 @@ _PAGE_BYTES: Final = 4 * 1024**2
 _GROWTH: Final = 8
 _REPORT: Final = 10_000
 _TRIES: Final = 5
-_TRY_S: Final = 0.1
-"""A bus may show an entry that announces an activation before it shows the activation."""
 _MOST_UNKNOWN: Final = 1_000
 _NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
 
@@ -160,7 +159,7 @@ class Decoder:
             return
         for attempt in range(_TRIES):
             if attempt:
-                await asyncio.sleep(_TRY_S)
+                await asyncio.sleep(TIMING.rules.announced_s)
             self.activations = list(await self._bus.rules.activations())
             if number <= len(self.activations):
                 return

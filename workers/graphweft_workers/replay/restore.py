@@ -32,8 +32,8 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.replay import Replayed
+from graphweft_workers.timing import TIMING
 
-_TIMEOUT_S: Final = 60.0
 _PAGE: Final = 500
 _LETTERS_AT_ONCE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
@@ -84,7 +84,7 @@ class Restore:
 
     async def check_graph(self) -> None:
         """Raise ``InvalidSettings`` if the place of the graph holds one."""
-        marks = await self._graph.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        marks = await self._graph.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
         if marks or await _has_nodes(self._graph, self._app_id):
             raise InvalidSettings(
                 f"a graph of {self._app_id!r} exists: delete it with `graphweft erase`, give --as for another name of "

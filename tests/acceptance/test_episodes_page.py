@@ -1,0 +1,65 @@
+"""The page about episodes: its example prints what it says, and its ontology and rules are sound."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.edges.test_cli_memory import Up
+
+from graphweft_contracts.episodes import RESERVED_ATTRIBUTES
+from graphweft_rules import lint
+from graphweft_workers.drivers import dialects
+from graphweft_workers.features.episodes.ontologies import apart, lint_ontologies, load_ontologies
+from graphweft_workers.features.episodes.ontologies.agent_memory_v1 import ONTOLOGY
+
+pytestmark = pytest.mark.integration
+
+PAGE = (Path(__file__).parents[2] / "docs/episodes.md").read_text("utf-8")
+[READING] = re.findall(r"```cypher\n(.*?)```", PAGE, re.DOTALL)
+[ONTOLOGY_FILE, *RULES] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
+    [(name, script)] = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / name).write_text(script)
+    up = Up(tmp_path)
+    try:
+        done = subprocess.run(
+            [sys.executable, name],
+            cwd=tmp_path, env=up.environment, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert f"```text\n{done.stdout}```" in PAGE
+        asked = ("query", "--app", "acme")
+        assert up.ok("dlq", "list", "--json") == "[]\n"
+        assert up.json(*asked, "MATCH (:Episode)-[:STATES]->(r:Relation) RETURN r.name ORDER BY r.name")["rows"] == [
+            {"r.name": "MEMBER_OF"}, {"r.name": "OWNS"},
+        ]  # fmt: skip
+        assert up.json(*asked, READING)["rows"] == [{"e.name": "Grace", "a.name": "role", "a.value": "lead"}]
+    finally:
+        up.stop()
+
+
+def test_its_ontology_and_rules_are_sound(tmp_path: Path) -> None:
+    (tmp_path / "ontologies").mkdir()
+    (tmp_path / "ontologies/support_v1.yaml").write_text(ONTOLOGY_FILE)
+    for number, text in enumerate(RULES):
+        file = tmp_path / f"workflows/Page{number}/graph_injection.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    rules, ontologies = apart([tmp_path / "workflows"])
+    assert [str(finding) for finding in (*lint(rules, dialects()), *lint_ontologies(ontologies))] == []
+    found = load_ontologies(tmp_path / "ontologies").get("support_v1")
+    assert found.edge_types_between("Customer", "Feature") == ("USES", "ASKED_FOR")
+
+
+def test_it_names_what_exists() -> None:
+    assert {"id", "user_id", "scopes", "name_key"} < RESERVED_ATTRIBUTES
+    for word in ("Person", "Team", "Project", "Component", "Decision", "Preference", "Term"):
+        assert word in ONTOLOGY.entity_types

@@ -1,0 +1,659 @@
+"""The MCP server: the process that users start, asked by the SDK's own client, beside real services."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from mcp import Client as MCPClient
+from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
+from tests.services.environment import clean_environment
+from tests.services.fixtures import Logs
+
+from graphweft import Client, Event, MemoryClient, MemoryScope
+from graphweft.transports.embedded import embedded_url
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.mcp_access import McpOptions
+from graphweft_workers.gateway.tokens import new_token, sha256_of
+from graphweft_workers.mcp.access import Access
+from graphweft_workers.mcp.tools import Tools
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+BUDGET_MS = 20_000
+NOWHERE = "redis://127.0.0.1:1"
+RULES = """
+version: "1.0"
+mutation_rules: []
+injection_rules:
+  - name: recalled
+    agents: ["Concierge", "Cook"]
+    queries:
+      - id: recalled
+        search:
+          memory: {user_id: $workflow.user_id}
+          query: $context.last_message
+          index_type: fulltext
+        inject_as: recalled
+  - name: place
+    agents: ["Concierge"]
+    queries:
+      - id: place
+        cypher: "RETURN $workflow + ' ' + $agent + ' ' + $chat + ' ' + $city AS place"
+        params: {workflow: $workflow.name, agent: $context.agent_name, chat: $workflow.chat_id, city: $context.city}
+        inject_as: place
+        format: markdown
+"""
+OWNERSHIP = {
+    "entities": [
+        {"type": "Team", "name": "Checkout"},
+        {"type": "Component", "name": "payment-service"},
+    ],
+    "relations": [
+        {
+            "type": "OWNS", "source": "Checkout", "target": "payment-service", "valid_from": "2026-01-01T00:00:00Z",
+            "fact": "Checkout owns payment-service.",
+        }
+    ],
+}  # fmt: skip
+CONTEXT = ("--workflow", "Kitchen", "--agent", "Concierge", "--agent", "Cook", "--var", "city=Oslo")
+
+
+class Stack:
+    """``graphweft up`` for the tests of this file; each test is another app."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = embedded_url(folder / "data")
+        rules = folder / "rules/Kitchen/graph_injection.yaml"
+        rules.parent.mkdir(parents=True)
+        rules.write_text(RULES)
+        self.environment = clean_environment() | {
+            "GRAPHWEFT_DATA": str(folder / "data"),
+            "GRAPHWEFT_RULES": str(folder / "rules"),
+        }
+
+    def command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self.environment | environment, cwd=self.folder, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def session(  # type: ignore[no-untyped-def]
+        self,
+        *arguments: str,
+        mode: str = "auto",
+        errors: Path | None = None,
+        cwd: Path | None = None,
+        **environment: str,
+    ):
+        """Run ``graphweft run mcp`` and lend the SDK's client of it."""
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "graphweft_workers.cli", "run", "mcp", "--budget-ms", str(BUDGET_MS), *arguments],
+            env=self.environment | environment,
+            cwd=cwd or self.folder,
+        )
+        with (errors or self.folder / "errors").open("w") as log:
+            async with MCPClient(stdio_client(server, errlog=log), mode=mode) as client:
+                yield client
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack(tmp_path_factory.mktemp("mcp"))
+    up = made.command("up", GRAPHWEFT_LOG_LEVEL="warning")
+    try:
+        assert "graphweft is up" in cast("Any", up.stdout).readline(), cast("Any", up.stderr).read()
+        yield made
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.communicate(timeout=50)
+
+
+@pytest.fixture
+def app_id() -> str:
+    return f"app-{uuid4().hex[:12]}"
+
+
+def scope_of(app_id: str, user: str = "ada") -> tuple[str, ...]:
+    return ("--app", app_id, "--user", user)
+
+
+async def call(client: MCPClient, tool: str, **arguments: Any) -> Any:
+    """Return the data of an answer, which is no error."""
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer.content
+    return answer.structured_content
+
+
+async def refusal(client: MCPClient, tool: str, **arguments: Any) -> str:
+    answer = await client.call_tool(tool, arguments)
+    assert answer.is_error, answer
+    return cast("Any", answer.content[0]).text
+
+
+async def found(client: MCPClient, query: str = "", **more: Any) -> list[str]:
+    data = await call(client, "memory_search", query=query, **more)
+    assert data["notes"] == []
+    return [row["text"] for row in data["results"]]
+
+
+# --- over standard input and output ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_what_is_added_in_a_session_is_found_in_it(stack: Stack, app_id: str, mode: str) -> None:
+    async with stack.session(*scope_of(app_id), mode=mode) as client:
+        for number in range(5):
+            added = await call(client, "memory_add", text=f"Room {number} has a piano.", role="assistant")
+            assert added["status"] == "remembered"
+            assert await found(client, f"room {number}", top_k=1) == [f"Room {number} has a piano."]
+        latest = await call(client, "memory_search")
+        assert [row["score"] for row in latest["results"]] == [None] * 5
+        assert await found(client, "violin") == []
+        answer = await client.call_tool("memory_search", {"query": "piano", "top_k": 1})
+    assert "Room" in answer.content[0].text
+    assert answer.structured_content["results"][0].keys() >= {"text", "score", "role", "timestamp", "id"}
+
+
+async def test_a_search_waits_for_what_was_added(stack: Stack, app_id: str) -> None:
+    scope = MemoryScope(user_id="ada")
+    async with Client(stack.url) as client, Client(stack.url, app_id=app_id) as other:
+        tools = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
+        await tools.call("memory_add", {"text": "The organ is in tune."})
+        first = await tools.call("memory_search", {"query": "organ"})
+        assert first.data is not None
+        assert len(first.data["results"]) == 1  # so the worker is there
+        worker = json.loads((stack.folder / "data/processes.json").read_text())["mutation"]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            assert not (await tools.call("memory_add", {"text": "The piano is out of tune."})).error
+            asked = asyncio.create_task(tools.call("memory_search", {"query": "piano"}))
+            for _ in range(3):  # answered one after another, while ours waits
+                plain = await other.search("piano", memory=scope, index_type="fulltext", budget_ms=BUDGET_MS)
+                assert (plain.reason, plain.results) == (None, [])
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        answer = await asked
+    assert answer.data is not None
+    assert [row["text"] for row in answer.data["results"]] == ["The piano is out of tune."]
+
+
+async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id), *CONTEXT) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert {name: tool.annotations.read_only_hint for name, tool in tools.items()} == {
+        "memory_search": True, "memory_add": False, "get_context": True,
+    }  # fmt: skip
+    inputs = {name: tool.input_schema for name, tool in tools.items()}
+    assert inputs["memory_search"]["properties"].keys() == {"query", "of", "top_k", "thread_id", "max_tokens"}
+    assert inputs["memory_add"]["properties"].keys() == {"text", "role", "message_id"}
+    assert inputs["get_context"]["properties"]["agent"]["enum"] == ["Concierge", "Cook"]
+    assert all(schema["additionalProperties"] is False for schema in inputs.values())
+    assert all(tool.output_schema for tool in tools.values())
+
+
+async def test_no_argument_leaves_the_scope(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id, "bob"), "--thread", "t1") as bob:
+        await call(bob, "memory_add", text="Bob keeps a secret cake.")
+        assert await found(bob, "cake") == ["Bob keeps a secret cake."]
+    async with stack.session(*scope_of(app_id), *CONTEXT) as ada:
+        await call(ada, "memory_add", text="Ada likes cake.")
+        assert await found(ada, "cake") == ["Ada likes cake."]
+        assert await found(ada) == ["Ada likes cake."]
+        assert await found(ada, "cake", thread_id="t1") == []
+        for tool, arguments in (
+            ("memory_search", {"query": "cake"}),
+            ("memory_add", {"text": "Bob owes Ada a cake."}),
+            ("get_context", {"agent": "Cook", "query": "cake"}),
+        ):
+            for name in ("app_id", "app", "user_id", "user", "agent_id", "application_id", "chat_id", "context"):
+                said = await refusal(ada, tool, **arguments, **{name: "bob"})
+                assert said.startswith(f"{name}: ")
+                assert "app and scope are the operator's" in said
+        assert "thread_id" in await refusal(ada, "memory_add", text="x", thread_id="bob")
+        context = await call(ada, "get_context", agent="Cook", query="cake")
+        assert "Ada likes cake." in context["text"]
+        assert "Bob" not in context["text"]
+    async with stack.session(*scope_of(f"{app_id}-2", "bob")) as other:
+        assert await found(other) == []
+
+
+async def test_a_thread_that_the_operator_names_stays(stack: Stack, app_id: str) -> None:
+    for thread in ("t1", "t2"):
+        async with stack.session(*scope_of(app_id), "--thread", thread) as client:
+            await call(client, "memory_add", text=f"Said in {thread}.")
+            assert await found(client) == [f"Said in {thread}."]
+            assert "out of reach" in await refusal(client, "memory_search", thread_id="t3")
+            assert "thread_id" not in (await client.list_tools()).tools[0].input_schema["properties"]
+    async with stack.session(*scope_of(app_id)) as client:
+        # Another session than the one that wrote it, which waited for it.
+        assert sorted(await found(client)) == ["Said in t1.", "Said in t2."]
+        assert await found(client, thread_id="t1") == ["Said in t1."]
+
+
+async def test_context_is_that_of_the_rules(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id), *CONTEXT, "--chat", "c1") as client:
+        await call(client, "memory_add", text="I am allergic to nuts.")
+        context = await call(client, "get_context", agent="Concierge", query="Which cake has no nuts?")
+        assert "I am allergic to nuts." in context["text"]
+        assert "Kitchen Concierge c1 Oslo" in context["text"]
+        assert context["notes"] == []
+        assert context["tokens"] > 0
+        part = await call(client, "get_context", agent="Concierge")
+        assert "Kitchen" in part["text"]
+        assert [note.partition(":")[0] for note in part["notes"]] == ["recalled is missing"]
+        assert "give `query`" in part["notes"][0]
+        assert "give `query`" in await refusal(client, "get_context", agent="Cook")
+        assert "max_tokens" in await refusal(client, "get_context", agent="Concierge", query="nuts", max_tokens=1)
+        for agent in ({}, {"agent": "Admin"}):
+            assert "one of Concierge, Cook" in await refusal(client, "get_context", query="x", **agent)
+    async with stack.session(*scope_of(app_id), "--workflow", "Unknown", "--agent", "A") as client:
+        nothing = await call(client, "get_context")
+        assert (nothing["text"], nothing["notes"]) == ("", ["the workflow has no rules, so there is no context"])
+
+
+async def test_facts_are_found(stack: Stack, app_id: str) -> None:
+    async with Client(stack.url, app_id=app_id) as client:
+        data = {"user_id": "ada", "episode_type": "json", "schema_id": "agent_memory_v1", "content": OWNERSHIP}
+        position = await client.emit(Event.create("episode.add", app_id=app_id, chat_id="ada", data=data), wait_s=30)
+        scope = MemoryScope(user_id="ada")
+        reply = await client.search("", memory=scope, of="facts", after=position, budget_ms=BUDGET_MS)
+        assert len(reply.results) == 1
+    async with stack.session(*scope_of(app_id)) as ada:
+        assert await found(ada, "Who owns payment-service?", of="facts") == ["Checkout owns payment-service."]
+        assert await found(ada, "", of="facts") == ["Checkout owns payment-service."]
+    async with stack.session(*scope_of(app_id, "bob")) as bob:
+        assert await found(bob, "Who owns payment-service?", of="facts") == []
+
+
+async def test_a_named_message_is_remembered_once(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as client:
+        for _ in range(2):
+            await call(client, "memory_add", text="Tea at four.", message_id="m1")
+        assert await found(client) == ["Tea at four."]
+
+
+async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as client:
+        for tool, arguments, said in (
+            ("memory_add", {"text": " \0"}, "text: the text is empty"),
+            ("memory_add", {}, "text: Field required"),
+            (
+                "memory_add",
+                {"text": "x" * 4_097},
+                "text: it has 4097 characters; the maximum is 4096: remember it",
+            ),
+            ("memory_add", {"text": "x", "role": "system"}, "role: "),
+            ("memory_add", {"text": "x", "message_id": "\0"}, "message_id: "),
+            ("memory_add", {"text": "x", "metadata": {"a": 1}}, "metadata: "),
+            ("memory_search", {"top_k": 0}, "top_k: "),
+            ("memory_search", {"top_k": 51}, "top_k: "),
+            ("memory_search", {"of": "episodes"}, "of: "),
+            ("memory_search", {"thread_id": " t"}, "thread_id: "),
+            ("memory_search", {"query": ["a"]}, "query: "),
+            ("memory_search", {"query": "x" * 100_001}, "query: String should have at most 100000 characters"),
+            ("get_context", {}, "unknown tool; the tools are memory_search, memory_add"),
+        ):
+            assert (await refusal(client, tool, **arguments)).startswith(said)
+        assert len(await refusal(client, "memory_add", text="x", **{"y" * 5_000: 1})) < 1_300
+        # The largest that is taken, of what JSON writes longest.
+        assert (await call(client, "memory_add", text="\x01" * 4_093 + "nut"))["status"] == "remembered"
+        assert await found(client, "\x01" * 99_997 + "nut") == ["\x01" * 4_093 + "nut"]
+        assert await found(client, "a\0b") == []
+
+
+async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
+    scope = MemoryScope(user_id="ada")
+    async with Client(stack.url, app_id=app_id) as client:
+        memories = MemoryClient(client, user_id="ada", read_own_writes=True)
+        await memories.remember([{"role": "user", "text": "# Giraffes\n" + "giraffe " * 5_000}])
+        assert len((await memories.recall("giraffe", index_type="fulltext", budget_ms=BUDGET_MS)).results) == 1
+        tools = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
+        for wanted, most in ((None, 2_000), (300, 300)):
+            answer = await tools.call("memory_search", {"query": "giraffe", "max_tokens": wanted})
+            assert answer.data is not None, answer.text
+            [row] = answer.data["results"]
+            assert 3 * most < len(row["text"]) <= 4 * most
+            assert row["text"].startswith("# Giraffes\ngiraffe giraffe")
+            assert "\n\\# Giraffes\ngiraffe" in answer.text  # a text is no heading
+            assert len(answer.text) < 4 * most + 200
+            assert "the beginning of the best result" in answer.data["notes"][0]
+            assert answer.data["notes"][0] in answer.text
+        less = await tools.call("memory_search", {"query": "giraffe", "max_tokens": 10})
+        assert (less.error, "give a larger `max_tokens`" in less.text) == (True, True)
+        small = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS, max_tokens=10))
+        for arguments in ({}, {"max_tokens": 20}):  # to ask for more would be in vain
+            none = await small.call("memory_search", {"query": "giraffe", **arguments})
+            assert none.error
+            assert "more tokens than a result may have" in none.text
+
+
+async def test_what_had_no_room_is_told(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as client:
+        for number in range(4):
+            await call(client, "memory_add", text=f"Heron {number}. " + "It stands in the water. " * 20)
+        assert len(await found(client, "heron")) == 4
+        data = await call(client, "memory_search", query="heron", max_tokens=400)
+        assert (len(data["results"]), data["notes"]) == (2, ["2 more of search did not fit into this result"])
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+async def test_a_bus_that_is_away_is_an_answer(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    more = {"GRAPHWEFT_BUS_URL": NOWHERE, "GRAPHWEFT_GRAPH_URL": NOWHERE}
+    async with stack.session(*scope_of(app_id), *CONTEXT, "--budget-ms", "300", errors=log, **more) as client:
+        for tool, arguments in (("memory_search", {"query": "x"}), ("get_context", {"agent": "Cook"})):
+            said = await refusal(client, tool, **arguments)
+            assert re.fullmatch(r"(the bus does not answer|there was no answer in time): .* again later", said)
+        added = await call(client, "memory_add", text="Later.")
+        assert added == {"status": "waiting", "position": None}
+    assert "127.0.0.1:1" in log.read_text()
+
+
+async def test_the_tools_work_through_a_gateway_within_its_token(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    other = f"{app_id}-2"
+    tokens = {app: new_token() for app in (app_id, other)}
+    lines = [{"sha256": sha256_of(token), "app_id": app, "name": app} for app, token in tokens.items()]
+    (tmp_path / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
+    gateway = stack.command("run", "gateway", "--port", "0", GRAPHWEFT_GATEWAY_TOKENS=str(tmp_path / "tokens.yaml"))
+    try:
+        ours = {
+            "GRAPHWEFT_GATEWAY_URL": cast("Any", gateway.stdout).readline().split()[-1],
+            "GRAPHWEFT_GATEWAY_TOKEN": tokens[app_id],
+            "GRAPHWEFT_DATA": "/nonexistent",  # it needs no bus
+        }
+        async with stack.session(*scope_of(app_id), *CONTEXT, **ours) as client:
+            assert (await call(client, "memory_add", text="The harp is blue."))["status"] == "remembered"
+            assert await found(client, "harp") == ["The harp is blue."]
+            context = await call(client, "get_context", agent="Concierge", query="harp")
+            assert "The harp is blue." in context["text"]
+        async with stack.session(*scope_of(app_id), **ours | {"GRAPHWEFT_GATEWAY_TOKEN": tokens[other]}) as client:
+            assert "the request was refused" in await refusal(client, "memory_search", query="harp")
+            assert "not remembered" in await refusal(client, "memory_add", text="x")
+        for wrong, said in (
+            ({"GRAPHWEFT_GATEWAY_TOKEN": new_token()}, "the request was refused"),
+            ({"GRAPHWEFT_GATEWAY_URL": "http://127.0.0.1:1"}, "the bus does not answer"),
+        ):
+            log = tmp_path / "log"
+            async with stack.session(*scope_of(app_id), "--budget-ms", "300", errors=log, **ours | wrong) as client:
+                assert said in await refusal(client, "memory_search", query="harp")
+                assert (await call(client, "memory_add", text="Later."))["status"] == "waiting"
+            assert "the gateway http://127.0.0.1:" in log.read_text()
+            assert (ours | wrong)["GRAPHWEFT_GATEWAY_TOKEN"] not in log.read_text()
+    finally:
+        gateway.terminate()
+        gateway.communicate(timeout=30)
+
+
+async def test_a_folder_in_which_a_client_works_cannot_redirect_the_memories(
+    stack: Stack, app_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / "graphweft.yaml").write_text(f"bus_url: {NOWHERE}\nbudget: 1\n")
+    log = tmp_path / "log"
+    async with stack.session(*scope_of(app_id), errors=log, cwd=tmp_path) as client:
+        assert (await call(client, "memory_add", text="Mine."))["status"] == "remembered"
+    assert "graphweft.yaml of the working folder is not read" in log.read_text()
+    named = {"GRAPHWEFT_CONFIG": str(tmp_path / "own.yaml")}
+    (tmp_path / "own.yaml").write_text(f"bus_url: {NOWHERE}\n")
+    async with stack.session(*scope_of(app_id), "--budget-ms", "300", errors=log, cwd=tmp_path, **named) as client:
+        assert (await call(client, "memory_add", text="Later."))["status"] == "waiting"
+
+
+async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> None:
+    async with Client(NOWHERE) as away, Client(stack.url) as there:
+        tools = Tools(there, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
+        tools._client.stats.buffered = 1
+        answer = await tools.call("memory_search", {})
+        assert answer.data is not None
+        assert "not on the bus yet" in answer.data["notes"][0]
+        assert "not on the bus yet" in answer.text
+        full = Tools(away, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=100))
+        away._buffer = 0
+        refused = await full.call("memory_add", {"text": "x"})
+        assert refused.error
+        assert "not remembered" in refused.text
+
+
+async def test_a_defect_is_an_error_of_the_tool(app_id: str, logs: Logs) -> None:
+    tools = Tools(cast("Any", None), Access(app_id=app_id, scope=MemoryScope(user_id="ada")))
+    for tool, arguments in (("memory_search", {}), ("memory_add", {"text": "x"})):
+        answer = await tools.call(tool, arguments)
+        assert (answer.error, answer.data) == (True, None)
+        assert "internal error" in answer.text
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("tool_failed", "error")] * 2
+
+
+async def test_what_is_switched_off(stack: Stack, app_id: str) -> None:
+    off = {"GRAPHWEFT_CONTEXT": "off", "GRAPHWEFT_CAPTURE": "off"}
+    async with stack.session(*scope_of(app_id), *CONTEXT, **off) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["memory_search", "get_context"]
+        assert "switched context off" in await refusal(client, "memory_search")
+        assert (await call(client, "get_context", agent="Cook"))["text"] == ""
+        assert "unknown tool" in await refusal(client, "memory_add", text="x")
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}  # fmt: skip
+
+
+def test_standard_output_has_the_protocol_only(stack: Stack, app_id: str) -> None:
+    sent = [
+        json.dumps(INITIALIZE),
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        "this is no JSON, and private",
+        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": 7}}',
+        '{"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "memory_search", "arguments": {}}}',
+        '{"jsonrpc": "2.0", "id": 4, "method": "nothing/like_that"}',
+        r'{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "memory_add", "arguments": '
+        r'{"\udc00": 1, "\ud83d\ude00": 1, "\\ud800": 1, "text": "cut \ud83d"}}}',
+    ]
+    process = stack.command("run", "mcp", *scope_of(app_id), GRAPHWEFT_LOG_LEVEL="debug")
+    for line in sent:
+        process.stdin.write(line + "\n")  # type: ignore[union-attr]
+    process.stdin.flush()  # type: ignore[union-attr]
+    answers: dict[Any, Any] = {}
+    while not answers.keys() >= {1, 2, 3, 4, 5}:
+        answer = json.loads(cast("Any", process.stdout).readline())
+        answers[answer.get("id")] = answer
+    rest, log = process.communicate(timeout=30)
+    assert (process.returncode, rest) == (0, "")
+    assert answers[3]["result"]["structuredContent"] == {"results": [], "notes": []}
+    said = answers[5]["result"]["content"][0]["text"]
+    assert re.findall(r"(\S+): Extra", said) == ["\ufffd", "\U0001f600", "\\ud800"]
+    assert {answers[2]["error"]["code"], answers[4]["error"]["code"]} == {-32602, -32601}
+    assert "mcp_server_started" in log
+    assert "private" not in log
+    assert "Traceback" not in log
+
+
+def begun(stack: Stack, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Return a process that has shaken hands."""
+    process = stack.command("run", "mcp", *arguments, **environment)
+    send(process, INITIALIZE)
+    assert json.loads(cast("Any", process.stdout).readline())["id"] == 1
+    send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    return process
+
+
+def send(process: subprocess.Popen[str], *messages: dict[str, Any]) -> None:
+    for message in messages:
+        process.stdin.write(json.dumps(message) + "\n")  # type: ignore[union-attr]
+    process.stdin.flush()  # type: ignore[union-attr]
+
+
+def calling(number: int, tool: str, **arguments: Any) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+async def test_what_a_client_added_before_it_went_away_is_remembered(stack: Stack, app_id: str) -> None:
+    process = begun(stack, *scope_of(app_id))
+    send(process, *(calling(number, "memory_add", text=f"Apple {number}.") for number in range(2, 22)))
+    _, log = process.communicate(timeout=30)  # the answers are not waited for
+    assert (process.returncode, "Traceback" in log) == (0, False)
+    async with Client(stack.url) as client:
+        tools = Tools(client, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
+        await tools.call("memory_add", {"text": "Apple 22."})  # of the same chat, so it is behind the others
+        answer = await tools.call("memory_search", {"query": "apple", "top_k": 50})
+    assert answer.data is not None
+    assert len(answer.data["results"]) == 21
+
+
+def test_a_client_that_is_killed_while_it_waits(stack: Stack, app_id: str) -> None:
+    process = begun(stack, *scope_of(app_id), "--budget-ms", "600000")
+    worker = json.loads((stack.folder / "data/processes.json").read_text())["mutation"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        send(process, calling(2, "memory_add", text="An apple."))
+        assert json.loads(cast("Any", process.stdout).readline())["id"] == 2
+        send(process, calling(3, "memory_search", query="apple"))
+        cast("Any", process.stdout).close()
+        send(process, {"jsonrpc": "2.0", "id": 4, "method": "tools/list"})  # nobody reads its answer
+        cast("Any", process.stdin).close()
+        assert process.wait(timeout=30) == 0  # the budget of the call is ten minutes
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert "Traceback" not in cast("Any", process.stderr).read()
+    cast("Any", process.stderr).close()
+
+
+async def test_two_clients_of_one_user(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as one, stack.session(*scope_of(app_id)) as other:
+        added = (
+            call(client, "memory_add", text=f"Plum {name} {number}.")
+            for number in range(20)
+            for name, client in (("one", one), ("other", other))
+        )
+        await asyncio.gather(*added)
+        for name, client in (("one", one), ("other", other)):
+            texts = await asyncio.gather(*(found(client, "plum", top_k=50) for _ in range(10)))
+            own = {f"Plum {name} {number}." for number in range(20)}
+            assert all(own <= set(seen) for seen in texts)
+        await call(one, "memory_add", text="Plum last.")
+        assert len(await found(one, "plum", top_k=50)) == 41
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(stack: Stack, app_id: str, number: signal.Signals) -> None:
+    process = begun(stack, *scope_of(app_id))
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 0
+    assert cast("io.TextIOBase", process.stdout).read() == ""
+    process.communicate()
+
+
+# --- what the operator has to say -----------------------------------------------------------------------------------
+
+
+REFUSED = [
+    ({"app": None}, "`run mcp` needs --app"),
+    ({"app": "a b"}, "--app 'a b'"),
+    ({"user": None}, "`run mcp` needs a scope"),
+    ({"user": " ada"}, "user_id"),
+    ({"workflow": "Kitchen"}, "--workflow and --agent go together"),
+    ({"agents": ["Cook"]}, "--workflow and --agent go together"),
+    ({"variables": ["a=b"]}, "--chat and --var are for get_context"),
+    ({"chat": "c1"}, "--chat and --var are for get_context"),
+    ({"workflow": " ", "agents": ["Cook"]}, "--workflow: a name of 1 to 256 characters"),
+    ({"workflow": "Kitchen", "agents": ["Cook", ""]}, "--agent: a name of 1 to 256 characters"),
+    ({"workflow": "Kitchen", "agents": ["Cook"], "chat": "c" * 257}, "--chat: a name of 1 to 256 characters"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED, ids=[str(given) for given, _ in REFUSED])
+def test_what_cannot_work_is_refused(given: dict[str, Any], said: str) -> None:
+    options = McpOptions(**{"app": "acme", "user": "ada"} | given)
+    with pytest.raises(InvalidSettings, match=re.escape(said)):
+        options.access()
+
+
+def test_a_refusal_goes_to_standard_error(stack: Stack) -> None:
+    for arguments, said in (
+        (("mcp", "--app", "acme"), "`run mcp` needs a scope"),
+        (("mutation", "--workflow", "Kitchen"), "work with `run mcp` only"),
+    ):
+        process = stack.command("run", *arguments)
+        out, errors = process.communicate(timeout=30)
+        assert (process.returncode, out) == (2, "")
+        assert said in errors
+        assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_stream_that_is_closed_is_named(stack: Stack, closed: str) -> None:
+    line = f'exec "$0" -m graphweft_workers.cli run mcp --app acme --user ada {closed}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable],
+        env=stack.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: `run mcp` needs standard input and output")
+
+
+async def test_app_and_scope_may_stand_in_the_environment(stack: Stack, app_id: str) -> None:
+    given = {"GRAPHWEFT_MCP_APP": app_id, "GRAPHWEFT_MCP_USER": "ada", "GRAPHWEFT_MCP_THREAD": "t1"}
+    async with stack.session(**given) as client:
+        await call(client, "memory_add", text="From the environment.")
+        assert await found(client) == ["From the environment."]
+    async with stack.session(*scope_of(app_id)) as client:
+        assert await found(client, thread_id="t1") == ["From the environment."]
+
+
+@pytest.mark.parametrize("missing", ["mcp", "mcp_types"])
+def test_a_missing_extra_is_named(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from graphweft_workers.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "mcp", "--app", "acme", "--user", "ada"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'graphweft[mcp]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_page_runs(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs/runtimes/mcp.md").read_text("utf-8")
+    [rules] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [configuration] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [printed] = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert " ".join(rules.split()) in " ".join(RULES.replace('"Concierge", "Cook"', '"Concierge"').split())
+    server = json.loads(configuration)["mcpServers"]["memory"]
+    assert server["command"] == "graphweft"
+    server["command"] = str(tmp_path / "graphweft")
+    (tmp_path / "graphweft").write_text(f'#!/bin/sh\nexec {sys.executable} -m graphweft_workers.cli "$@"\n')
+    (tmp_path / "graphweft").chmod(0o755)
+    server["args"] = [app_id if text == "acme" else text for text in server["args"]] + ["--budget-ms", str(BUDGET_MS)]
+    server["env"] = {name: stack.environment[name] for name in server["env"]} | {
+        "PYTHONPATH": os.pathsep.join(sys.path)
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"memory": server}}))
+    (tmp_path / "remembering.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "remembering.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == printed, done.stderr[-3000:]

@@ -1,0 +1,461 @@
+"""``graphweft erase``: a user, or an app, is gone from every place, and a replay does not bring it back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from tests.edges.test_cli import Call, call, clean_environment
+from tests.kafka.test_archive import Archived, redis_or_kafka_with_keys
+from tests.kafka.test_rules_log import lose
+from tests.redis.test_rebuild import keys_or_none
+from tests.services.waiting import until
+
+from graphweft.transport import Outgoing
+from graphweft_contracts import Event, Fenced
+from graphweft_contracts.memory import memory_id
+from graphweft_workers.archive.archiver import Archiver
+from graphweft_workers.archive.erasures import alone
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.graph_marks import sealed
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.replay import erase as erasing
+from graphweft_workers.timing import ArchiveTiming, Timing
+
+__all__ = ("call",)  # a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SECRET = "zebra-secret"
+redis_only = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
+"""For what a bus has no part in."""
+
+
+@pytest.fixture
+async def app(
+    own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool
+) -> AsyncIterator[Archived]:
+    made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    async with contextlib.aclosing(made) as app:
+        await app.bus.partitions.count()
+        yield app
+
+
+async def said(app: Archived, name: str, user: str, number: int, text: str, **more: Any) -> None:
+    """Publish events of one user: orders that succeed and fail, memories, and an event of the chat without a user."""
+    event = {"app_id": name, "chat_id": f"chat-{user}", "workflow": "Shop", "source": "/said"}
+    await app._append(
+        [
+            Event.create("order.placed", **event, id=f"{user}-{number}", user_id=user,
+                         data={"order": f"{user}-{text}-{number}", "customer": user, "parts": number % 2}, **more),
+            Event.create("order.placed", **event, id=f"{user}-{number}-anonymous",
+                         data={"order": f"{text}-{number}-anonymous", "parts": 1}),
+            Event.create("memory.add", **event, id=f"{user}-{number}-memory",
+                         data={"messages": [{"role": "user", "text": text}], "user_id": user}),
+        ]
+    )  # fmt: skip
+
+
+async def everywhere(app: Archived, text: str) -> list[str]:
+    """Return the places that hold a text: each file of the archive, the bus, the dead letters, and all graphs."""
+    found: list[str] = []
+    for name in await app.blobs().names(""):
+        data = await app.blobs().get(name) or b""
+        if name.endswith(".zst"):
+            data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+        if name.startswith("letters/"):
+            bodies = [json.loads(line)["fields"].values() for line in data.splitlines()]
+            data = b"".join(base64.b64decode(value) for values in bodies for value in values)
+        if text.encode() in data:
+            found.append(name)
+    found += [f"bus {e.offset}" for part in await app.everything() for e in part if text in str(e.fields)]
+    async with app.alone() as bus:
+        letters = await bus.dead_letters.read(limit=10_000)
+    for letter in letters:
+        if any(text.encode() in base64.b64decode(value) for value in letter.fields.values()):
+            found.append(f"letter {letter.id}")
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        for graph in await store._redis.execute_command("GRAPH.LIST"):
+            rows = await store._redis.execute_command("GRAPH.RO_QUERY", graph, "MATCH (n) RETURN n")
+            if text in str(rows[1]):
+                found.append(f"graph {graph}")
+    return found
+
+
+@redis_or_kafka_with_keys
+async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        for number in range(6):
+            for name in ("shop", "shop_x"):
+                await said(app, name, "ada", number, SECRET)
+                await said(app, name, "bob", number, "bobs-words")
+        await app.applied()
+        assert json.loads((await app.run("dlq", "list", "--json")).out)
+        assert (await app.run("archive", "now")).code == 0
+        assert (await app.run("dlq", "retry", "--all")).code == 0
+        await app.applied()
+        neighbour = await app.digest("shop_x")
+        before = await everywhere(app, SECRET)
+        assert {place.split()[0].split("/")[0] for place in before} >= {"segments", "bus", "letter", "graph", "letters"}
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--json", "--yes")
+        assert done.code == 0, done.err + done.out
+        places = {each["name"]: each for each in json.loads(done.out.splitlines()[-1])["places"]}
+        assert all(each["left"] == 0 for each in places.values()), places
+        assert places["event log"]["found"] > 10
+        assert places["archive"]["found"] > 10
+        assert places["dead letters"]["found"] > 0
+    await app.run("erase", "--app", "shop_x", "--user", "ada", "--json", "--yes", "--report")
+    assert await app.digest("shop_x") == neighbour
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=5.0)).rows
+    assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+    async with app.worker():
+        done = await app.run("erase", "--app", "shop_x", "--yes", "--json")
+        assert done.code == 0, done.err + done.out
+        await app.applied()
+    assert [place for place in await everywhere(app, SECRET) if not place.startswith("graph mozaiks_shop.")] == []
+    assert await everywhere(app, "bobs-words")  # of the other app
+    done = await app.run("archive", "verify", "--json")
+    assert json.loads(done.out)["faults"] == []
+    async with app.worker():
+        await app.applied()
+        await said(app, "shop", "ada", 7, "again")  # she is back
+        await app.applied()
+    code, found = await app.rebuild("--app", "shop", "--verify", "--resume")
+    assert (code, found["same"]) == (0, True), found
+
+
+@redis_only
+async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(app: Archived) -> None:
+    await app.push("first")
+    own = await app.run("rules", "push", str(app.folder / "rules"), "--app", "shop")
+    await app.push("second")
+    assert own.code == 0
+    async with app.worker():
+        for name in ("shop", "shop_x"):
+            await said(app, name, "ada", 0, SECRET)
+            await said(app, name, "bob", 0, "bobs-words")
+        await app.applied()
+        neighbour = await app.digest("shop_x")
+        await lose(app.url, (await app.bus.rules.activations())[-1].digest)
+        for command in (("rebuild", "--swap"), ("rollback",)):
+            done = await app.run(*command, "--app", "shop")
+            assert done.code == 0, done.err
+        assert (await app.run("rebuild", "--app", "shop", "--drop")).code == 0
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert done.code == 0, done.err + done.out
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=5.0)).rows
+    assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
+    assert await app.digest("shop_x") == neighbour
+
+
+@redis_only
+async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 0, SECRET)
+        await app.applied()
+        lost = (await app.bus.rules.activations())[-1].digest
+        await app.push("second")
+        await said(app, "shop", "bob", 0, "bobs-words")
+        await app.applied()
+        await lose(app.url, lost)
+        before = await app.digest("shop")
+        refused = await app.run("erase", "--app", "shop", "--user", "bob", "--yes")
+        assert (refused.code, await app.digest("shop")) == (1, before), refused.err
+        assert f"lost the rule set {lost[:12]}" in refused.err
+        assert {place.split()[0] for place in await everywhere(app, "bobs-words")} >= {"bus", "letter", "graph"}
+        # Hers is the only event that needs the lost rules.
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert done.code == 0, done.err + done.out
+
+
+async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    await app.push("first")
+    async with app.worker():
+        for number in range(3):
+            await said(app, "shop", "ada", number, SECRET)
+            await said(app, "shop", "bob", number, "bobs-words")
+        await app.applied()
+        for step in ("_off_the_bus", "_erase_letters", "_erase_from_graph", "_purge_caches"):
+            with monkeypatch.context() as patch:
+
+                async def cut(*_: object, **__: object) -> None:
+                    raise erasing.BusUnavailable("cut")
+
+                patch.setattr(erasing.Erasure, step, cut)
+                assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 1
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+    assert await everywhere(app, "bobs-words")
+
+
+async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
+    await app.push("first")
+    async with app.alone("graphweft-archive") as bus, app.worker():
+        archiver = Archiver(bus, app.blobs(), name="a", every_s=1.0, lease_s=2.0)
+        running = asyncio.create_task(archiver.run())
+        for number in range(3):
+            await said(app, "shop", "ada", number, SECRET)
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+        await said(app, "shop", "bob", 9, "bobs-later-words")
+
+        async def archived() -> list[str]:
+            return [place for place in await everywhere(app, "bobs-later-words") if place.startswith("segments/")]
+
+        await until(archived, why="the archiver goes on after the erasure")
+        archiver.stop()
+        await running
+    assert await everywhere(app, SECRET) == []
+
+
+async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, "hello")
+        await said(app, "shop", "bob", 1, "bobs-words")
+        await said(app, "shop", "bob", 2, "bobs-forgotten")
+        ids = [memory_id("/said", f"{user}-{number}-memory", 0) for user, number in (("ada", 1), ("bob", 2))]
+        broken = {"specversion": "1.0", "id": "x", "source": "/said", "type": "memory.add", "appid": "shop"}
+        broken |= {"chatid": "chat-ada", "userid": "ada", "data": {"messages": [{"text": SECRET, "what": 1}]}}
+        fields = {b"content-type": b"application/cloudevents+json", b"data": json.dumps(broken).encode()}
+        forget = Event.create("memory.forget", app_id="shop", chat_id="chat-bob", id="f", data={"memory_ids": ids})
+        await app._append([forget])
+        await app.transport.append([Outgoing(key="shop/chat-ada", fields=fields)])
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop", "MATCH (m:Memory) RETURN m.text", {}, timeout_s=5.0)).rows
+    assert rows == (("bobs-words",),)
+
+
+async def test_a_log_with_a_gap_is_refused_before_anything_is_erased(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+    async with app.alone() as bus:
+        for status in await bus.partitions.status():
+            if status.end:
+                await bus.partitions.trim(status.id, status.end)
+    done = await app.run("archive", "now", "--json")
+    assert done.code == 1
+    assert json.loads(done.out)["lost"] > 3
+    async with app.worker():
+        await said(app, "shop", "ada", 2, SECRET)
+        await app.applied()
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert (done.code, "Nothing was erased" in done.err) == (2, True)
+        assert await everywhere(app, SECRET)
+        assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+
+
+async def test_what_it_needs_is_said(app: Archived) -> None:
+    await app.push("first")
+    await said(app, "shop", "ada", 1, SECRET)
+    done = await app.run("erase", "--app", "shop", "--user", "ada")
+    assert (done.code, "--yes" in done.err) == (2, True)
+    done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--wait-s", "0")
+    assert (done.code, "have not applied" in done.err) == (1, True)
+    done = await app.run("erase", "--app", "shop", "--user", "", "--yes")
+    assert done.code == 2
+    assert await everywhere(app, SECRET)
+    done = await app.run("erase", "--app", "shop", "--user", "ada", "--report", "--json")
+    places = {each["name"]: each["found"] for each in json.loads(done.out)["places"]}
+    assert places["event log"] == 3
+
+
+async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> None:
+    await app.push("first")
+
+    async def remains(*command: str) -> tuple[int, dict[str, int]]:
+        done = await app.run(*command, "--app", "shop", "--user", "ada", "--verify", "--json")
+        places = json.loads(done.out)["places"]
+        assert all(bool(each["removed_by"]) == (each["left"] > 0) for each in places)
+        return done.code, {each["name"]: each["left"] for each in places}
+
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await said(app, "shop_x", "ada", 1, SECRET)
+        await app.applied()
+        assert (await app.run("archive", "now")).code == 0
+        code, left = await remains("memory", "erase")
+        assert (code, left["graph"] > 1, left["event log"], left["archive"]) == (1, True, 3, 3)
+        assert left["dead letters"] > 0
+        assert (await app.run("memory", "erase", "--app", "shop", "--user", "ada", "--yes", "--wait")).code == 0
+        assert (await app.run("archive", "now")).code == 0
+        before, left = left["graph"], (await remains("memory", "erase"))[1]
+        assert (left["graph"], left["event log"], left["responder caches"]) == (before - 2, 4, 0)  # an order of a rule
+        assert left["responder indexes"] == 0
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+        code, left = await remains("memory", "erase")
+        assert (code, set(left.values())) == (0, {0}), left
+        assert (await remains("erase"))[0] == 0
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--verify")
+        assert (done.code, "nothing remains" in done.out) == (0, True)
+        done = await app.run("memory", "erase", "--app", "shop_x", "--user", "ada", "--verify")
+        assert (done.code, "graphweft erase" in done.out) == (1, True)
+
+
+@redis_only
+@keys_or_none
+async def test_a_graph_from_before_an_erasure_does_not_come_back(app: Archived) -> None:
+    await app.push("first")
+    other = ("--graph-template", "{app_id}.other", "--app", "shop")
+    kept = ("--graph-template", "{app_id}.kept", "--app", "shop")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await said(app, "shop", "bob", 1, "bobs-words")
+        await app.applied()
+        assert (await app.run("archive", "now")).code == 0
+        assert (await app.rebuild(*other))[0] == 0
+        assert (await app.rebuild(*kept, "--swap"))[0] == 0
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+        done = await app.run("rebuild", *other, "--resume", "--swap")
+        assert (done.code, "before something was erased" in done.err) == (2, True), done.err
+        done = await app.run("rollback", *kept)
+        assert (done.code, "before something was erased" in done.err) == (2, True), done.err
+        for place in (other, kept):
+            assert (await app.run("rebuild", *place, "--drop")).code == 0
+        assert await everywhere(app, SECRET) == []
+        assert (await app.rebuild(*other, "--swap"))[0] == 0  # one from after it may
+        assert (await app.run("rollback", *other)).code == 0
+        assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
+        await said(app, "shop", "eve", 2, "eves-words")  # a graph that no rebuild has made
+        await app.applied()
+        assert (await app.rebuild(*kept, "--swap"))[0] == 0
+        assert (await app.run("rollback", *kept)).code == 0
+
+
+async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | None = None) -> Mapping[int, Checkpoint]:
+    """Stop the writes to an app's graph, as a swap does, so that its workers park it; or let them go on."""
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        while True:
+            marks = await store.checkpoints(name, timeout_s=5.0)
+            with contextlib.suppress(Fenced):
+                for number, mark in marks.items():
+                    after = sealed(mark, "test") if lifted is None else lifted[number]
+                    await store.apply(name, number, [Write(before=mark, after=after)])
+                return marks
+
+
+async def parked(app: Archived) -> set[str]:
+    return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
+
+
+async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) -> None:
+    async def parked() -> set[str]:
+        return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
+
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await said(app, "shop_x", "eve", 1, "eves-words")
+        await app.applied()
+        marks = await seal(app, "shop_x")
+        await said(app, "shop_x", "eve", 2, "eves-parked-words")
+        await said(app, "shop", "ada", 2, SECRET)
+        await until(parked, lambda apps: "shop_x" in apps, why="the neighbour is parked")
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--json")
+        assert done.code == 0, done.err + done.out
+        assert [place for place in await everywhere(app, SECRET) if place.startswith("bus")] == []
+        await seal(app, "shop_x", lifted=marks)
+        await until(parked, lambda apps: not apps, why="no app is parked")
+        await app.applied()
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=5.0)).rows
+    assert rows == (("eves-parked-words",), ("eves-words",))
+
+
+@redis_only
+@keys_or_none
+async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.timing = Timing(seal_s=0.5, archive=ArchiveTiming(stale_s=2.0))
+    monkeypatch.setattr(erasing, "Erasure", partial(erasing.Erasure, timing=app.timing))
+    await app.push("first")
+    environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, **app.settings)
+    command = ("-m", "graphweft_workers.cli", "erase", "--app", "shop", "--user", "ada", "--yes")
+    async with app.worker():
+        for step in (b"erase entries", b"erase dead letters", b"make the graph"):
+            await said(app, "shop", "ada", ord(step[6:7]), SECRET)
+            await said(app, "shop", "bob", ord(step[6:7]), "bobs-words")
+            await app.applied()
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *command, env=environment,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert process.stderr is not None
+            async for line in process.stderr:
+                if step in line:
+                    process.kill()
+                    break
+            await process.communicate()
+            assert process.returncode == -signal.SIGKILL
+            done = await app.run("erase", "--app", "shop", "--user", "ada", "--verify", "--json")
+            left = {each["name"]: each["left"] for each in json.loads(done.out)["places"]}
+            assert (done.code, left["erasures that were cut off"]) == (1, 1)
+            done = await app.run("rebuild", "--app", "shop", "--swap", "--graph-template", "{app_id}.other")
+            assert (done.code, "has not ended" in done.err) == (2, True), done.err
+            assert (await app.run("rebuild", "--app", "shop", "--drop", "--graph-template", "{app_id}.other")).code == 0
+            done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+            assert (done.code, "was cut off" in done.err) == (0, True), done.err
+            assert await everywhere(app, SECRET) == []
+        assert await app.blobs().names("erasing/") == []
+    assert await everywhere(app, "bobs-words")
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+
+
+@redis_only
+async def test_two_erasures_of_an_app_do_not_run_at_once(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        for user in ("ada", "bob"):
+            await said(app, "shop", user, 1, f"{user}-{SECRET}")
+        await app.applied()
+        async with alone(app.blobs(), "shop"):
+            done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+            assert (done.code, "another erasure of the app 'shop' runs" in done.err) == (1, True), done.err
+            assert await everywhere(app, SECRET)
+        for user in ("ada", "bob"):
+            assert (await app.run("erase", "--app", "shop", "--user", user, "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+
+
+@redis_only
+async def test_a_snapshot_that_is_written_meanwhile_does_not_survive(
+    app: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    await app.push("first")
+    purge = erasing.Erasure._purge_caches
+
+    async def late(self: erasing.Erasure) -> None:
+        await app.blobs().put("snapshots/shop/0@1-0.1.abc", SECRET.encode())
+        await purge(self)
+
+    monkeypatch.setattr(erasing.Erasure, "_purge_caches", late)
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []

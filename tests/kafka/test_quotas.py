@@ -1,0 +1,262 @@
+"""Quotas of apps through the real bus, worker and graph: the use is counted, and a neighbour not affected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.services.buses import applied, mutation_bus
+from tests.services.rules import load_rules
+from tests.services.waiting import until
+
+from graphweft import Client
+from graphweft.transports.registry import make_transport
+from graphweft_contracts import Event, Layout
+from graphweft_rules import RuleSet
+from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.app_use import LETTERS, AppUse, decode_letters, read_uses
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.gateway_usage import GatewayUsage
+from graphweft_workers.timing import TIMING, Timing
+
+pytestmark = pytest.mark.integration
+HOG, NEIGHBOUR = "hog", "neighbour"
+ONE = Layout(partitions=2, order="app")
+RULES = """
+version: "1.0"
+mutation_rules:
+  - name: things
+    events: ["thing.made"]
+    mutations:
+      - id: keep
+        cypher: "MERGE (t:Thing {id: $id}) SET t += $traits"
+        params: {id: $event.id, traits: $event.traits}
+  - name: shares
+    events: ["thing.split"]
+    mutations:
+      - id: divide
+        cypher: "MERGE (s:Share {id: $id}) SET s.part = 100 / $parts"
+        params: {id: $event.id, parts: $event.parts}
+"""
+
+
+@pytest_asyncio.fixture
+async def bus(own_bus_url: str | None, url: str) -> AsyncIterator[Bus]:
+    async with contextlib.aclosing(mutation_bus(own_bus_url or url, ONE, lease_s=5.0)) as made:
+        await made.partitions.count()
+        yield made
+
+
+@pytest_asyncio.fixture
+async def client(own_bus_url: str | None, url: str, bus: Bus) -> AsyncIterator[Client]:
+    async with Client(transport=make_transport(own_bus_url or url, new=ONE)) as made:
+        yield made
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> RuleSet:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(RULES)
+    return load_rules(tmp_path)
+
+
+def policies_of(**quotas: Any) -> AppPolicies:
+    return AppPolicies(apps={HOG: AppPolicy(quotas=Quotas(**quotas))})
+
+
+@asynccontextmanager
+async def running(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, policies: AppPolicies, timing: Timing = TIMING
+) -> AsyncIterator[None]:
+    worker = MutationWorker(
+        bus, graph, rules, name="w", quotas=lambda app_id: policies.of(app_id).quotas, timing=timing
+    )
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await task
+
+
+def event(kind: str, app_id: str, number: int, **data: Any) -> Event:
+    return Event.create(
+        f"thing.{kind}", app_id=app_id, chat_id="c", workflow="Shop", data={"id": number, **data},
+        id=f"{kind}-{number}", source="/t",
+    )  # fmt: skip
+
+
+async def sent(client: Client, events: Sequence[Event]) -> None:
+    assert all(await client.emit_all(events, wait_s=60))
+
+
+async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, AppUse]:
+    letters = await bus.dead_letters.by_app()
+    uses, unread = read_uses(await bus.usage.records(), policies or AppPolicies(), time.time(), letters=letters)
+    assert not unread
+    return {use.app_id: use for use in uses}
+
+
+async def reported(bus: Bus) -> None:
+    """Wait until a worker has said how many dead letters each app has."""
+
+    async def look() -> tuple[object, object]:
+        return decode_letters((await bus.usage.records()).get(LETTERS, b"{}")), await bus.dead_letters.by_app()
+
+    await until(look, lambda found: found[0] == found[1], why="what a worker said is what there is")
+
+
+async def column(graph: FalkorDBStore, app_id: str, statement: str) -> list[Any]:
+    return [row[0] for row in (await graph.read(app_id, statement, {}, timeout_s=5)).rows]
+
+
+async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    traits = {"text": "x" * 1_000}
+    await sent(client, [event("made", HOG, number, traits=traits) for number in range(30)])
+    await sent(client, [event("made", NEIGHBOUR, 1, traits={})])
+    async with running(bus, graph, rules, AppPolicies()):
+        await applied(bus)
+    uses = await uses_of(bus)
+    assert 30_000 < uses[HOG].stored_bytes < 50_000
+    assert 200 < uses[NEIGHBOUR].stored_bytes < 1_000
+    assert uses[HOG].events_per_s == pytest.approx(0.5)
+    assert uses[HOG].dead_letters == 0
+    async with running(bus, graph, rules, AppPolicies()):  # nothing is counted twice
+        await sent(client, [event("made", HOG, 30, traits=traits)])
+        await applied(bus)
+    again = await uses_of(bus)
+    assert 1_000 < again[HOG].stored_bytes - uses[HOG].stored_bytes < 2_000
+    assert again[NEIGHBOUR].stored_bytes == uses[NEIGHBOUR].stored_bytes
+    for status in await bus.partitions.status():
+        if status.end:
+            await bus.partitions.trim(status.id, status.position)
+    often = Timing(usage_s=0.05)
+    async with running(bus, graph, rules, AppPolicies(), often):
+        await until(
+            lambda: uses_of(bus), lambda uses: not any(use.stored_bytes for use in uses.values()),
+            why="nothing is stored any more",
+        )  # fmt: skip
+        await sent(client, [event("made", HOG, 31, traits=traits)])
+        await applied(bus)
+    assert {use.app_id: use.stored_bytes > 1_000 for use in (await uses_of(bus)).values() if use.stored_bytes} == {
+        HOG: True
+    }
+    assert (await uses_of(bus))[HOG].property_names == len(await graph.property_names(HOG)) > 2
+
+
+async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_the_log(
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+) -> None:
+    policies = policies_of(dead_letters=3)
+    for app_id in (HOG, NEIGHBOUR):
+        await sent(client, [event("split", app_id, number, parts=0, note="secret") for number in range(6)])
+    async with running(bus, graph, rules, policies):
+        await applied(bus)
+    letters = await bus.dead_letters.read(limit=50)
+    kept = {app_id: [bool(each.fields) for each in letters if each.app_id == app_id] for app_id in (HOG, NEIGHBOUR)}
+    assert kept == {HOG: [True] * 3 + [False] * 3, NEIGHBOUR: [True] * 6}
+    assert all(each.reason == "query_error" and each.rule == "shares" and each.event_id for each in letters)
+    uses = await uses_of(bus, policies)
+    assert (uses[HOG].dead_letters, uses[HOG].without_payload, uses[HOG].shares()["dead_letters"]) == (6, 3, 2.0)
+    assert (uses[NEIGHBOUR].dead_letters, uses[NEIGHBOUR].without_payload) == (6, 0)
+    file = tmp_path / "Shop/graph_injection.yaml"
+    file.write_text(RULES.replace("100 / $parts", "$parts"))
+    for letter in letters:
+        assert (await retry(bus, letter)).events == 1
+        assert not (await retry(bus, letter)).events
+    async with running(bus, graph, load_rules(tmp_path), policies):
+        await applied(bus)
+    assert await bus.dead_letters.count() == 0
+    for app_id in (HOG, NEIGHBOUR):
+        assert await column(graph, app_id, "MATCH (s:Share) RETURN s.id ORDER BY s.id") == list(range(6))
+    assert await bus.dead_letters.by_app() == {}
+
+
+async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_with_a_larger_quota(
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    policies = policies_of(property_names=40)
+    wide = {f"n{number}": number for number in range(100)}
+    for app_id in (HOG, NEIGHBOUR):
+        await sent(client, [
+            event("made", app_id, 0, traits={"a": 1, "b": 1}), event("made", app_id, 1, traits=wide),
+            event("made", app_id, 2, traits={"a": 2, "c": 2}), event("split", app_id, 3, parts=4),
+        ])  # fmt: skip
+    async with running(bus, graph, rules, policies):
+        await applied(bus)
+    [letter] = await bus.dead_letters.read(limit=9)
+    assert (letter.app_id, letter.reason, letter.event_id) == (HOG, "over_quota", "made-1")
+    assert (letter.rule, letter.mutation) == ("things", "keep")
+    assert "its quota is 40" in letter.message
+    assert "100 more" in letter.message
+    assert "n1" not in letter.message, "names are the event's"
+    assert await column(graph, HOG, "MATCH (t:Thing) RETURN t.id ORDER BY t.id") == [0, 2]
+    assert await column(graph, NEIGHBOUR, "MATCH (t:Thing) RETURN t.id ORDER BY t.id") == [0, 1, 2]
+    assert await column(graph, HOG, "MATCH (s:Share) RETURN s.part") == [25]
+    names = {app_id: len(await graph.property_names(app_id)) for app_id in (HOG, NEIGHBOUR)}
+    assert names[HOG] <= 40 < 100 < names[NEIGHBOUR]
+    assert (await retry(bus, letter)).events == 1
+    async with running(bus, graph, rules, policies_of(property_names=200)):
+        await applied(bus)
+    assert await bus.dead_letters.count() == 0
+    assert await column(graph, HOG, "MATCH (t:Thing {id: 1}) RETURN t.n99") == [99]
+
+
+async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_reports_it(
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    often = Timing(usage_s=0.05)
+    policies = policies_of(stored_bytes=5_000, dead_letters=2)
+    gate = QuotaGate(lambda app_id: policies.of(app_id).quotas)
+    usage = GatewayUsage(bus.usage, gate, lambda: policies, name="here:1")
+
+    def some(app_id: str) -> list[Event]:
+        return [event("split", app_id, 9, parts=0, text="x")]
+
+    await usage.exchange()
+    gate.take(HOG, some(HOG))
+    for app_id in (HOG, NEIGHBOUR):
+        await sent(client, [event("split", app_id, number, parts=0, text="x" * 2_000) for number in range(3)])
+    for quota in ("stored_bytes", "dead_letters"):
+        async with running(bus, graph, rules, policies, often):
+            await applied(bus)
+            await reported(bus)
+        await usage.exchange()
+        with pytest.raises(Problem) as refused:
+            gate.take(HOG, some(HOG))
+        assert (refused.value.status, refused.value.more["quota"]) == (507, quota)
+        gate.take(NEIGHBOUR, some(NEIGHBOUR))
+        policies = policies_of(dead_letters=2)
+    await usage.exchange()
+    assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
+    restarted = QuotaGate(lambda app_id: policies.of(app_id).quotas)
+    usage = GatewayUsage(bus.usage, restarted, lambda: policies, name="here:1")
+    await usage.exchange()
+    with pytest.raises(Problem):
+        restarted.take(HOG, some(HOG))
+    await usage.exchange()
+    assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 2}
+    for letter in await bus.dead_letters.read(limit=9):
+        assert await bus.dead_letters.requeue(letter, [])
+    async with running(bus, graph, rules, policies, often):
+        await reported(bus)
+    await usage.exchange()
+    restarted.take(HOG, some(HOG))
+    assert json.loads((await bus.usage.records())["gateway:here:1"])["apps"] == {
+        HOG: {"stored_bytes": 1, "dead_letters": 2}
+    }

@@ -1,0 +1,155 @@
+"""One log gives one graph: live, and rebuilt in any way, from the bus, from the archive, and on another graph server.
+
+A third of the recorded runs is enough for several batches of each partition. ``GRAPHWEFT_RUNS`` says how often all are
+lived; 26 times are more than 100,000 events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from itertools import batched, islice
+from pathlib import Path
+
+import pytest
+from tests.chaos.serial import Neo4jReference
+from tests.edges.test_cli import Call, call
+from tests.kafka.test_archive import Archived
+from tests.services.neo4j import Neo4jServer
+
+from graphweft_contracts import Event
+from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.archive.archive_bus import archive_bus
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.imports.files import read_runs
+from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.replay.replay import Replay
+from graphweft_workers.roles.rules import rules_maker
+from graphweft_workers.roles.settings import Settings
+
+__all__ = ("call",)  # a fixture
+
+_RUNS = os.environ.pop("GRAPHWEFT_RUNS", None)  # settings would refuse it
+RUNS = int(_RUNS or 1)
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300 * RUNS)]
+
+EXAMPLE = Path(__file__).parents[2] / "examples/airline"
+APPS = ("shop", "shop_x")
+
+
+@pytest.fixture
+async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
+        await app.bus.partitions.count()
+        yield app
+
+
+def recorded(name: str, copies: range) -> Iterator[Event]:
+    """Yield the events of recorded runs, a few times, each time as other chats."""
+    for copy in copies:
+        runs = islice(read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz"), 0, None, 1 if _RUNS else 3)
+        chat_id = f"task{{task_id}}-trial{{trial}}-{copy}"
+        yield from events_of_runs(
+            runs, ImportOptions(app_id=name, workflow="AirlineSupport", agent="AirlineAgent", chat_id=chat_id)
+        )
+
+
+async def lived(app: Archived) -> int:
+    """Fill the log of two apps: recorded runs, failing and skipped rows, copies, memories, retries, a rule change."""
+    shutil.copytree(EXAMPLE / "workflows", app.folder / "rules", dirs_exist_ok=True)
+    await app.push("first")
+    emitted = 0
+    async with app.worker(batch_events=300), app.worker(batch_events=200):
+        for number in range(2 * RUNS):
+            if number == RUNS:
+                await app.applied(600)
+                await app.push("second")
+                await retried(app)
+            for name in APPS:
+                events = list(recorded(name, range(number // 2, number // 2 + 1)))
+                half = events[: len(events) // 2] if number % 2 == 0 else events[len(events) // 2 :]
+                for some in batched(half, 500):
+                    await app._append(some)
+                emitted += len(half)
+                await app.emit(name, range(20 * number, 20 * number + 20))
+                await app.emit(name, range(20 * number, 20 * number + 4))
+                await app.remember(name, [f"likes tea {number}", f"lives in Rome {number}"])
+                await app._append(erased(name, number))
+        await app.applied(600)
+        await retried(app)
+        await app.applied(600)
+    return emitted
+
+
+def erased(name: str, number: int) -> Iterator[Event]:
+    """Yield memories in chats of several partitions, and erasures between them, from clients with wrong clocks."""
+    clocks = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1970, 2026, 9998)]
+    for at, clock in enumerate(clocks):
+        for chat in range(4):
+            id = f"hostile-{number}-{at}-{chat}"
+            data = {"messages": [{"role": "user", "text": id}], "user_id": f"h{at % 2}"}
+            yield Event.create(
+                "memory.add", app_id=name, chat_id=f"h{chat}", id=id, source="/test", time=clock, data=data
+            )
+        wrong = clocks[-1 - at]
+        erase = {"user_id": "h0"} | ({"before": wrong.isoformat()} if at == 2 else {})
+        yield Event.create(
+            "memory.erase", app_id=name, chat_id=f"h{at}", id=f"erase-{number}-{at}", source="/test", time=wrong,
+            data=erase,
+        )  # fmt: skip
+
+
+async def retried(app: Archived) -> None:
+    """Retry all dead letters; both workers hold all partitions, so one may change a letter meanwhile."""
+    for _ in range(10):
+        if (await app.run("dlq", "retry", "--all")).code == 0:
+            return
+        await app.applied(600)
+    pytest.fail("the dead letters kept changing")
+
+
+async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str:
+    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
+        rules = LoggedRules(bus.rules, rules_maker(Settings.load()))
+        replay = Replay(bus, store, rules, name, batch_events=batch_events)
+        for number in range(await bus.partitions.count()):
+            async for _ in replay.run(number):
+                pass
+        found = await read_digest(store, name)
+        await store.drop(name)
+    return found.sha256
+
+
+@pytest.mark.parametrize("own_bus_url", ["redis", "kafka"], indirect=True, ids=["redis-neo4j", "kafka"])
+async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.FixtureRequest) -> None:
+    emitted = await lived(app)
+    digests = {name: await app.digest(name) for name in APPS}
+    assert digests["shop"] != digests["shop_x"]  # memories and customers name their app
+    async with app.alone() as bus:  # the bus alone, in other batches
+        for name, size in zip(APPS, (61, 977), strict=True):
+            assert await replayed(app, bus, name, size) == digests[name]
+    assert (await app.run("archive", "now")).code == 0
+    assert (await app.run("trim")).code == 0
+    for name in APPS:  # the bus has nothing left
+        code, found = await app.rebuild("--app", name, "--verify")
+        assert (code, found["same"], found["live"]["digest"]) == (0, True, digests[name])
+        assert found["dead_letters"] == []
+    for name in APPS:
+        alone = archive_bus(app.blobs())
+        assert await replayed(app, alone, name, 250) == digests[name]
+        code, found = await app.rebuild("--app", name, "--verify", "--archive-only", "--graph-template", "{app_id}.a")
+        assert (code, found["same"]) == (0, True)
+    applied = sum(each["events"] for each in found["partitions"])
+    assert applied > emitted // 2 / 2
+    if "kafka" in app.bus_url:
+        return  # once is enough on the slower server
+    neo4j: Neo4jServer = request.getfixturevalue("neo4j_server")
+    async with contextlib.aclosing(Neo4jReference(neo4j.uri)) as reference:
+        await reference.clear()
+    code, found = await app.rebuild("--app", "shop", "--into", neo4j.uri, "--verify")
+    assert (code, found["same"], found["rebuilt"]["digest"]) == (0, True, digests["shop"])

@@ -1,0 +1,434 @@
+"""A search finds the same by an index of its scope as by the server: ids, order and scores."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.neo4j.test_search_kinds import some, write
+from tests.neo4j.test_search_scopes import mixed
+from tests.services.memories import DIMENSIONS, WORDS, Model, batches, empty_neo4j, fill, fill_neo4j
+from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import turns
+
+from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
+from graphweft_contracts.memory import memory_id
+from graphweft_contracts.search import SearchQuery
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.embedding.hashing import HashingEmbedder
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache
+from graphweft_workers.injection.index_versions import IndexVersions
+from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, Write
+from graphweft_workers.retrieval import fulltext, scope_indexes
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.timing import RetrievalTiming
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+MB = 1024**2
+T0 = datetime(2026, 2, 1, 10, tzinfo=UTC)
+
+
+class Given:
+    """A version that the test changes."""
+
+    def __init__(self) -> None:
+        self.version: object = object()
+        self.settled = True
+
+    async def current(self, app_id: str, timeout_s: float) -> object | None:
+        return self.version
+
+    def may_keep(self, app_id: str, version: object, at: float) -> bool:
+        return self.settled
+
+
+class Writer:
+    """Applies memory events as an engine does, so that versions change."""
+
+    def __init__(self, store: GraphStore) -> None:
+        self._store, self._pack, self._embedder = store, MemoryMutations(), HashingEmbedder(DIMENSIONS)
+        self._at: dict[str, Checkpoint] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._number = 0
+        self.there: dict[tuple[str, str], list[str]] = {}
+        """By app and user: the memories that have been written, and not yet begun to be forgotten."""
+        self.gone: set[str] = set()
+        """Those that are being forgotten, or are."""
+        self.forgotten: set[str] = set()
+
+    async def begin(self, app: str) -> None:
+        await self._store.prepare(app, self._pack.keys, self._pack.indexes)
+        self._at[app] = (await self._store.progress(app, 0)).checkpoint
+        self._locks[app] = asyncio.Lock()
+
+    async def add(self, app: str, user: str, text: str, home: str) -> None:
+        id = f"e{(number := self._next())}"
+        memory, scope = memory_id("/test", id, 0), {"user_id": user}
+        [vector] = await self._embedder.embed([text])
+        fact = {"subject": user, "predicate": "lives in", "object": home, "text": f"home {home}"}
+        summary = {"summary": "s", "model": "x", "memory_ids": [memory], "facts": [fact]}
+        await self._write(app, number, "memory.add", id, {"messages": [{"role": "user", "text": text}]} | scope)
+        embedded = {"memory_id": memory, "model": self._embedder.model, "embedding": vector}
+        await self._write(app, number, "memory.embedded", f"v{number}", embedded)
+        await self._write(app, number, "memory.summarized", f"s{number}", summary | scope)
+        self.there.setdefault((app, user), []).append(memory)
+
+    async def forget(self, app: str, user: str) -> None:
+        memory = self.there[app, user].pop(0)
+        self.gone.add(memory)
+        await self._write(app, self._next(), "memory.forget", f"f{memory}", {"memory_ids": [memory]})
+        self.forgotten.add(memory)
+
+    async def erase(self, app: str, user: str) -> None:
+        self.gone.update(self.there.pop((app, user)))
+        await self._write(app, self._next(), "memory.erase", f"x{user}", {"user_id": user})
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def _write(self, app: str, number: int, type: str, id: str, data: dict[str, Any]) -> None:
+        time = T0 - timedelta(days=30) + timedelta(minutes=number)
+        event = Event.create(type, app_id=app, chat_id="c", data=data, id=id, source="/test", time=time)
+        for mutation, params in self._pack.match(event):
+            async with self._locks[app]:
+                before = self._at[app]
+                after = Checkpoint(offset=f"{int(before.offset.partition('-')[0] or 0) + 1}-0")
+                write = Write(query=mutation.cypher, rows=[params], before=before, after=after)
+                applied = await self._store.apply(app, 0, [write])
+                assert (applied.count, applied.failure) == (1, None)
+                self._at[app] = after
+
+
+class Counted(HashingEmbedder):
+    """Counts what it is asked for."""
+
+    count = 0
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        self.count += len(texts)
+        return await super().embed(texts)
+
+
+class Both:
+    """Asks with and without indexes."""
+
+    def __init__(self, store: GraphStore, *, limit: int = 100 * MB, versions: IndexVersions | None = None) -> None:
+        self.versions, self.clock = Given(), PastClock(T0, SYSTEM_CLOCK)
+        self.embedder = Counted(DIMENSIONS)
+        timing = RetrievalTiming(pause=0.0, least_pause_s=0.0)
+        self.indexes = ScopeIndexes(store, versions or self.versions, limit, self.embedder.model, timing=timing)
+        self.ours = Searcher(store, self.embedder, scopes=self.indexes, clock=self.clock)
+        self.server = Searcher(store, self.embedder, clock=self.clock)
+        self.rows = 0
+
+    @property
+    def embedded(self) -> int:
+        """How many texts were embedded."""
+        return self.embedder.count
+
+    async def ask(self, app: str, **asked: Any) -> Table:
+        """Return the rows, and make sure that they are the same before and after the index is built."""
+        query = SearchQuery(**asked)
+        expected = await self.server.search(app, query, timeout_s=30)
+        for _ in range(3):
+            assert await self.ours.search(app, query, timeout_s=30) == expected, (app, asked)
+            await self.indexes.built()
+        self.rows += len(expected.table.rows)
+        return expected.table
+
+
+@pytest.fixture
+async def falkordb(url: str) -> AsyncIterator[GraphStore]:
+    store = FalkorDBStore(url, write_timeout_ms=10_000)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture(autouse=True)
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fulltext, "MOST_TERMED", 25)
+    monkeypatch.setattr(scope_indexes, "_PAGE", 40)
+
+
+async def alike(both: Both, models: dict[str, Model], seed: int, count: int) -> None:
+    rnd = random.Random(seed)
+    for _ in range(count):
+        app = rnd.choice(sorted(models))
+        text = rnd.choice(["dog", "the of", " ".join(rnd.choices(WORDS, k=rnd.randint(1, 5)))])
+        scope = {"user_id": "hog"} if rnd.random() < 0.2 else models[app].some_scope(rnd)
+        kind = rnd.choice(["vector", "fulltext", "hybrid"])
+        of = "all" if kind == "fulltext" else rnd.choice(["all", "memories"])
+        await both.ask(app, text=text, memory=scope, index_type=kind, of=of, top_k=rnd.choice([1, 5, 20]))
+    assert both.rows > count
+    assert both.indexes.hits > count
+    assert not both.indexes.failed
+
+
+async def test_memories_are_found_alike_by_an_index_and_by_the_server(url: str, falkordb: GraphStore) -> None:
+    models: dict[str, Model] = {}
+    for seed, app in enumerate(("shop", "shop2")):
+        made = await mixed(app, seed)
+        await fill(falkordb, url, app, made)
+        models[app] = Model(made)
+    both = Both(falkordb)
+    await alike(both, models, 1, 120)
+
+
+async def test_memories_are_found_alike_on_neo4j(neo4j_server: Neo4jServer) -> None:
+    empty_neo4j(neo4j_server.uri)
+    store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)
+    made = await mixed("shop", 1, count=20)
+    await fill_neo4j(store, neo4j_server.uri, "shop", made)
+    await alike(Both(store), {"shop": Model(made)}, 2, 25)
+    await store.aclose()
+
+
+async def test_the_nearest_of_many_are_found_alike(url: str, falkordb: GraphStore) -> None:
+    """More vectors than a search takes, most of them different, so that the index leaves some out."""
+    rnd = random.Random(3)
+    words = [f"word{number}" for number in range(300)]
+    texts = [" ".join(rnd.choices(words, k=rnd.randint(3, 12))) for _ in range(600)]
+    made = await batches([({"user_id": "u"}, texts[n : n + 100]) for n in range(0, 600, 100)], seed=3)
+    await fill(falkordb, url, "shop", made)
+    both = Both(falkordb)
+    for number in range(25):
+        kind = ("vector", "hybrid")[number % 2]
+        text = " ".join(rnd.choices(words, k=6))
+        await both.ask("shop", text=text, memory={"user_id": "u"}, index_type=kind, of="memories", top_k=10)
+    [kept] = both.indexes._kept.values()
+    [vector] = await both.embedder.embed([" ".join(words[:40])])
+    assert 100 <= len(kept.index.near(vector, 100) or ()) < 150
+
+
+async def test_facts_preferences_and_summaries_are_found_alike_at_any_time(url: str, falkordb: GraphStore) -> None:
+    held: dict[str, Sequence[Any]] = {}
+    for seed, app in enumerate(("shop", "shop2")):
+        events, held[app] = some(app, seed)
+        await write(falkordb, url, app, events)
+    both, rnd = Both(falkordb), random.Random(5)
+    for _ in range(60):
+        app = rnd.choice(sorted(held))
+        scope = dict(rnd.choice(rnd.choice(held[app]).scopes))
+        scope = {name: scope[name] for name in rnd.sample(sorted(scope), rnd.randint(1, len(scope)))}
+        both.clock.time = T0 + timedelta(minutes=rnd.randrange(-5, 40))  # facts begin and end meanwhile
+        of = rnd.choice(["all", "all", "facts", "preferences", "summaries", "entities"])
+        text = " ".join(rnd.choices(["tea", "coffee", "river", "dog", "A3", app], k=2))
+        await both.ask(app, text=text, memory=scope, of=of, index_type="fulltext", top_k=rnd.choice([1, 3, 50]))
+    assert both.rows > 60
+    assert both.indexes.hits > 60
+
+
+async def test_a_fact_that_ends_is_not_found_by_an_index_from_before(url: str, falkordb: GraphStore) -> None:
+    def said(number: int, object: str, day: int) -> list[Event]:
+        time = T0 + timedelta(days=day)
+        scope = {"user_id": "u"}
+        data: dict[str, Any] = {
+            "summary": "s", "model": "x", "memory_ids": [memory_id("/test", f"add{number}", 0)],
+            "facts": [{"subject": "u", "predicate": "lives in", "object": object, "text": f"home {object}"}],
+        }  # fmt: skip
+        return [
+            Event.create(type, app_id="shop", chat_id="c", data=more | scope, id=id, source="/test", time=time)
+            for type, id, more in (
+                ("memory.add", f"add{number}", {"messages": [{"role": "user", "text": object}]}),
+                ("memory.summarized", f"sum{number}", data),
+            )
+        ]
+
+    await write(falkordb, url, "shop", [*said(1, "Rome", 0), *said(2, "Oslo", 2)])
+    both = Both(falkordb)
+    asked = {"text": "home", "memory": {"user_id": "u"}, "of": "facts", "index_type": "fulltext"}
+    for day, home in ((1, "home Rome"), (3, "home Oslo"), (1, "home Rome")):
+        both.clock.time = T0 + timedelta(days=day)
+        assert [row[0] for row in (await both.ask("shop", **asked)).rows] == [home]
+    assert both.indexes.builds == 2  # of both targets of facts, once
+
+
+async def test_no_index_is_used_for_another_version_of_the_graph(url: str, falkordb: GraphStore) -> None:
+    made = await batches([({"user_id": "u"}, ["a dog", "a cat"]), ({"user_id": "u"}, ["another dog"])])
+    await fill(falkordb, url, "shop", made[:1])
+    both = Both(falkordb)
+    asked = {"text": "dog", "memory": {"user_id": "u"}, "of": "memories", "index_type": "hybrid"}
+    assert [row[0] for row in (await both.ask("shop", **asked)).rows] == ["a dog", "a cat"]
+    await fill(falkordb, url, "shop", made[1:])
+    both.versions.version = object()
+    assert {row[0] for row in (await both.ask("shop", **asked)).rows} == {"a dog", "a cat", "another dog"}
+    hits = both.indexes.hits
+    assert len((await both.ask("shop", **asked)).rows) == 3
+    assert both.indexes.hits > hits
+
+
+async def test_a_purge_during_a_search_makes_its_index_wrong(url: str, falkordb: GraphStore) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
+    both = Both(falkordb)
+    asked = {"text": "dog", "memory": {"user_id": "u"}, "of": "memories", "index_type": "hybrid"}
+    expected = await both.ask("shop", **asked)
+    hits, asked_for = both.indexes.hits, both.embedded
+
+    async def purged(app_id: str, timeout_s: float) -> object:
+        both.indexes.purge_app(app_id)
+        return both.versions.version
+
+    both.versions.current = purged  # type: ignore[method-assign]
+    found = await both.ours.search("shop", SearchQuery(**asked), timeout_s=30)
+    assert found.table == expected
+    assert both.indexes.hits == hits
+    assert both.embedded == asked_for + 1  # the question's vector is not asked for again
+
+
+async def test_an_index_is_right_beside_a_writer(url: str, falkordb: GraphStore) -> None:
+    """Memories are added, forgotten and erased, and facts superseded, of this user, another and one of another app."""
+    places = (("shop", "u"), ("shop", "v"), ("bank", "u"))
+    writer, rnd = Writer(falkordb), random.Random(7)
+    background = Background()
+    versions = IndexVersions(Versions(falkordb, Breaker(), background), Cache(0))
+    for app in ("shop", "bank"):
+        await writer.begin(app)
+    both = Both(falkordb, versions=versions)
+
+    async def searched(app: str, user: str) -> None:
+        """Search while the writer writes: what was there before and after is found, and what was gone is not."""
+        before, gone = frozenset(writer.there[app, user]), frozenset(writer.forgotten)
+        query = SearchQuery(text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=500)
+        table = (await both.ours.search(app, query, timeout_s=30)).table
+        found = {row[table.columns.index("id")] for row in table.rows}
+        assert before - writer.gone <= found
+        assert not found & gone
+
+    for number in range(6):
+        for app, user in places:
+            await writer.add(app, user, f"dog {app} {user} {number}", ["Rome", "Oslo", "Bern"][number % 3])
+        for app, user in places:
+            for of in ("memories", "facts"):
+                kind = "hybrid" if of == "memories" else "fulltext"
+                await both.ask(app, text="dog home", memory={"user_id": user}, of=of, index_type=kind, top_k=50)
+        hits = both.indexes.hits
+        for app, user in places:
+            await both.ask(app, text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=50)
+        assert both.indexes.hits == hits + 9  # three of each: the graph has not changed since the indexes were built
+        app, user = rnd.choice(places)
+        await asyncio.gather(
+            writer.add(app, user, f"dog late {number}", "Oslo"),
+            writer.forget(*rnd.choice(places)),
+            *(searched(*place) for place in places * 4),
+        )
+    await writer.erase("shop", "u")
+    for app, user in places:
+        table = await both.ask(app, text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=50)
+        assert bool(table.rows) == ((app, user) != ("shop", "u"))
+    await background.aclose()
+
+
+async def test_a_build_during_which_the_graph_changes_is_not_kept(url: str, falkordb: GraphStore) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
+    both = Both(falkordb)
+    asked = {"text": "dog", "memory": {"user_id": "u"}, "of": "memories", "index_type": "hybrid"}
+    both.versions.settled = False
+    await both.ask("shop", **asked)
+    assert (both.indexes.hits, both.indexes.bytes) == (0, 0)
+    assert both.indexes.outdated == both.indexes.builds > 0
+
+
+async def test_a_purge_drops_the_indexes_of_its_app_and_the_one_under_way(url: str, falkordb: GraphStore) -> None:
+    for app in ("shop", "bank"):
+        await fill(falkordb, url, app, await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
+    both = Both(falkordb)
+    asked = {"text": "dog", "memory": {"user_id": "u"}, "of": "memories", "index_type": "hybrid"}
+    for app in ("shop", "bank"):
+        await both.ask(app, **asked)
+    assert both.indexes.counts()["index_entries"] == 2
+    both.indexes.purge_app("shop")
+    assert {key[0] for key in both.indexes._kept} == {"bank"}
+    query = SearchQuery(**asked)
+    await both.ours.search("shop", query, timeout_s=30)
+    both.indexes.purge_app("shop")  # while it is built
+    await both.indexes.built()
+    assert {key[0] for key in both.indexes._kept} == {"bank"}
+    both.indexes.purge()
+    assert (both.indexes.bytes, both.indexes.counts()["index_entries"]) == (0, 0)
+
+
+async def test_a_purge_of_a_neighbour_leaves_the_build_under_way(url: str, falkordb: GraphStore) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
+    both = Both(falkordb)
+    query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
+    while not both.indexes.builds:
+        await both.ours.search("shop", query, timeout_s=30)
+        await turns()
+    both.indexes.purge_app("bank")  # while it is built
+    await both.indexes.built()
+    assert {key[0] for key in both.indexes._kept} == {"shop"}
+    assert both.indexes.outdated == 0
+
+
+async def test_the_largest_app_makes_room_for_others(url: str, falkordb: GraphStore) -> None:
+    texts = [f"dog number {number}" for number in range(50)]
+    for app, users in (("loud", 6), ("quiet", 1)):
+        made = await batches([({"user_id": f"u{number}"}, texts) for number in range(users)])
+        await fill(falkordb, url, app, made)
+    probe = Both(falkordb)
+    await probe.ask("quiet", text="dog", memory={"user_id": "u0"}, of="memories", index_type="hybrid")
+    both = Both(falkordb, limit=int(probe.indexes.bytes * 3.5))
+    for app, user in (("quiet", "u0"), *(("loud", f"u{number}") for number in range(6))):
+        await both.ask(app, text="dog", memory={"user_id": user}, of="memories", index_type="hybrid")
+    assert [key[0] for key in both.indexes._kept] == ["quiet", "loud", "loud"]
+    assert [key[2] for key in both.indexes._kept][1:] == [(("user_id", "u4"),), (("user_id", "u5"),)]
+    assert 0 < both.indexes.bytes <= both.indexes.limit
+    assert both.indexes.evicted == 4
+    small = Both(falkordb, limit=probe.indexes.bytes - 1)
+    await small.ask("quiet", text="dog", memory={"user_id": "u0"}, of="memories", index_type="hybrid")
+    assert (small.indexes.bytes, small.indexes.failed > 0) == (0, True)
+
+
+async def test_empty_scopes_take_room_too(url: str, falkordb: GraphStore) -> None:
+    """Requests may name any scope, so the number of indexes must be bounded as well."""
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog"])]))
+    both = Both(falkordb, limit=10_000)
+    for number in range(12):
+        await both.ask("shop", text="dog", memory={"user_id": f"nobody{number}"}, of="memories", index_type="fulltext")
+    assert 0 < both.indexes.counts()["index_entries"] <= 5
+    assert both.indexes.evicted > 0
+
+
+LONG = [" ".join(f"{'w' * 50}{letter}" for letter in "abcde") for _ in range(20)]
+"""Texts of few terms with many characters."""
+
+
+async def few_characters(both: Both, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Return how many indexes a search has with the usual limit of characters, and with one that is too small."""
+    asked = {"text": "w" * 50 + "a", "memory": {"user_id": "u"}, "of": "memories", "index_type": "fulltext"}
+    await both.ask("shop", **asked)
+    usual = both.indexes.counts()["index_entries"]
+    both.indexes.purge()
+    monkeypatch.setattr(scope_indexes, "_MOST_CHARACTERS", 20 * 5 * 50, raising=False)
+    assert (await both.ask("shop", **asked)).rows
+    return usual, both.indexes.counts()["index_entries"]
+
+
+async def test_a_scope_with_many_characters_has_no_index(
+    url: str, falkordb: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, LONG)]))
+    assert await few_characters(Both(falkordb), monkeypatch) == (1, 0)
+
+
+async def test_a_scope_with_many_characters_has_no_index_on_neo4j(
+    neo4j_server: Neo4jServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_neo4j(neo4j_server.uri)
+    store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)
+    await fill_neo4j(store, neo4j_server.uri, "shop", await batches([({"user_id": "u"}, LONG)]))
+    assert await few_characters(Both(store), monkeypatch) == (1, 0)
+    await store.aclose()

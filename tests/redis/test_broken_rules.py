@@ -1,0 +1,159 @@
+"""A workflow with errors keeps its rules, and hinders no other one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.edges.test_cli import Call, call
+
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import newest
+from graphweft_rules import RulesError
+from graphweft_rules.matching.sound_rules import load_sound
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.rules_folder import RulesFolder
+from graphweft_workers.roles.settings import Settings
+
+__all__ = ("call",)  # a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+RULES = """
+version: "1.0"
+mutation_rules:
+  - name: seen
+    events: ["number.add"]
+    mutations:
+      - {id: one, cypher: "MERGE (n:Seen {k: $k}) SET n.by = 'BY'", params: {k: $event.number}}
+"""
+BROKEN = {
+    "yaml": "mutation_rules: [",
+    "key": "mutation_rulez: []",
+    "cypher": RULES.replace("MERGE", "MERRGE"),
+    "server": RULES.replace("n.by =", "m.by ="),
+    "base": 'version: "1.0"\nextends: ../_nowhere/base.yaml\n',
+}
+
+
+def write(folder: Path, workflow: str, text: str) -> Path:
+    file = folder / workflow / "graph_injection.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture
+async def folder(tmp_path: Path, url: str, bus: Bus, graph: FalkorDBStore) -> RulesFolder:
+    write(tmp_path / "rules", "Bad", RULES)
+    write(tmp_path / "rules", "Good", RULES)
+    said.clear()
+    kept.clear()
+    settings = Settings.load(rules=tmp_path / "rules", bus_url=url, graph_url=url)
+    return RulesFolder(settings, bus, graph, said.append, kept.append)
+
+
+said: list[str] = []
+kept: list[str] = []
+"""What the console shows of the folder."""
+
+
+async def active(bus: Bus) -> dict[str, str]:
+    activation = newest(await bus.rules.activations(), ALL_APPS)
+    stored = await bus.rules.stored(activation.digest) if activation else None
+    return {name.split("/")[0]: data.decode() for name, data in (stored.files if stored else {}).items()}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_workflow_with_errors_keeps_its_rules(
+    folder: RulesFolder, bus: Bus, tmp_path: Path, fault: str
+) -> None:
+    assert await folder.look()
+    assert await active(bus) == {"Bad": RULES, "Good": RULES}
+    write(tmp_path / "rules", "Bad", BROKEN[fault])
+    assert await folder.look()
+    assert "have errors, so the ones before go on" in said.pop()
+    assert "have errors, so the ones before go on" in kept[-1]
+    assert f"{tmp_path}/rules/Bad/graph_injection.yaml:" in kept[-1]
+    assert len(await bus.rules.activations()) == 1, "nothing else changed"
+    write(tmp_path / "rules", "Bad", RULES)
+    assert await folder.look()
+    assert "have no errors any more" in said.pop()
+    assert kept[-1] == ""
+    assert await folder.look()
+    assert not said or "no errors" not in said[-1], "it is said once"
+    write(tmp_path / "rules", "Bad", BROKEN[fault])
+    assert await folder.look()
+    said.clear()
+    better = RULES.replace("BY", "better")
+    write(tmp_path / "rules", "Good", better)
+    write(tmp_path / "rules", "New", RULES)
+    write(tmp_path / "rules", "NewBad", BROKEN[fault])
+    assert await folder.look()
+    told = said.pop()
+    assert "are active: Good/graph_injection.yaml, New/graph_injection.yaml" in told
+    assert "the rules of Bad have errors, so the ones before go on:" in told
+    assert kept[-1].startswith("the rules of Bad have errors"), "it does not say what became active"
+    assert "the rules of NewBad have errors, and there are none from before:" in told
+    assert "Bad/graph_injection.yaml:" in told
+    assert await active(bus) == {"Bad": RULES, "Good": better, "New": RULES}
+    write(tmp_path / "rules", "Bad", better)
+    write(tmp_path / "rules", "NewBad", better)
+    assert await folder.look()
+    assert await active(bus) == {"Bad": better, "Good": better, "New": RULES, "NewBad": better}
+
+
+async def test_a_workflow_that_is_removed_is_named_with_what_becomes_of_its_events(
+    folder: RulesFolder, bus: Bus, tmp_path: Path
+) -> None:
+    assert await folder.look()
+    (tmp_path / "rules/Bad/graph_injection.yaml").unlink()
+    said.clear()
+    assert await folder.look()
+    assert said[0] == "no rules are left for Bad: events of these workflows become dead letters"
+    assert said[1].endswith("are active: Bad/graph_injection.yaml (removed)")
+    assert await active(bus) == {"Good": RULES}
+
+
+async def test_push_leaves_broken_workflows_on_request(call: Call, url: str, bus: Bus, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    write(rules, "Bad", RULES)
+    write(rules, "Good", RULES)
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    await bus.partitions.count()
+    assert (await asyncio.to_thread(call, "rules", "push", str(rules), **servers)).code == 0
+    write(rules, "Bad", BROKEN["server"])
+    write(rules, "Good", RULES.replace("BY", "better"))
+    write(rules, "Worse", BROKEN["yaml"])
+    refused = await asyncio.to_thread(call, "rules", "push", str(rules), **servers)
+    assert (refused.code, len(await bus.rules.activations())) == (2, 1)
+    done = await asyncio.to_thread(call, "rules", "push", str(rules), "--leave-broken", "--json", **servers)
+    found = json.loads(done.out)
+    assert (done.code, found["number"], found["kept"], found["absent"]) == (0, 2, ["Bad"], ["Worse"])
+    assert {finding["code"] for finding in found["findings"]} >= {"server-refused", "yaml-syntax"}
+    assert await active(bus) == {"Bad": RULES, "Good": RULES.replace("BY", "better")}
+    again = await asyncio.to_thread(call, "rules", "push", str(rules), "--leave-broken", **servers)
+    assert again.code == 0
+    assert "Bad has errors and keeps its active rules" in again.err
+    assert "Worse has errors and no active rules" in again.err
+
+
+def test_a_changed_base_of_a_broken_workflow_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_base").mkdir()
+    base = tmp_path / "_base/base.yaml"
+    base.write_text(RULES)
+    extends = 'version: "1.0"\nextends: ../_base/base.yaml\n'
+    before = {f"{name}/graph_injection.yaml": extends.encode() for name in ("Bad", "Good")}
+    before["_base/base.yaml"] = RULES.encode()
+    write(tmp_path, "Good", extends)
+    write(tmp_path, "Bad", extends + "mutation_rulez: []\n")
+    kept = load_sound(tmp_path, before=before)
+    assert (kept.rules.files, kept.kept, kept.absent) == (before, ("Bad",), ())
+    base.write_text(RULES.replace("BY", "better"))
+    with pytest.raises(RulesError) as refused:
+        load_sound(tmp_path, before=before)
+    assert {finding.code for finding in refused.value.findings} == {"changed-base", "unknown-key"}
+    assert str(base) in str(refused.value)

@@ -20,7 +20,8 @@ from tests.services.layouts import spread
 from tests.services.waiting import until
 
 from graphweft_contracts import channels
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
+from graphweft_workers.archive.archive_bus import archive_bus
+from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import Archiver, archive_now
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.verify import verify, verify_rules
@@ -54,7 +55,7 @@ class Archived(App):
 
     def bus_alone(self) -> Bus:
         """Return the bus with the archive behind it."""
-        return ArchivedBus(super().bus_alone(), open_blobs(str(self.folder / "archive")))
+        return archived(super().bus_alone(), open_blobs(str(self.folder / "archive")))
 
     @contextlib.asynccontextmanager
     async def alone(self, group: str = channels.MUTATION_GROUP) -> AsyncIterator[Bus]:
@@ -67,7 +68,7 @@ class Archived(App):
     async def everything(self) -> list[list[Entry]]:
         """Return the entries of each partition that the bus holds."""
         async with self.alone() as bus:
-            return [list(await bus.after(number, "", limit=100_000)) for number in range(2)]
+            return [list(await bus.log.after(number, "", limit=100_000)) for number in range(2)]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ async def app(
 ) -> AsyncIterator[Archived]:
     made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
     async with contextlib.aclosing(made) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -105,11 +106,11 @@ async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
     for number, entries in enumerate(before):
         for size in (1, 7, 1_000):
             assert await pages(app.bus, number, size) == entries
-        assert await app.bus.before(number, entries[-1].offset, limit=1_000) == entries
-        assert await app.bus.before(number, entries[9].offset, limit=4) == entries[6:10]
-        assert await app.bus.entries(number, [entries[2].offset, entries[-1].offset]) == [entries[2], entries[-1]]
-        assert await app.bus.missing(number) == 0
-        batch = await app.bus.reread(number, Committed(offset=entries[4].offset, count=5), limit=3)
+        assert await app.bus.log.before(number, entries[-1].offset, limit=1_000) == entries
+        assert await app.bus.log.before(number, entries[9].offset, limit=4) == entries[6:10]
+        assert await app.bus.log.entries(number, [entries[2].offset, entries[-1].offset]) == [entries[2], entries[-1]]
+        assert await missing_entries(app.bus, number) == 0
+        batch = await app.bus.log.reread(number, Committed(offset=entries[4].offset, count=5), limit=3)
         assert (batch.entries, batch.lost) == (entries[5:8], 0)
     async with app.worker(), app.worker():
         for name in ("shop", "shop_x"):
@@ -122,7 +123,7 @@ async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
 
 async def pages(bus: Bus, number: int, size: int) -> list[Entry]:
     found: list[Entry] = []
-    while page := await bus.after(number, found[-1].offset if found else "", limit=size):
+    while page := await bus.log.after(number, found[-1].offset if found else "", limit=size):
         found += page
     return found
 
@@ -190,7 +191,7 @@ async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archive
         await archive_now(bus, app.blobs())
         assert await faults(app, bus) == []
     before = await app.everything()
-    alone = ArchiveAlone(app.blobs())
+    alone = archive_bus(app.blobs())
     assert [await pages(alone, number, 500) for number in range(2)] == before
 
 
@@ -218,7 +219,7 @@ async def test_two_archivers_on_one_partition_do_no_harm(app: Archived) -> None:
         await asyncio.gather(*(archive_now(bus, blobs) for bus in (one, other, one)))
         assert await faults(app, one) == []
     before = await app.everything()
-    assert [await pages(ArchiveAlone(blobs), number, 500) for number in range(2)] == before
+    assert [await pages(archive_bus(blobs), number, 500) for number in range(2)] == before
 
 
 async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
@@ -318,7 +319,9 @@ async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> No
     assert (await app.run("trim")).code == 0
     assert (await archive())["trimmable"] == 0
     async with app.alone() as bus:  # an operator, or the retention of a topic
-        await asyncio.gather(*(bus.trim(each.id, each.end) for each in await bus.status() if each.end))
+        await asyncio.gather(
+            *(bus.partitions.trim(each.id, each.end) for each in await bus.partitions.status() if each.end)
+        )
     state = await archive()
     assert (state["behind"], 4 <= state["lost"] <= 4 + controls) == (0, True)
     assert f"{state['lost']} entries were trimmed before they were archived" in (await app.run("status")).out

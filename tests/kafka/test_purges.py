@@ -62,7 +62,7 @@ class Watching(FalkorDBStore):
     @override
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         if self.seen is None and any(write.query and "DETACH DELETE" in write.query.statement for write in writes):
-            self.seen = (await self.bus.purges(None)).found
+            self.seen = (await self.bus.purges.after(None)).found
         return await super().apply(app_id, partition, writes)
 
 
@@ -227,7 +227,7 @@ async def test_without_word_from_the_bus_no_last_rows_are_served(setup: Setup, m
         raise BusUnavailable("away")
 
     assert responder.purges is not None
-    monkeypatch.setattr(responder.purges.log, "purges", away)
+    monkeypatch.setattr(responder.purges.log, "after", away)
     with setup.stopped():
         unsure, sure = await setup.answers("shop")
     assert (unsure.blocks, unsure.reason) == ((), sure.missing[0].reason)
@@ -243,7 +243,7 @@ async def test_rows_of_a_graph_before_an_erasure_are_not_kept(setup: Setup) -> N
     marks = await setup.store.checkpoints("shop", timeout_s=5)
     [(partition, mark)] = marks.items()
     later = "9999999999999-0" if "-" in mark.offset else "9999999"
-    await setup.bus.purge(Purge(app_id="shop", partition=partition, offset=later))
+    await setup.bus.purges.put(Purge(app_id="shop", partition=partition, offset=later))
     assert "ada of" in (await responder.answer(request(app_id="shop"))).text  # it is not erased
     assert responder.purges is not None
     await responder.purges.follow()

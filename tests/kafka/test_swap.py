@@ -39,7 +39,7 @@ KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
 async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[App]:
     made = App(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
     async with contextlib.aclosing(made) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -75,7 +75,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
             for name in ("shop", "shop_x"):
                 await app.emit(name, range(emitted, emitted + 5))
             emitted += 5
-            await looks(app.bus.status, 10)
+            await looks(app.bus.partitions.status, 10)
 
     neighbour = await store.graph_id("shop_x")
     async with app.worker(), app.worker():

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.memory_bus import memory_bus
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, query_of
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
@@ -190,13 +190,13 @@ class FalkorDB(Server):
             Entry(offset=str(number), fields=wire.encode(event.model_copy(update={"appid": app})), received=event.time)
             for number, event in enumerate(events, 1)
         ]
-        bus = MemoryBus([entries], lambda: worker.stop())  # noqa: PLW0108 - it is made below
+        bus = memory_bus([entries], lambda: worker.stop())  # noqa: PLW0108 - it is made below
         worker = MutationWorker(bus, self.store, self.rules, name="w")
         try:
             with capture_logs():
                 async with asyncio.timeout(120):
                     await worker.run()
-            assert bus.letters == {}
+            assert not await bus.dead_letters.count()
             return await Content.of(self.store, app)
         finally:
             await self.graphs.drop([f"mozaiks_{app}"])

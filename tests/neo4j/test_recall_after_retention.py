@@ -192,6 +192,7 @@ def lives_in(where: str) -> dict[str, Any]:
     return {"subject": "user", "predicate": "lives in", "object": where}
 
 
+@pytest.mark.soak("neo4j")
 async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
     bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
@@ -221,6 +222,7 @@ async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
             assert sorted(row["object"] for row in facts) == objects, (of, scope, text)
 
 
+@pytest.mark.soak("neo4j")
 async def test_without_a_user_threads_say_nothing_about_each_other(
     bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
@@ -239,6 +241,7 @@ async def test_without_a_user_threads_say_nothing_about_each_other(
             assert [row["object"] for row in facts if row["kind"] == "fact"] == [where], (of, scope)
 
 
+@pytest.mark.soak("neo4j")
 async def test_each_kind_can_be_asked_for_alone_and_the_latest_come_first(
     bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:

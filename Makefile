@@ -60,7 +60,7 @@ soak: export GRAPHWEFT_LOAD_EVENTS := $(GRAPHWEFT_LOAD_EVENTS)
 soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
 soak: $(READY) ## all tests with hours of random events, rules, requests and faults; the seed is printed first
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
-	$(BIN)/python -m tests.services.prepare
+	$(BIN)/python -m tests.services.prepare --soak
 	$(BIN)/python -m pytest $(SHARED) --soak $(TEST)
 	@echo "| $$(date -u +%F) | $$(git rev-parse --short HEAD) |" >> docs/soak.md
 	@echo "==> docs/soak.md has this run: commit it"

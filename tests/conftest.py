@@ -31,6 +31,7 @@ pytest_plugins = [
     "tests.services.node",
     "tests.adapters.runner",
     "tests.adapters.contract",
+    "tests.adapters.trials",
 ]
 
 _configure = structlog.configure

@@ -77,12 +77,10 @@ check-others: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/python -m graphweft_contracts.schemas --check
-	$(BIN)/python -m graphweft_contracts.typescript --check
-	$(BIN)/python -m graphweft_rules.json_schemas --check
+	$(BIN)/python -m tools --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
-	$(BIN)/mypy website
+	$(BIN)/mypy website tools
 	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
 
 check-pyright: $(READY)
@@ -96,9 +94,7 @@ format: $(READY) ## format the code, and mend what the linter can mend
 	$(BIN)/ruff format
 
 generate: $(READY) ## write the JSON Schemas, the AsyncAPI document and the types of TypeScript from the models
-	$(BIN)/python -m graphweft_contracts.schemas --write
-	$(BIN)/python -m graphweft_contracts.typescript --write
-	$(BIN)/python -m graphweft_rules.json_schemas --write
+	$(BIN)/python -m tools --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev --group docs

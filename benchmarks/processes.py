@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import signal
 import sys
 import tempfile
@@ -28,6 +28,8 @@ _POLL_S: Final = 0.02
 _CHANGES: Final = 10
 """Fewer changes than these are too few to call their mean a rate: then it takes longer, up to ``_LONGEST`` times."""
 _LONGEST: Final = 4
+_PROCESS_CLOCK: Final = 2
+"""With the complement of a process id before it: the clock that ``clock_getcpuclockid`` returns."""
 
 
 @asynccontextmanager
@@ -69,54 +71,46 @@ async def process(
 
 
 async def events_per_second(
-    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, size: int, *, limit_s: float, before: int = 0
+    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, size: int, *, limit_s: float
 ) -> float:
     """Return the rate between the first change that is seen and the last one, all events or the time limit.
 
-    ``before`` is how many events had taken effect already, ``size`` how many there are to come.
-
-    So the process's start is not in it, nor half a batch at either end. Looking on costs the server one small query
-    every 20 ms, whoever is measured.
+    This is for those who hold little more than what they write. A worker reads ahead: see ``cost_of_backlog``. So the
+    process's start is not in it, nor half a batch at either end. Looking on costs the server one small query every
+    20 ms.
     """
-    begun, total = time.monotonic(), before + size
-    while (first := await count(probe, applied)) <= before:
+    begun = time.monotonic()
+    while not (first := await count(probe, applied)):
         if running.returncode is not None or time.monotonic() - begun > _START_S:
             raise Died("changed nothing" if running.returncode is None else f"ended with {running.returncode}")
         await asyncio.sleep(_POLL_S)
     first_at = now = time.monotonic()
     seen, seen_at, changes = first, first_at, 0
     limits_s = {0: _START_S} | dict.fromkeys(range(1, _CHANGES), _LONGEST * limit_s)
-    while seen < total and now - first_at < limits_s.get(changes, limit_s):
+    while seen < size and now - first_at < limits_s.get(changes, limit_s):
         if running.returncode is not None:
             raise Died(f"ended with {running.returncode}")
         await asyncio.sleep(_POLL_S)
         found, now = await count(probe, applied), time.monotonic()
         if found != seen:
             seen, seen_at, changes = found, now, changes + 1
-    if seen > total or not changes:
-        raise Died(f"applied {seen} events of {total}, {first} of them at first sight")
+    if seen > size or not changes:
+        raise Died(f"applied {seen} events of {size}, {first} of them at first sight")
     return (seen - first) / (seen_at - first_at)
 
 
-async def rate_and_cpu(
-    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, size: int, *, limit_s: float
-) -> tuple[float, float]:
-    """Return ``events_per_second``, and the microseconds of CPU that the process takes for each of these events."""
-    async with asyncio.timeout(_START_S):
-        while not (first := await count(probe, applied)):
-            if running.returncode is not None:
-                raise Died(f"ended with {running.returncode}")
-            await asyncio.sleep(_POLL_S)
-    used_s = cpu_s(running.pid)
-    rate = await events_per_second(running, probe, applied, size, limit_s=limit_s)
-    last, used_s = await count(probe, applied), cpu_s(running.pid) - used_s
-    return rate, used_s / max(1, last - first) * 1e6
-
-
 def cpu_s(pid: int) -> float:
-    """Return the processor time of a process until now (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of a process until now, to the nanosecond (Linux)."""
+    return time.clock_gettime((~pid << 3) | _PROCESS_CLOCK)
+
+
+def waited_s(pid: int | str) -> float:
+    """Return how long the threads of a process that still run were ready and waited for a processor (Linux)."""
+    waited_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            waited_ns += int((task / "schedstat").read_text("ascii").split()[1])
+    return waited_ns / 1e9
 
 
 async def count(probe: GraphProbe, applied: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.harness import Bench, Contender, Died, Result, Spread, ratio
 from benchmarks.services import Graph, Services, publish
-from benchmarks.throughput import unwind_rate
+from benchmarks.throughput import cost_of_unwind
 from benchmarks.workload import APP, CALLS, ROOT
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.rules import load_rules, push
@@ -56,7 +56,7 @@ async def against_unwind(graph: Graph, bench: Bench, services: Services) -> list
 
     async def queries(_round: int) -> float:
         await (await services.probe(graph)).clear()
-        return await unwind_rate(services, by_hand, graph, size, _LONGEST_S)
+        return (await cost_of_unwind(services, by_hand, graph, size)).per_s
 
     contenders: dict[str, Contender] = {"rebuild": rebuild, "UNWIND": queries}
     values = await bench.interleave(f"{where}, {size:,} events", contenders)

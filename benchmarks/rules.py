@@ -27,8 +27,6 @@ ROW: Final = "c"
 SIZES: Final = (10, 100, 1_000)
 _EVENTS: Final = 1_000
 _RECEIVED: Final = datetime(2026, 1, 1, tzinfo=UTC)
-_BATCH: Final = 200
-"""Events a batch. Those of a batch of each partition are matched ahead, so with the default most of a short backlog."""
 _EQUAL: Final = "$event.tool_name == 'no-tool-{number}' && $context.phase == 'working'"
 _COMPARE: Final = "$event.arguments.limit > 1000 + {number}"
 _RULE: Final = """
@@ -74,7 +72,6 @@ async def _alone(workload: Workload, _round: int) -> float:
 
 async def _whole(bench: Bench, services: Services, workload: Workload, _round: int) -> float:
     settings = await services.settings("redis", "falkordb", workload.rules)
-    settings = settings.model_copy(update={"batch_events": _BATCH})
     case = Case(bench=bench, services=services, settings=settings, bus="redis", graph="falkordb", workload=workload)
     return 1e6 / await engine_rate(case)
 

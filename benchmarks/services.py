@@ -247,6 +247,18 @@ async def publish_plain(settings: Settings, name: str, events: Iterable[Outgoing
             await pipeline.execute()
 
 
+async def drop_plain(settings: Settings, name: str) -> None:
+    """Delete a topic of ``publish_plain``: the topics of many measurements would fill the disk."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bus.removeprefix("kafka://"))
+    await admin.start()
+    try:
+        await admin.delete_topics([name])
+    finally:
+        await admin.close()
+
+
 async def _produce(bootstrap: str, topic: str, events: Iterable[Outgoing]) -> None:
     from aiokafka import AIOKafkaProducer
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -254,7 +266,8 @@ async def _produce(bootstrap: str, topic: str, events: Iterable[Outgoing]) -> No
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
+        if topic not in await admin.list_topics():
+            await admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
     finally:
         await admin.close()
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import Final
 
+from benchmarks.backlog import LEASE_S, settled
 from benchmarks.command import highest_resident_mb
 from benchmarks.harness import Bench, Died, Result, Spread
 from benchmarks.processes import ENGINE, count, process
@@ -60,20 +62,22 @@ async def _measure(bench: Bench, services: Services, size: int) -> tuple[float, 
     """Return the worker's highest resident memory, its rate, and the number of events that took effect."""
     await services.clear("redis", "falkordb")
     settings = await services.settings("redis", "falkordb", CALLS.rules)
-    for number in range(0, size, _CHUNK):  # the ids differ by chunk, so only a chunk is in memory here
-        await publish(settings, CALLS.outgoing(min(_CHUNK, size - number), f"size{number}"))
+    settings = settings.model_copy(update={"lease_s": LEASE_S})
     probe = await services.probe("falkordb")
     async with process(ENGINE, settings, kill=True) as engine:
-        first_at = time.monotonic()
-        until = first_at + min(_LONGEST_S, max(_SHORTEST_S, bench.until - first_at))
-        first = seen = 0
+        await settled(settings, [engine])
+        engine.send_signal(signal.SIGSTOP)
+        for number in range(0, size, _CHUNK):  # the ids differ by chunk, so only a chunk is in memory here
+            await publish(settings, CALLS.outgoing(min(_CHUNK, size - number), f"size{number}"))
+        begun = time.monotonic()
+        engine.send_signal(signal.SIGCONT)
+        until = begun + min(_LONGEST_S, max(_SHORTEST_S, bench.until - begun))
+        seen = 0
         while seen < size and time.monotonic() < until:
             await asyncio.sleep(0.1)
             if engine.returncode is not None:
                 raise Died(f"ended with {engine.returncode}")
             seen = await count(probe, CALLS.applied)
-            if not first and seen:
-                first, first_at = seen, time.monotonic()
-        seconds = time.monotonic() - first_at
+        seconds = time.monotonic() - begun
         highest = highest_resident_mb(engine.pid)
-    return highest, (seen - first) / seconds, seen
+    return highest, seen / seconds, seen

@@ -1,4 +1,4 @@
-"""(a), (b) and (f) Events a second on a backlog, all contenders of a bus and a graph in turn.
+"""(a), (b) and (f) Events a second of a backlog, all contenders of a bus and a graph in turn.
 
 (a) compares the engine with a plain FastStream subscriber, (b) with hand-written UNWIND queries that need no bus
 (``ceiling``), (f) two worker processes with one.
@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count as numbers
+from itertools import islice
 from typing import Final
 
 from tests.services.rules import load_rules
 
+from benchmarks.backlog import BACKLOG, LEASE_S, WARM_UP, Cost, applied_up_to, cost_of_backlog, note, settled
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
 from benchmarks.processes import ENGINE, NAIVE, UNWIND, count, events_per_second, process
 from benchmarks.services import Bus, Graph, GraphProbe, Services, publish, publish_plain
 from benchmarks.workload import CALLS, ROOT, Workload
-from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
 
-_ENGINE_PER_S: Final = 20_000
-_ENGINE_LEAST: Final = 24_000
-"""Six batches of each partition. Two of each are in hand when the first change shows; a rate needs more behind them."""
-_UNWIND_PER_S: Final = 25_000
-_LEASE_S: Final = 3.0
-_SHARED_S: Final = 60.0
-_POLL_S: Final = 0.05
+_SHARING_LEASE_S: Final = 30.0
+"""Long enough to keep the partitions while the backlog is published, and short enough to share them in seconds."""
 _runs = numbers(1)
 
 
@@ -47,6 +41,8 @@ class Case:
     bus: Bus
     graph: Graph
     workload: Workload
+    costs: dict[str, list[Cost]] = field(default_factory=dict[str, list["Cost"]])
+    """By contender, what its backlogs cost."""
 
     async def cleared(self) -> GraphProbe:
         """Empty graph and bus; return what looks at the graph."""
@@ -80,82 +76,55 @@ async def run(bus: Bus, graph: Graph, workload: Workload, bench: Bench, services
         contenders |= against[row]
     values = await bench.interleave(f"{where}, {workload.name}", contenders)
     compare = partial(ratio, values=values, unit="events/s")
+    spent = note(case.costs)
     results: list[Result] = []
     if "a" in bench.rows:
         results += [
-            compare("a", f"engine / {name}, {where}, {workload.name}", of="engine", to=name) for name in against["a"]
+            compare("a", f"engine / {name}, {where}, {workload.name}", of="engine", to=name, note=spent)
+            for name in against["a"]
         ]
     if "b" in bench.rows:
         title = f"engine / hand-written UNWIND, {where}"
-        results.append(compare("b", title, of="engine", to="UNWIND", note="3 mutations an event"))
+        results.append(compare("b", title, of="engine", to="UNWIND", note=f"3 mutations an event; {spent}"))
     if "f" in bench.rows:
-        note = f"partitions each held, by round: {', '.join(held)}"
-        results.append(compare("f", f"two workers / one, {where}", of="two", to="engine", note=note))
+        shares = f"partitions each held, by round: {', '.join(held)}"
+        results.append(compare("f", f"two workers / one, {where}", of="two", to="engine", note=f"{shares}; {spent}"))
     return results
 
 
 async def engine_rate(case: Case, _round: int = 0) -> float:
-    """Return the events a second of one worker process that starts on a backlog."""
-    settings, workload = case.settings, case.workload
+    """Return the events a second of one worker process."""
     probe = await case.cleared()
-    left, size = await _left(case), _backlog(case.bench)
-    await publish(settings, workload.outgoing(size, _run_name()))
+    settings = case.settings.model_copy(update={"lease_s": LEASE_S})
     async with process(ENGINE, settings, kill=_may_kill(case.bus)) as engine:
-        return await events_per_second(engine, probe, workload.applied, left + size, limit_s=case.bench.seconds)
+        await settled(settings, [engine])
+        return await _rate(case, "engine", settings, probe, [engine])
 
 
 async def _two_rate(case: Case, held: list[str], _round: int) -> float:
     """Return the events a second of two worker processes; ``held`` gets how many partitions each of them has.
 
-    On a short backlog whoever starts first would work alone. So they share the partitions before there is a backlog,
-    under short leases so that this takes no long time, and they are stopped while it is published.
+    They share the partitions before there is a backlog, under leases that are short enough for it.
     """
-    bench, workload = case.bench, case.workload
     probe = await case.cleared()
-    size = _backlog(bench)
-    settings = case.settings.model_copy(update={"lease_s": _LEASE_S})
+    settings = case.settings.model_copy(update={"lease_s": _SHARING_LEASE_S})
     async with AsyncExitStack() as ends:
         both = [await ends.enter_async_context(process(ENGINE, settings, kill=_may_kill(case.bus))) for _ in range(2)]
-        held.append(await _shared(settings, len(both)))
-        for worker in both:
-            worker.send_signal(signal.SIGSTOP)
-        before = await count(probe, workload.applied)
-        await publish(settings, workload.outgoing(size, _run_name()))
-        for worker in both:
-            worker.send_signal(signal.SIGCONT)
-        return await events_per_second(both[0], probe, workload.applied, size, limit_s=bench.seconds, before=before)
+        held.append(await settled(settings, both))
+        return await _rate(case, "two", settings, probe, both)
 
 
-async def _shared(settings: Settings, workers: int) -> str:
-    """Wait until so many workers hold all partitions and nothing is left to do; return how many each has."""
-    log = make_bus(settings)
-    try:
-        async with asyncio.timeout(_SHARED_S):
-            while True:
-                parts = await log.status()
-                owners = Counter(part.owner for part in parts)
-                if len(owners) == workers and None not in owners and not any(part.lag for part in parts):
-                    return "+".join(map(str, owners.values()))
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError:
-        raise Died(f"two workers did not share the partitions: {parts}") from None
-    finally:
-        await log.aclose()
-
-
-async def _left(case: Case) -> int:
-    """Return how many events the last worker left on the bus."""
-    if case.bus == "redis":  # it has been emptied
-        return 0
-    log = make_bus(case.settings)
-    try:
-        return sum(part.lag for part in await log.status())
-    finally:
-        await log.aclose()
-
-
-def _backlog(bench: Bench) -> int:
-    return max(_ENGINE_LEAST, int(_ENGINE_PER_S * bench.seconds))
+async def _rate(
+    case: Case, name: str, settings: Settings, probe: GraphProbe, workers: list[asyncio.subprocess.Process]
+) -> float:
+    """Return the events a second of workers that hold all partitions, and keep what it cost them."""
+    events = case.workload.outgoing(WARM_UP[case.graph] + BACKLOG, _run_name())
+    before = await count(probe, case.workload.applied)
+    await publish(settings, islice(events, WARM_UP[case.graph]))
+    await applied_up_to(workers, probe, case.workload.applied, before + WARM_UP[case.graph])
+    cost = await cost_of_backlog(workers, probe, case.workload.applied, lambda: publish(settings, events), BACKLOG)
+    case.costs.setdefault(name, []).append(cost)
+    return cost.per_s
 
 
 def _may_kill(bus: Bus) -> bool:
@@ -174,16 +143,20 @@ async def _naive_rate(case: Case, options: tuple[str, ...], per_second: int, _ro
 
 async def _unwind_rate(case: Case, _round: int) -> float:
     await case.cleared()
-    seconds = case.bench.seconds
-    return await unwind_rate(case.services, case.settings, case.graph, int(_UNWIND_PER_S * seconds), seconds)
+    cost = await cost_of_unwind(case.services, case.settings, case.graph, BACKLOG, warm_up=WARM_UP[case.graph])
+    case.costs.setdefault("UNWIND", []).append(cost)
+    return cost.per_s
 
 
-async def unwind_rate(services: Services, settings: Settings, graph: Graph, size: int, limit_s: float) -> float:
-    """Return the events a second of hand-written queries for the first events of ``CALLS``, on an empty graph."""
+async def cost_of_unwind(services: Services, settings: Settings, graph: Graph, size: int, *, warm_up: int = 0) -> Cost:
+    """Return what hand-written queries for the first events of ``CALLS`` cost, after those for ``warm_up`` others.
+
+    The graph is empty before.
+    """
     probe = await services.probe(graph)
     await probe.index(load_rules(CALLS.rules).keys)
     done = await asyncio.create_subprocess_exec(
-        *(sys.executable, *UNWIND, str(size), str(limit_s)),
+        *(sys.executable, *UNWIND, str(size), str(warm_up)),
         cwd=ROOT,
         env=settings.as_environment(),
         stdout=asyncio.subprocess.PIPE,
@@ -192,9 +165,11 @@ async def unwind_rate(services: Services, settings: Settings, graph: Graph, size
     if done.returncode != 0:
         raise Died(f"the hand-written queries ended with {done.returncode}")
     found = json.loads(output)
-    if (there := await count(probe, CALLS.applied)) != found["events"]:
-        raise Died(f"the hand-written queries made {there} events of {found['events']}")
-    return float(found["events"] / found["seconds"])
+    if (there := await count(probe, CALLS.applied)) != warm_up + size:
+        raise Died(f"the hand-written queries made {there} events of {warm_up + size}")
+    return Cost(
+        per_s=size / found["seconds"], cpu_us=found["cpu_s"] / size * 1e6, waited_us=found["waited_s"] / size * 1e6
+    )
 
 
 def _run_name() -> str:

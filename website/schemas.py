@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tools.schemas import schemas
+
 from graphweft_contracts.events import LIFECYCLE
-from graphweft_contracts.schemas import schemas
 from graphweft_rules.json_schemas import KINDS, schema_text
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.limits import Limits

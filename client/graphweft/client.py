@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing_extensions import Self
 from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.time_limit import time_limit
+from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
 from graphweft.transport import CLOSED, MAX_BUDGET_MS, Outgoing, Transport, with_bus_step
 from graphweft.transports.registry import make_transport
@@ -39,6 +39,7 @@ from graphweft_contracts import (
     wire,
 )
 from graphweft_contracts.admission import check_admission
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
 from graphweft_contracts.signatures import SigningKey
@@ -52,14 +53,8 @@ _BATCH: Final = 500
 """Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
 _SEARCH: Final = "search"
 """Agent, chat and workflow of a search outside of a turn."""
-_FIRST_RETRY_S: Final = 0.1
-_LAST_RETRY_S: Final = 2.0
 _RESERVE_SHARE: Final = 0.02
-_RESERVE_MS: Final = (2.0, 5.0)
-"""A call gives up this share of its budget early, within these bounds, and at most half of the budget early. The event
-loop waits in whole milliseconds, so timers fire up to 1 ms late, and the call still has to return: with a reserve of
-1 ms about half of the calls returned too late.
-"""
+"""A call gives up this share of its budget early, within the bounds of ``ClientTiming``."""
 
 
 @dataclass(slots=True)
@@ -115,6 +110,8 @@ class Client:
         max_events_per_s: float | None = None,
         max_bytes_per_s: float | None = None,
         transport: Transport | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: ClientTiming = CLIENT_TIMING,
     ) -> None:
         settings = ClientSettings.from_environment()
         if transport is None and not bus_url:
@@ -127,6 +124,8 @@ class Client:
         elif signing_key is not None:
             raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
         self._transport = transport
+        self._clock = clock
+        self._timing = timing
         self._context_on = settings.context
         self._capture_on = settings.capture
         self._turns: Turns | None = None
@@ -135,8 +134,8 @@ class Client:
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
         self._budget_ms = budget_ms
-        self._events_left = _bucket("max_events_per_s", max_events_per_s)
-        self._bytes_left = _bucket("max_bytes_per_s", max_bytes_per_s)
+        self._events_left = _bucket("max_events_per_s", max_events_per_s, clock)
+        self._bytes_left = _bucket("max_bytes_per_s", max_bytes_per_s, clock)
         self._pacing = False
         """Whether events in the buffer wait, or waited, because of a rate."""
         self._pending: deque[_Pending] = deque()
@@ -234,7 +233,7 @@ class Client:
             "explain": explain,
             "search": search,
         }
-        return await self._request(fields, budget_ms, time.perf_counter())
+        return await self._request(fields, budget_ms, self._clock.monotonic())
 
     @contextlib.asynccontextmanager
     async def turn(
@@ -278,7 +277,9 @@ class Client:
         if self._turns is None:
             from graphweft.turns import Turns
 
-            self._turns = Turns(self, self._accept, capture=self._capture_on)
+            self._turns = Turns(
+                self, self._accept, capture=self._capture_on, clock=self._clock, timing=self._timing.adapters
+            )
         return self._turns
 
     async def search(
@@ -323,7 +324,7 @@ class Client:
         other arguments and fields are as in ``context``. Raises ``ValueError`` for a search that can never work, such
         as a hybrid search without ``fulltext_index_name``. Never raises for failures of the bus, the graph or a model.
         """
-        started = time.perf_counter()
+        started = self._clock.monotonic()
         known = make_query(
             memory=memory,
             of=of,
@@ -364,15 +365,15 @@ class Client:
         if budget is None:
             return _empty(request_id, "invalid_request", "budget_ms: expected a number of milliseconds")
         try:
-            spent_ms = (time.perf_counter() - started) * 1000
+            spent_ms = (self._clock.monotonic() - started) * 1000
             own: dict[str, Any] = {
                 "id": request_id,
                 "app_id": fields["app_id"] or self._app_id or "",
                 "workflow": fields["workflow"] or self._workflow or (_SEARCH if fields["search"] else ""),
-                "deadline_ms": int(time.time() * 1000 - spent_ms) + budget,
+                "deadline_ms": int(self._clock.now().timestamp() * 1000 - spent_ms) + budget,
             }
             request = ContextRequest(**{**fields, **own})
-            async with time_limit(max(0.0, budget - _reserve_ms(budget) - spent_ms) / 1000):
+            async with time_limit(max(0.0, budget - self._reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._transport.request(request)
         except TimeoutError:
             reply = _empty(
@@ -392,7 +393,7 @@ class Client:
         except Exception as error:  # the agent continues whatever happens here
             logger.exception("the context request failed")
             reply = _empty(request_id, "internal_error", f"{type(error).__name__}: {error}")
-        elapsed_ms = (time.perf_counter() - started) * 1000
+        elapsed_ms = (self._clock.monotonic() - started) * 1000
         if reply.reason is not None:
             logger.debug("no context for %s: %s (%s)", fields["agent"], reply.reason, reply.detail)
         return reply.model_copy(update={"elapsed_ms": round(elapsed_ms, 3)})
@@ -420,7 +421,7 @@ class Client:
             await self._transport.aclose()
 
     async def _send(self) -> None:
-        retry_s = _FIRST_RETRY_S
+        retry_s = self._timing.first_retry_s
         singly = 0
         most = _BATCH
         while True:
@@ -446,14 +447,14 @@ class Client:
                     )
                 self._bus_unavailable = True
                 self.stats.retries += 1
-                await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
-                retry_s = min(retry_s * 2, _LAST_RETRY_S)
+                await self._clock.sleep(retry_s * random.uniform(0.5, 1.0))
+                retry_s = min(retry_s * 2, self._timing.last_retry_s)
                 most = max(1, len(batch) // 2)  # a bus that is nearly full takes a few
                 continue
             if self._bus_unavailable:
                 logger.warning("the bus is available again, %d events were buffered", len(self._pending))
             self._bus_unavailable = False
-            retry_s = _FIRST_RETRY_S
+            retry_s = self._timing.first_retry_s
             most = min(_BATCH, most * 2)
             singly = max(0, singly - 1)
             self.stats.sent += len(batch)
@@ -463,11 +464,15 @@ class Client:
                 self._bytes_left.take(sum(pending.size for pending in batch))
             self._settle(batch, positions)
 
+    def _reserve_ms(self, budget_ms: int) -> float:
+        least, most = self._timing.least_reserve_ms, self._timing.most_reserve_ms
+        return min(max(budget_ms * _RESERVE_SHARE, least), most, budget_ms / 2)
+
     async def _pace(self) -> None:
         """Wait until the rates allow to send something."""
         waited = False
         while True:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             wait_s = max((bucket.wait_s(now) for bucket in self._rates()), default=0.0)
             if not wait_s:
                 break
@@ -475,7 +480,7 @@ class Client:
                 logger.warning("more events than max_events_per_s or max_bytes_per_s allow: they wait in the buffer")
             self.stats.paced += not waited
             self._pacing = waited = True
-            await asyncio.sleep(wait_s)
+            await self._clock.sleep(wait_s)
 
     def _within_rates(self, batch: list[_Pending]) -> list[_Pending]:
         """Return the first events of a batch that the rates allow now, at least one."""
@@ -569,12 +574,12 @@ def _at_once(work: Callable[[], None]) -> None:
     work()
 
 
-def _bucket(name: str, per_s: float | None) -> TokenBucket | None:
+def _bucket(name: str, per_s: float | None, clock: Clock) -> TokenBucket | None:
     if per_s is None:
         return None
     if not per_s > 0:
         raise InvalidSettings(f"invalid {name} {per_s!r}: expected a number above 0, or None for no limit")
-    return TokenBucket(per_s, time.monotonic())
+    return TokenBucket(per_s, clock.monotonic())
 
 
 def _milliseconds(budget: object) -> int | None:
@@ -583,11 +588,6 @@ def _milliseconds(budget: object) -> int | None:
         return None
     number = cast("float", budget)
     return None if number != number else int(min(max(number, 0), MAX_BUDGET_MS))  # noqa: PLR0124 - true for NaN only
-
-
-def _reserve_ms(budget_ms: int) -> float:
-    least, most = _RESERVE_MS
-    return min(max(budget_ms * _RESERVE_SHARE, least), most, budget_ms / 2)
 
 
 def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

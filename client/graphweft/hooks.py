@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
-from graphweft.bounded import BoundedDict
 from graphweft.client import Client
 from graphweft.json_copy import json_copy
 from graphweft_contracts import Event, wire
+from graphweft_contracts.bounded_dict import BoundedDict
 
 __all__ = (
     "GraphInjectionHooks",

@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from graphweft.client import Client
 from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
 from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder, query_text
 
@@ -291,7 +292,7 @@ def erase_event(app_id: str, user_id: str, *, before: datetime | None = None, so
     """Return the ``memory.erase`` event of a user. Raises ``ValueError`` if the contract is violated."""
     try:
         erase = MemoryErase(user_id=user_id, before=before)
-        if erase.before is not None and erase.before > datetime.now(timezone.utc):
+        if erase.before is not None and erase.before > SYSTEM_CLOCK.now():
             raise ValueError("before lies in the future: erase again then, or leave it out for now")
     except ValidationError as error:
         raise ValueError(faults(error)) from None

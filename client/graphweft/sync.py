@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from typing_extensions import Self
 
 from graphweft.client import Client, ClientStats
+from graphweft.timing import CLIENT_TIMING
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("graphweft.client")
 
-_LAST_CALLS_S: Final = 1.0
 """How long ``close`` waits for calls of other threads after it has closed the client; then it cancels them."""
 
 
@@ -184,7 +184,7 @@ class SyncClient:
         await self._client.aclose(drain_s)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:  # if the loop stopped under a waiting call, its thread would wait forever
-            _, late = await asyncio.wait(others, timeout=_LAST_CALLS_S)
+            _, late = await asyncio.wait(others, timeout=CLIENT_TIMING.last_calls_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

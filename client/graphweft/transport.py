@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SigningKey
 
-LAYOUT_S: Final = 30.0
-"""How long a producer uses the layout that it has read."""
 MAX_EVENT_BYTES: Final = 1_000_000
 """Largest encoded event in bytes, with its key and field names. The smallest default limit of a bus is 1,048,588 for a
 batch of one.
@@ -180,9 +178,9 @@ def _unsent(request: ContextRequest, reason: ReasonCode, detail: str) -> Context
     return ContextReply(id=request.id, reason=reason, detail=detail, partial=True)
 
 
-def seconds_left(request: ContextRequest) -> float:
+def seconds_left(request: ContextRequest, clock: Clock = SYSTEM_CLOCK) -> float:
     """Return the seconds until the request's deadline, at least 0."""
-    return max(0.0, request.deadline_ms / 1000 - time.time())
+    return max(0.0, request.deadline_ms / 1000 - clock.now().timestamp())
 
 
 def with_bus_step(why: str) -> str:
@@ -190,7 +188,7 @@ def with_bus_step(why: str) -> str:
     return why if ": make " in why or "`graphweft " in why else f"{why}; {BUS_STEP}"
 
 
-def read_reply(request: ContextRequest, body: bytes) -> ContextReply:
+def read_reply(request: ContextRequest, body: bytes, clock: Clock = SYSTEM_CLOCK) -> ContextReply:
     """Return the reply in ``body``.
 
     Raises ``TimeoutError`` after the deadline of ``request``, and ``BusUnavailable`` for an invalid reply.
@@ -201,6 +199,6 @@ def read_reply(request: ContextRequest, body: bytes) -> ContextReply:
         raise BusUnavailable(
             "the responder's reply violates the contract: both need one version, as `graphweft --version` prints"
         ) from error
-    if time.time() * 1000 >= request.deadline_ms:
+    if clock.now().timestamp() * 1000 >= request.deadline_ms:
         raise TimeoutError
     return reply

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
@@ -19,8 +17,10 @@ from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_cont
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import bounded_copy
+from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 
 _SOURCE: Final = "/graphweft/turns"
@@ -141,10 +141,16 @@ class Turn:
 class Turns:
     """Runs the turns of one client, and keeps the last position of each chat and user for their next context."""
 
-    def __init__(self, client: EventClient, accept: Accept, *, capture: bool) -> None:
+    def __init__(
+        self, client: EventClient, accept: Accept, *, capture: bool, clock: Clock = SYSTEM_CLOCK,
+        timing: AdapterTiming = CLIENT_TIMING.adapters,
+    ) -> None:  # fmt: skip
         self._accept = accept
+        self._clock = clock
         self._capture = capture
-        self._sender = Sender(client, source=_SOURCE, redact=None, max_tokens=None, read_own_writes=True)
+        self._sender = Sender(
+            client, source=_SOURCE, redact=None, max_tokens=None, read_own_writes=True, clock=clock, timing=timing
+        )
         self._book = TurnBook()
         self._positions: LastPositions[asyncio.Future[str | None]] = LastPositions()
 
@@ -167,7 +173,7 @@ class Turns:
         """Return a turn that has not started."""
         found = Chat(app_id=app or "", chat_id=chat, workflow=workflow or DEFAULT_WORKFLOW, user_id=user or None)
         variables = self.copied(context or {}) or {}
-        return Turn(self, Moment(chat=found, context=variables, now_s=time.monotonic()), agent, message)
+        return Turn(self, Moment(chat=found, context=variables, now_s=self._clock.monotonic()), agent, message)
 
     async def start(
         self,
@@ -184,7 +190,7 @@ class Turns:
             self._sender.count("unplaced")
             self._sender.warn_once("app is required: pass it to the turn, or app_id to the client")
             return no_context("invalid_request", "app is required")
-        deadline_s = time.monotonic() + budget_ms / 1000
+        deadline_s = self._clock.monotonic() + budget_ms / 1000
         before = self._positions.before(at.chat)
         self.record(at, step)
         self._sender.count("asked")
@@ -205,9 +211,9 @@ class Turns:
         if not self._capture or not at.chat.app_id:
             return
         try:
-            emitted = step(self._book, replace(at, now_s=time.monotonic()))
+            emitted = step(self._book, replace(at, now_s=self._clock.monotonic()))
             for each in emitted:
-                event = self._sender.event_of(each, datetime.now(timezone.utc))
+                event = self._sender.event_of(each, self._clock.now())
                 if event is None:
                     continue
                 [position] = self._accept([event])

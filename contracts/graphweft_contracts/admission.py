@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final, cast
 
 from graphweft_contracts import wire
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.episodes import attributes_fault
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
@@ -33,7 +34,7 @@ def time_faults(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the faults of an event as (location, message). A message never quotes the payload."""
-    now = now or datetime.now(timezone.utc)
+    now = now or SYSTEM_CLOCK.now()
     if event.time < _EARLIEST:
         yield ("time",), "it is before 1970-01-01: give the time of the event, or omit it for the current time"
     elif event.time - now > MOST_AHEAD:

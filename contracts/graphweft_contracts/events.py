@@ -9,15 +9,17 @@ specification, therefore no underscore.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
 from typing_extensions import Self
+
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """App ids name graphs, files and metrics, so few characters are allowed."""
@@ -34,6 +36,17 @@ DEFAULT_WORKFLOW: Final = "default"
 """The workflow of turns that name none, and of the rules that graphweft brings."""
 
 
+Outcome = Literal["completed", "failed", "handed_off", "abandoned"]
+"""How a turn ended. ``success`` is true for completed and handed_off. abandoned: its end was not reported."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_UNKNOWN: Final = object()
+_Milliseconds = Annotated[float, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0)]
+_TURN: Final = "The turn of the agent, from 1 within the chat."
+
+
 class Payload(BaseModel):
     """What every payload may carry: the context variables that rules read as ``$context.*``, and free fields."""
 
@@ -44,31 +57,52 @@ class Payload(BaseModel):
     context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
 
 
+# ``SkipValidation``: the field was sent before it was declared, with whatever value, and such events stay valid.
+
+
+class TurnPayload(Payload):
+    """A payload of an event that may belong to an agent's turn."""
+
+    agent_name: SkipValidation[Name | None] = Field(
+        default=None, description="The agent whose turn the event belongs to."
+    )
+    turn_number: SkipValidation[_Count | None] = Field(default=None, description=_TURN)
+
+
 class AgentTurnStart(Payload):
     """``agent.turn_start``: an agent is about to process."""
 
     agent_name: Name
-    turn_number: int | None = Field(default=None, ge=0)
+    turn_number: int | None = Field(default=None, ge=0, description=_TURN)
+    agent_id: SkipValidation[str | None] = Field(default=None, description="The runtime's own id of the agent.")
 
 
 class AgentTurnComplete(Payload):
     """``agent.turn_complete``: an agent has responded, or failed to (``success`` false)."""
 
     agent_name: Name
-    turn_number: int | None = Field(default=None, ge=0)
+    turn_number: int | None = Field(default=None, ge=0, description=_TURN)
     response: Any = None
     success: bool | None = None
     context_id: str | None = Field(default=None, description="Name of the context that the agent was given.")
+    outcome: SkipValidation[Outcome | None] = Field(
+        default=None, description="How the turn ended; `success` is true for `completed` and `handed_off`."
+    )
+    duration_ms: SkipValidation[_Milliseconds | None] = None
+    handed_to: SkipValidation[str | None] = Field(default=None, description="The agent that works on.")
+    agent_id: SkipValidation[str | None] = Field(default=None, description="The runtime's own id of the agent.")
+    error_type: SkipValidation[str | None] = Field(default=None, description="The kind of error, if the turn failed.")
+    error_message: SkipValidation[str | None] = None
 
 
-class WorkflowPhaseComplete(Payload):
+class WorkflowPhaseComplete(TurnPayload):
     """``workflow.phase_complete``: the workflow goes over from one phase to the next."""
 
     phase_name: Name
     next_phase: str | None = None
 
 
-class WorkflowComplete(Payload):
+class WorkflowComplete(TurnPayload):
     """``workflow.complete``: the workflow has finished."""
 
     status: str | None = None
@@ -76,36 +110,64 @@ class WorkflowComplete(Payload):
     outputs: Any = None
 
 
-class WorkflowError(Payload):
+class WorkflowError(TurnPayload):
     """``workflow.error``: the workflow failed."""
 
     error_type: Name
     error_message: str | None = None
 
 
-class ToolCallComplete(Payload):
+class ToolCallComplete(TurnPayload):
     """``tool.call_complete``: a tool has returned or failed."""
 
     tool_name: Name
     result: Any = None
     success: bool | None = None
+    call_id: SkipValidation[str | None] = Field(default=None, description="The id of the call, as at its start.")
+    arguments: Any = Field(default=None, description="Only of an imported run, which has no event of the start.")
+    error: SkipValidation[str | None] = Field(default=None, description="The text of the error, if the tool failed.")
+    duration_ms: SkipValidation[_Milliseconds | None] = None
 
 
-class WorkflowStart(Payload):
+class WorkflowStart(TurnPayload):
     """``workflow.start``: a run of the workflow begins."""
 
+    reason: SkipValidation[str | None] = Field(default=None, description="Why the session of a coding agent begins.")
 
-class ToolCallStart(Payload):
+
+class ToolCallStart(TurnPayload):
     """``tool.call_start``: a tool is about to be called."""
 
     tool_name: Name
+    call_id: SkipValidation[str | None] = Field(default=None, description="Unique within the turn, or the chat.")
+    arguments: Any = None
 
 
-class ModelCallComplete(Payload):
+class ModelCallComplete(TurnPayload):
     """``model.call_complete``: a model has answered, or failed to (``success`` false)."""
 
     agent_name: Name | None = None
     success: bool | None = None
+    call_number: SkipValidation[_Count | None] = Field(default=None, description="The call, from 1 within the turn.")
+    duration_ms: SkipValidation[_Milliseconds | None] = None
+    model: SkipValidation[str | None] = None
+    input_tokens: SkipValidation[_Count | None] = None
+    output_tokens: SkipValidation[_Count | None] = None
+    error_type: SkipValidation[str | None] = Field(default=None, description="The kind of error, if the call failed.")
+
+
+def data_of(model: Callable[_P, Payload], /, *_: _P.args, **fields: _P.kwargs) -> dict[str, Any]:
+    """Return the data of an event with these fields of its payload model, in this order and unchecked.
+
+    Type checkers know the names and types of the fields from ``model``, which is not called: it would cost some
+    microseconds for each event. ``known`` leaves out a field without a value.
+    """
+    return {name: value for name, value in fields.items() if value is not _UNKNOWN}
+
+
+def known(value: _T | None) -> _T:
+    """Return the value of a field for ``data_of``; None leaves the field out."""
+    return cast("_T", _UNKNOWN) if value is None else value
 
 
 LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
@@ -167,6 +229,17 @@ def _import(family: str) -> None:
 register_payloads(LIFECYCLE)
 
 
+def _for_senders(schema: dict[str, Any]) -> None:
+    """Add to the JSON Schema what the model checks by validators, and what a sender must give.
+
+    Without ``time``, a reader uses the log's time of the entry.
+    """
+    required = {"specversion", "id", "source", "type", *schema["required"]} - {"time"}
+    schema["required"] = [name for name in schema["properties"] if name in required]
+    schema["propertyNames"] = {"pattern": EXTENSION_NAME_PATTERN}
+    schema["additionalProperties"] = {"type": ["string", "integer", "boolean", "null"]}
+
+
 class Event(BaseModel):
     """One thing that happened, as a CloudEvent. ``source`` and ``id`` together identify it for ever.
 
@@ -175,7 +248,7 @@ class Event(BaseModel):
     episodes, ``data`` is checked against their payload models; ``data`` of other types is free apart from ``context``.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", json_schema_extra=_for_senders)
 
     specversion: Literal["1.0"] = "1.0"
     id: Name
@@ -243,7 +316,7 @@ class Event(BaseModel):
             id=str(uuid4()) if id is None else id,
             source=source,
             type=type,
-            time=time or datetime.now(timezone.utc),
+            time=time or SYSTEM_CLOCK.now(),
             appid=app_id,
             chatid=chat_id,
             workflow=workflow,

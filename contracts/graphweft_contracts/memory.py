@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 from uuid import NAMESPACE_URL, uuid5
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
@@ -125,6 +134,10 @@ class MemoryAdd(ScopedPayload):
     """``memory.add``: messages are to be remembered, within a scope."""
 
     messages: Annotated[tuple[MemoryMessage, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    metadata: SkipValidation[dict[str, Any] | None] = Field(
+        default=None,
+        description="What another store kept with an imported memory. Rules read it; memory does not store it.",
+    )
 
 
 class MemoryEmbedded(_Payload):

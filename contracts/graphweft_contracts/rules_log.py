@@ -7,9 +7,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, cast
 
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.layout import ALL_APPS, RESTATED
 from graphweft_contracts.wire import ACTIVATION, CONTENT_TYPE, DATA, DROPPED, PREFIX, RETRY
 
@@ -78,7 +79,7 @@ class StoredRules:
     """The files of a rule set by their paths from the root, and when it was first pushed."""
 
     files: Mapping[str, bytes]
-    time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    time: datetime = field(default_factory=SYSTEM_CLOCK.now)
     summary: Any = None
     """What whoever compiled the files knows about them, as JSON values; None in rule sets of earlier versions."""
 

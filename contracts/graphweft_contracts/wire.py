@@ -27,6 +27,8 @@ _FORMS: Final = {
     APP_ID_PATTERN: "expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'",
     TYPE_PATTERN: "expected words of a-z, 0-9 and '_' with dots in between, such as order.paid",
 }
+VERSION: Final = "1.3.0"
+"""Semantic version of the wire format; it differs from the version of the package."""
 CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"

@@ -14,6 +14,7 @@ from tests.adapters.runner import SOURCES
 from tests.edges.test_cli_memory import Up
 from tests.services.environment import clean_environment
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
+from tests.services.waiting import until_sync
 
 from graphweft_rules import lint
 from graphweft_workers.drivers import dialects
@@ -23,7 +24,6 @@ from graphweft_workers.new_project import default_rule_files
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("crm-episodes", "hand-over", "openai-loop", "opentelemetry", "support-desk")
 MOST_LINES = 120
-ATTEMPTS = 100
 
 
 def page(name: str) -> str:
@@ -93,11 +93,7 @@ def run(up: Up, *command: str | Path, **more: str) -> str:
 def shown(up: Up, name: str) -> list[str]:
     """Return the picture, as soon as it is that of the page: the last events of an example may still be under way."""
     wanted = picture(block(name, "mermaid"))
-    for _ in range(ATTEMPTS):
-        found = picture(up.ok("show", *command(name, "graphweft show")))
-        if found == wanted:
-            break
-    return found
+    return until_sync(lambda: picture(up.ok("show", *command(name, "graphweft show"))), lambda found: found == wanted)
 
 
 @pytest.mark.integration
@@ -123,10 +119,7 @@ def test_an_agent_is_captured_without_code(up: Up, runtime_python: Callable[[str
     )  # fmt: skip
     assert f'prints "{printed.strip()}"' in page("opentelemetry")
     asked = command("opentelemetry", "graphweft context")
-    for _ in range(ATTEMPTS):
-        text = up.ok("context", *asked)
-        if "Tools That Failed" in text:
-            break
+    text = until_sync(lambda: up.ok("context", *asked), lambda text: "Tools That Failed" in text)
     assert text == block("opentelemetry", "text")
     assert shown(up, "opentelemetry") == picture(block("opentelemetry", "mermaid"))
 

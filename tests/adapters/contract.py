@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 import pytest
 from tests.adapters.runner import RunScene, SceneRunner, event_lines, page_block, run_with_services
 from tests.adapters.shared.kit import CONCURRENT
+from tests.declared_fields import undeclared
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
 __all__ = (
@@ -67,6 +68,8 @@ CONTENTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "workflow.complete": [{"outputs": "Draft done.", "status": "COMPLETE"}],
 }
 """Fields of the events of the conversation, by type."""
+_ENVELOPE: Final = {"type", "id", "chat"}
+"""The parts of an event that are not its data."""
 _CAPTURED: Final = {"events", "ids", "asked", "stats", "kept", "received", "times", "trace"}
 """The parts of a result that depend on the adapter, or differ in each run."""
 
@@ -173,8 +176,17 @@ class AdapterContract:
 
     @pytest.fixture
     def run_scene(self, scene_runner: SceneRunner) -> RunScene:
-        """Runs scenes of the runtime."""
-        return scene_runner(self.runtime.extra)
+        """Runs scenes of the runtime. The contracts declare every field of their events."""
+        run = scene_runner(self.runtime.extra)
+
+        def run_declared(scene: str, /, **options: str) -> dict[str, Any]:
+            found = run(scene, **options)
+            for event in found["events"]:
+                data = {name: value for name, value in event.items() if name not in _ENVELOPE}
+                assert undeclared(event["type"], data) == []
+            return found
+
+        return run_declared
 
     @property
     def ids(self) -> list[list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.purges import Purge, Purges
@@ -17,6 +18,8 @@ __all__ = ("MemoryBus",)
 
 class MemoryBus:
     """``Bus`` over lists of entries; calls ``at_end`` when all of them are committed."""
+
+    archive: BlobStore | None = None
 
     def __init__(self, partitions: Sequence[Sequence[Entry]], at_end: Callable[[], None]) -> None:
         self._entries = partitions

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import SkipValidation, ValidationError
 
-from graphweft_contracts import LIFECYCLE, Event, Layout, Permanent, Transient, channels, errors
+from graphweft_contracts import LIFECYCLE, AgentTurnComplete, Event, Layout, Permanent, Transient, channels, errors
+from graphweft_contracts.events import data_of, known
+from graphweft_contracts.wire import decode, encode
+from graphweft_workers import event_decoder
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -88,6 +91,25 @@ def test_broken_payloads_are_refused(type: str, data: dict[str, Any]) -> None:
 def test_broken_attributes_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         event(**changes)
+
+
+@pytest.mark.parametrize("type", sorted(LIFECYCLE))
+def test_fields_that_were_declared_later_hold_any_value(type: str) -> None:
+    model = LIFECYCLE[type]
+    later = {
+        name: ["of", {"another": "type"}]
+        for name, field in model.model_fields.items()
+        if any(isinstance(each, SkipValidation) for each in field.metadata)
+    }
+    required = {name: "x" for name, field in model.model_fields.items() if field.is_required()}
+    read = decode(encode(event(type, data={**required, **later})))
+    assert read.data == {**required, **later}
+    assert event_decoder.decode(encode(read), NOW) == read
+
+
+def test_data_holds_the_given_fields_in_their_order_without_unknown_ones() -> None:
+    data = data_of(AgentTurnComplete, success=True, agent_name="Planner", response=None, handed_to=known(None))
+    assert list(data.items()) == [("success", True), ("agent_name", "Planner"), ("response", None)]
 
 
 def test_an_event_gets_an_id_and_a_time_that_knows_its_zone() -> None:

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
+from tools import typescript
+from tools.__main__ import main, stale
+from tools.schemas import schemas
 
 from graphweft_contracts import (
     LIFECYCLE,
@@ -28,10 +31,8 @@ from graphweft_contracts import (
     Missing,
     SearchQuery,
     channels,
-    typescript,
 )
 from graphweft_contracts.event_rights import INTERNAL_TYPES
-from graphweft_contracts.schemas import main, schemas, stale
 from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
 
 COMMITTED = Path(__file__).parents[2] / "contracts"
@@ -66,30 +67,30 @@ def wire_form(type: str, data: Mapping[str, Any], /, **attributes: Any) -> dict[
 
 
 def test_the_committed_files_are_what_the_models_say() -> None:
-    assert stale(COMMITTED) == []
+    assert stale() == []
 
 
 def test_check_names_every_stale_file_and_the_command_that_renews_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = str(tmp_path)
-    assert main(["--write", "--out", out]) == 0
-    assert main(["--check", "--out", out]) == 0
+    root = ("--root", str(tmp_path))
+    assert main(["--write", *root]) == 0
+    assert main(["--check", *root]) == 0
     assert capsys.readouterr().out == ""
-    (tmp_path / "asyncapi.yaml").write_text("asyncapi: 2.6.0\n")
-    (tmp_path / "schemas" / "event.json").unlink()
-    (tmp_path / "schemas" / "agent.nap.json").write_text("{}")
+    (tmp_path / "contracts/asyncapi.yaml").write_text("asyncapi: 2.6.0\n")
+    (tmp_path / "clients/typescript/src/contracts.ts").unlink()
+    for folder in ("contracts/schemas", "rules/graphweft_rules/json_schemas"):
+        (tmp_path / folder / "agent.nap.json").write_text("{}")
 
-    assert main(["--check", "--out", out]) == 1
+    assert main(["--check", *root]) == 1
 
-    said = capsys.readouterr().out
-    assert f"{tmp_path / 'asyncapi.yaml'}: stale" in said
-    assert f"{tmp_path / 'schemas' / 'event.json'}: missing" in said
-    assert f"{tmp_path / 'schemas' / 'agent.nap.json'}: no model has this name" in said
-    assert f"python -m graphweft_contracts.schemas --write --out {out}" in said
-    (tmp_path / "schemas" / "agent.nap.json").unlink()
-    assert main(["--write", "--out", out]) == 0
-    assert stale(tmp_path) == []
+    assert capsys.readouterr().out.splitlines() == [
+        "contracts/asyncapi.yaml: stale",
+        "clients/typescript/src/contracts.ts: missing",
+        "contracts/schemas/agent.nap.json: no model has this name: delete the file",
+        "rules/graphweft_rules/json_schemas/agent.nap.json: no model has this name: delete the file",
+        "renew them with: make generate",
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))
@@ -456,13 +457,7 @@ def test_events_travel_as_structured_cloudevents(document: dict[str, Any]) -> No
         Draft202012Validator(message["headers"]).validate({CONTENT_TYPE.decode(): STRUCTURED.decode()})
 
 
-def test_the_types_of_the_typescript_client_are_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = COMMITTED.parent
-    assert (root / typescript.FILE).read_text("utf-8") == typescript.render()
-    file = tmp_path / "contracts.ts"
-    assert typescript.main(["--check", "--file", str(file)]) == 1
-    assert "missing\nrenew it with: python -m graphweft_contracts.typescript --write" in capsys.readouterr().out
-    assert typescript.main(["--write", "--file", str(file)]) == 0
+def test_the_typescript_client_knows_no_events_that_workers_alone_emit() -> None:
     for name in INTERNAL_TYPES:
         assert name not in typescript.render()
 

@@ -26,6 +26,7 @@ import redis
 import typer
 from tests.services.commands import Done, inside
 from tests.services.environment import clean_environment
+from tests.services.waiting import until_sync
 
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
@@ -1267,11 +1268,7 @@ def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -
     assert "add Scratch/graph_injection.yaml with `mutation_rules: []`" in ignored
     assert own.run("emit", "-", "--wait", stdin=nowhere.replace('"s1"', '"s2"')).returncode == 0
     assert by(7) == ["own"]
-    for _ in range(100):
-        if not own.json("dlq", "list"):
-            break
-        time.sleep(0.1)
-    assert own.json("dlq", "list") == []
+    until_sync(lambda: own.json("dlq", "list"), lambda letters: letters == [], why="the dead letter is retried")
     again = own.run("rules", "ignore", "Scratch", "--app", "watched")
     assert "has the rules Scratch/graph_injection.yaml already" in again.stderr
 

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import pytest
 from tests.edges.test_console import QUESTIONS, RULES, SEEN, WRITES, Asking, console, problem, visiting
+from tests.services.buses import applied
 from tests.services.environment import clean_environment
 
 from graphweft import Client, Event
@@ -67,11 +68,9 @@ async def emit(url: str, *ids: str, app: str = "acme", workflow: str = "Notes", 
             assert await client.emit(event)
 
 
-async def applied(bus: Bus, worker: MutationWorker) -> None:
+async def work_off(bus: Bus, worker: MutationWorker) -> None:
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(120):
-        while any(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus does not tell
-            await asyncio.sleep(0.02)
+    await applied(bus)
     worker.stop()
     await running
 
@@ -268,7 +267,7 @@ async def on_kafka(kafka_url: str, url: str) -> AsyncIterator[Settings]:
         await emit(kafka_url, "bad", type="note.bad")
         await emit(kafka_url, "lost", workflow="Nowhere")
         await emit(kafka_url, "theirs", app="globex")
-        await applied(sources.bus, MutationWorker(sources.bus, sources.graph, worker_rules, name="w"))
+        await work_off(sources.bus, MutationWorker(sources.bus, sources.graph, worker_rules, name="w"))
         yield loaded
 
 

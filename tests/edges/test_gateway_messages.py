@@ -14,20 +14,23 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.declared_fields import undeclared
 from tests.edges.test_gateway import (
     BUDGET_MS,
     Gateway,
     Stack,
     asking,
-    eventually,
     places,
     post,
     problem,
     stack,
     tokens_of,
 )
+from tests.services.buses import applied
+from tests.services.fixtures import Logs
 from tests.services.layouts import events_on_bus
 from tests.services.rules import rule_set
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.embedded import embedded_url
@@ -86,26 +89,24 @@ async def send(gateway: Gateway, *messages: Any, group: Any = "g1", **more: Any)
     return await gateway.post("/messages", json={"group_id": group, "messages": messages, **more})
 
 
-async def applied(url: str) -> None:
+async def all_applied(url: str) -> None:
     """Wait until workers have done with what is on the bus."""
     async with aclosing(cast("Any", RedisEventLog(url))) as bus:
-
-        async def done() -> bool:
-            return not sum(partition.lag for partition in await bus.status())
-
-        await eventually(done)
+        await applied(bus)
 
 
 async def episodes(url: str, app_id: str, what: str = "content") -> list[Any]:
     """Return a property of the app's episodes in the graph, once workers are done."""
-    await applied(url)
+    await all_applied(url)
     async with aclosing(cast("Any", FalkorDBStore(url))) as store:
         table = await store.read(app_id, f"MATCH (p:Episode) RETURN p.{what}", {}, timeout_s=5)
     return sorted((row[0] for row in table.rows), key=str)
 
 
 async def on_bus(url: str, app_id: str) -> list[dict[str, Any]]:
-    return await events_on_bus(url, app_id)
+    events = await events_on_bus(url, app_id)
+    assert [fault for event in events for fault in undeclared(event["type"], event["data"])] == []
+    return events
 
 
 # ------------------------------------------------------------------------------------------------------------- messages
@@ -285,7 +286,7 @@ async def test_facts_of_groups_are_found_best_first_and_no_others(gateway: Gatew
         (structured(5, "g1", "their tea"), theirs),
     ):
         assert (await post(gateway, sent, **headers)).status_code == 202
-    await applied(stack.url)
+    await all_applied(stack.url)
     mine, other = "Ann drinks green tea with Bob every day", "tea tea"
     assert await found(gateway, "g1") == [mine]
     assert await found(gateway, "g1", headers=theirs) == ["their tea"]
@@ -325,10 +326,7 @@ async def test_searches_that_are_refused(gateway: Gateway, body: Any, where: set
     assert (problem(answer), places(answer)) == ((422, "invalid-question"), where)
 
 
-async def test_without_an_answer_no_facts_are_not_an_empty_list(
-    tmp_path: Path, app_id: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "graphweft.gateway")
+async def test_without_an_answer_no_facts_are_not_an_empty_list(tmp_path: Path, app_id: str, logs: Logs) -> None:
     own = EmbeddedServer(tmp_path / "own")
     url = embedded_url(tmp_path / "own")
     body = {"group_ids": ["g1"], "query": "tea"}
@@ -370,7 +368,7 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(
     assert not [(each, text) for text in texts for each in hidden if each in text]
     for detail in ("the bus does not answer", "the graph server does not answer"):
         assert sum(detail in text for text in texts) == 2
-    logged = "".join(record.getMessage() for record in caplog.records if record.name == "graphweft.gateway")
+    logged = "".join(entry["detail"] for entry in logs if entry["event"] == "reply_incomplete")
     assert str(tmp_path) in logged
     assert "127.0.0.1:1" in logged
 
@@ -384,7 +382,7 @@ async def read_by_workers(url: str) -> None:
     worker = MutationWorker(bus, store, RuleSet({}, packs=(PACK,)), name="w")
     task = asyncio.create_task(worker.run())
     try:
-        await applied(url)
+        await all_applied(url)
     finally:
         worker.stop()
         await task
@@ -404,17 +402,19 @@ async def test_a_bus_that_dies_between_messages_loses_and_doubles_none(tmp_path:
     async def client(gateway: Gateway, number: int) -> None:
         while not enough:
             batch = [message(f"{number} {n}", uuid=uuid4().hex) for n in range(5)]
-            while True:
-                await asyncio.sleep(0)  # a gateway whose bus is away answers without waiting
+
+            async def is_taken(batch: list[Any] = batch) -> bool:
                 answer = await send(gateway, *batch, group=f"g{number}")
                 statuses[answer.status_code] += 1
                 if answer.status_code == 202:
-                    taken.extend(each["uuid"] for each in batch)
-                    break
+                    return True
                 assert problem(answer) == (503, "bus-unavailable")
                 assert len(answer.json()["positions"]) == 5
                 assert None in answer.json()["positions"]
-                await asyncio.sleep(0.02)  # Retry-After, for the impatient
+                return False
+
+            await until(is_taken)
+            taken.extend(each["uuid"] for each in batch)
 
     async with serving(url, tokens_of(mine=app_id), Limits(emit_s=0.2)) as gateway, asyncio.TaskGroup() as clients:
         for number in range(4):
@@ -425,10 +425,10 @@ async def test_a_bus_that_dies_between_messages_loses_and_doubles_none(tmp_path:
             async def told(status: int, before: Counter[int] = before) -> bool:
                 return statuses[status] > before[status] + 3
 
-            await eventually(lambda: told(202))
+            await until(lambda: told(202))
             assert own.process is not None
             own.process.kill()
-            await eventually(lambda: told(503))
+            await until(lambda: told(503))
             await own.stop()
             own = EmbeddedServer(tmp_path / "own")
             await own.start()

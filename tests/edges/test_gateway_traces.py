@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
 import json
@@ -20,7 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from tests.declared_fields import undeclared
 from tests.services.layouts import events_on_bus
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.embedded import embedded_url
@@ -149,7 +150,9 @@ async def post(gateway: Gateway, body: Any, kind: str = JSON, **headers: str) ->
 
 async def events(url: str, app_id: str) -> list[dict[str, Any]]:
     """Return the app's events on the bus, of each partition in their order."""
-    return await events_on_bus(url, app_id)
+    found = await events_on_bus(url, app_id)
+    assert [fault for event in found for fault in undeclared(event["type"], event["data"])] == []
+    return found
 
 
 def said(found: list[dict[str, Any]]) -> list[str]:
@@ -347,9 +350,9 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
         assert int(answer.headers["Retry-After"]) > 0
         await own.start()
         try:
-            async with asyncio.timeout(120):
-                while (await post(gateway, request(span(20, "chat", 80, 90)))).status_code != 200:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+            await until(
+                lambda: post(gateway, request(span(20, "chat", 80, 90))), lambda answer: answer.status_code == 200
+            )
             found = await events(embedded_url(tmp_path), app_id)
             late = [one for one in found if one["chatid"] == TRACE]  # of another chat, so its place is anywhere
             assert said([one for one in found if one not in late]) == TRIP

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -15,7 +14,11 @@ import pytest
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
+from tests.services import waiting
+from tests.services.buses import applied
+from tests.services.fixtures import Logs, events_of
 from tests.services.layouts import spread
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
@@ -112,7 +115,7 @@ async def turns(url: str, count: int) -> Sent:
         await transport.aclose()
 
 
-async def applied(graph: FalkorDBStore) -> int:
+async def applied_turns(graph: FalkorDBStore) -> int:
     table = await graph.read("shop", "MATCH (a:Agent) RETURN a.turns", {}, timeout_s=5)
     return int(table.rows[0][0]) if table.rows else 0
 
@@ -134,9 +137,12 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
         },
         stderr=asyncio.subprocess.PIPE,
     )
-    while await applied(graph) == 0:
+
+    async def begun() -> int:
         assert process.returncode is None
-        await asyncio.sleep(0.01)
+        return await applied_turns(graph)
+
+    await until(begun)
     process.send_signal(number)
     _, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
@@ -145,18 +151,18 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     status = await bus.status()
     # Each partition ends with the entry that activates the rules.
     left = sum(part.lag - 1 for part in status if part.lag)
-    assert events - left == await applied(graph)
+    assert events - left == await applied_turns(graph)
     assert [part.owner for part in status] == [None, None]
     async with running(mutation_app(settings)):
         assert await wait_until_applied(bus, sent.last, timeout_s=60)
-    assert await applied(graph) == events
+    assert await applied_turns(graph) == events
 
 
 async def test_a_worker_that_breaks_ends_the_app_with_its_error(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: MutationWorker) -> None:
-        await asyncio.sleep(0)
+        await waiting.turns()
         raise LookupError("a defect")
 
     monkeypatch.setattr(MutationWorker, "run", broken)
@@ -214,38 +220,30 @@ async def test_rules_that_are_active_are_not_compiled_again(
             await started.wait()
 
 
-async def test_without_rules_it_keeps_the_events(
-    settings: Settings, bus: RedisEventLog, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_rules_it_keeps_the_events(settings: Settings, bus: RedisEventLog, logs: Logs) -> None:
     (settings.rules / "Support/graph_injection.yaml").unlink()
     await turns(settings.bus, 5)
-    caplog.set_level(logging.WARNING)
     app = mutation_app(settings)
     started = started_of(app)
     async with running(app) as task:
         await started.wait()
-        assert "no rules" in caplog.text
+        assert "no_rules" in events_of(logs)
         assert not task.done()
-        async with asyncio.timeout(120):
-            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus does not tell
-                await asyncio.sleep(0.05)
+        await applied(bus)
     letters = await bus.dead_letters(limit=10)
     assert {letter.reason for letter in letters} == {"no_rules"}
     assert sum(letter.count for letter in letters) == 5
 
 
 @pytest.mark.parametrize("on", [True, False])
-async def test_rules_that_ask_for_facts_while_these_are_off_are_told(
-    settings: Settings, caplog: pytest.LogCaptureFixture, on: bool
-) -> None:
+async def test_rules_that_ask_for_facts_while_these_are_off_are_told(settings: Settings, logs: Logs, on: bool) -> None:
     rules = INJECTION.replace('cypher: "RETURN 1 AS one"', "graphrag: {query: $context.question}")
     (settings.rules / "Support/graph_injection.yaml").write_text(rules)
-    caplog.set_level(logging.WARNING)
     app = injection_app(settings.model_copy(update={"graphrag_enabled": on}))
     started = started_of(app)
     async with running(app):
         await started.wait()
-    assert ("GRAPHRAG_ENABLED=true" in caplog.text) is not on
+    assert ("facts_off" in events_of(logs)) is not on
 
 
 async def test_a_router_of_the_users_lives_beside_the_worker(
@@ -259,16 +257,20 @@ async def test_a_router_of_the_users_lives_beside_the_worker(
         await heard.put(order)
 
     app = mutation_app(settings)
-    assert app.broker is not None
-    app.broker.include_router(router)
+    broker = app.broker
+    assert broker is not None
+    broker.include_router(router)
     sent = await turns(settings.bus, 20)
     async with running(app):
         assert await wait_until_applied(bus, sent.last, timeout_s=60)
-        while heard.empty():
-            await app.broker.publish("tea", stream="orders")
-            await asyncio.sleep(0.05)
+
+        async def is_heard() -> bool:
+            await broker.publish("tea", stream="orders")
+            return not heard.empty()
+
+        await until(is_heard)
     assert await heard.get() == "tea"
-    assert await applied(graph) == 20
+    assert await applied_turns(graph) == 20
 
 
 async def test_the_log_tells_how_often_rows_were_at_hand(settings: Settings, graph: FalkorDBStore) -> None:
@@ -289,14 +291,15 @@ async def test_the_log_tells_how_often_rows_were_at_hand(settings: Settings, gra
 
 
 @pytest.mark.parametrize("build", [mutation_app, injection_app])
-async def test_a_bus_that_is_away_at_the_start_is_waited_for(tmp_path: Path, rules: Path, build: Builder) -> None:
+async def test_a_bus_that_is_away_at_the_start_is_waited_for(
+    tmp_path: Path, rules: Path, build: Builder, logs: Logs
+) -> None:
     server = EmbeddedServer(tmp_path / "late")
     address = f"unix://{server.socket}"
     app = build(Settings.load(bus_url=address, graph_url=address, rules=rules))
     started = started_of(app)
     async with running(app) as task:
-        await asyncio.sleep(0.3)
-        assert not task.done()
+        await until(lambda: events_of(logs), lambda said: "bus_unavailable" in said, beside=task)
         assert not started.is_set()
         await server.start()
         try:
@@ -330,8 +333,7 @@ async def test_a_bus_that_goes_away_while_it_connects_is_waited_for(
     assert left == 0
 
 
-async def test_a_stop_while_the_bus_is_away_ends_it(tmp_path: Path, rules: Path) -> None:
+async def test_a_stop_while_the_bus_is_away_ends_it(tmp_path: Path, rules: Path, logs: Logs) -> None:
     address = f"unix://{tmp_path / 'nobody.sock'}"
     async with running(mutation_app(Settings.load(bus_url=address, graph_url=address, rules=rules))) as task:
-        await asyncio.sleep(0.3)
-        assert not task.done()
+        await until(lambda: events_of(logs), lambda said: "bus_unavailable" in said, beside=task)

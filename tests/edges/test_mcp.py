@@ -21,6 +21,7 @@ from mcp import Client as MCPClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 from tests.services.environment import clean_environment
+from tests.services.fixtures import Logs
 
 from graphweft import Client, Event, MemoryClient, MemoryScope
 from graphweft.transports.embedded import embedded_url
@@ -432,13 +433,13 @@ async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> 
         assert "not remembered" in refused.text
 
 
-async def test_a_defect_is_an_error_of_the_tool(app_id: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_is_an_error_of_the_tool(app_id: str, logs: Logs) -> None:
     tools = Tools(cast("Any", None), Access(app_id=app_id, scope=MemoryScope(user_id="ada")))
     for tool, arguments in (("memory_search", {}), ("memory_add", {"text": "x"})):
         answer = await tools.call(tool, arguments)
         assert (answer.error, answer.data) == (True, None)
         assert "internal error" in answer.text
-    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("tool_failed", "error")] * 2
 
 
 async def test_what_is_switched_off(stack: Stack, app_id: str) -> None:
@@ -481,7 +482,7 @@ def test_standard_output_has_the_protocol_only(stack: Stack, app_id: str) -> Non
     said = answers[5]["result"]["content"][0]["text"]
     assert re.findall(r"(\S+): Extra", said) == ["\ufffd", "\U0001f600", "\\ud800"]
     assert {answers[2]["error"]["code"], answers[4]["error"]["code"]} == {-32602, -32601}
-    assert "the MCP server for the app" in log
+    assert "mcp_server_started" in log
     assert "private" not in log
     assert "Traceback" not in log
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,12 +27,12 @@ from tests.edges.test_cli import (
     rules,
     turn,
 )
+from tests.services.waiting import until_sync
 from tests.unit.test_settings import SERVICES, link_variables, service_variables
 
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.roles import supervisor as supervisor_module
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.supervisor import Supervisor
 
@@ -86,9 +85,11 @@ def health(role: str, folder: Path, max_age_s: float = 15.0) -> tuple[int, str]:
 
 
 def until_it_runs(role: str, folder: Path, started: subprocess.Popen[str]) -> None:
-    while "it runs" not in health(role, folder)[1]:
+    def said() -> str:
         assert started.poll() is None, (folder / "log").read_text()
-        time.sleep(0.05)
+        return health(role, folder)[1]
+
+    until_sync(said, lambda text: "it runs" in text, why="the health check says that it runs")
 
 
 # up
@@ -159,7 +160,7 @@ def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(t
         env=clean_environment(GRAPHWEFT_TOKEN_COUNTER="tiktoken:nothing"),
         cwd=tmp_path, capture_output=True, text=True, timeout=55, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (2, f"Starting a server, a worker and a responder on {data}.\n")
     log = data / "services.log"
     own = log.read_text()
     assert "tiktoken" in own
@@ -170,11 +171,10 @@ def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(t
 async def test_what_is_waited_for_is_told_and_up_goes_on(
     tmp_path: Path, rules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_PATIENCE_S", 0.0)
     for name in [name for name in os.environ if name.startswith("GRAPHWEFT_") and "HEARTBEAT" not in name]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    running = Supervisor(Settings.load(data=tmp_path / "data", rules=rules))
+    running = Supervisor(Settings.load(data=tmp_path / "data", rules=rules), unready_s=0.0)
     told: list[Any] = []
     with capture_logs() as logs:
 
@@ -247,15 +247,12 @@ def test_a_worker_that_hangs_is_unhealthy_and_its_neighbour_is_not(url: str, rul
         until_it_runs("mutation", folders[1], two)
         assert [health("worker", folder)[0] for folder in folders] == [0, 0]
         one.send_signal(signal.SIGSTOP)
-        while health("worker", folders[0], max_age_s=3)[0] == 0:
-            assert one.poll() is None
-            time.sleep(0.05)
+        until_sync(lambda: health("worker", folders[0], max_age_s=3)[0], why="the worker is unhealthy")
         assert "its event loop has not turned" in health("worker", folders[0], max_age_s=3)[1]
         assert health("worker", folders[1])[0] == 0
         one.send_signal(signal.SIGCONT)
-        while health("worker", folders[0])[0]:
-            assert one.poll() is None
-            time.sleep(0.05)
+        until_sync(lambda: health("worker", folders[0])[0], lambda code: code == 0, why="the worker is healthy again")
+        assert one.poll() is None
         two.kill()
         two.wait(timeout=60)
         assert health("worker", folders[1]) == (1, "it ended without an error message: killed, or out of memory")
@@ -268,9 +265,8 @@ def test_a_role_that_waits_for_its_bus_is_healthy(rules: Path, tmp_path: Path) -
     with process("mutation", **away, GRAPHWEFT_RULES=str(rules), GRAPHWEFT_HEARTBEAT_DIR=str(folder)) as worker:
         until_it_runs("worker", folder, worker)
         # With rules it asks the graph server first, which is away as well.
-        while "checked when the graph server answers" not in (folder / "log").read_text():
-            assert worker.poll() is None
-            time.sleep(0.05)
+        until_sync((folder / "log").read_text, lambda text: "query_check_waits" in text)
+        assert worker.poll() is None
         assert health("worker", folder)[0] == 0
 
 

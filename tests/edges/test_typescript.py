@@ -22,6 +22,7 @@ from tests.services.node import CLIENT, NODE_S, ROOT, npm
 
 from graphweft.memory import add_event
 from graphweft_contracts import MemoryMessage, MemoryScope
+from graphweft_contracts.events import registered_payloads
 from graphweft_workers.gateway.tokens import new_token, sha256_of
 from graphweft_workers.new_project import default_rule_files
 
@@ -145,7 +146,9 @@ def test_the_tests_of_the_client_pass(module: str, gateway: Gateway, node: Calla
     said.append(MemoryMessage(role="assistant", text="None", message_id="None"))
     event = add_event("acme", MemoryScope(user_id="ada", thread_id="日本🙂"), said, time=datetime.now(UTC))
     assert event is not None
-    given = {"url": gateway.url, "tokens": gateway.tokens, "derived": {"messages": MESSAGES, "id": event.id}}
+    derived = {"messages": MESSAGES, "id": event.id}
+    declared = {type: list(model.model_fields) for type, model in registered_payloads().items()}
+    given = {"url": gateway.url, "tokens": gateway.tokens, "derived": derived, "declared": declared}
     node("--test", "--test-reporter=tap", f"test/{module}", GRAPHWEFT_TEST=json.dumps(given))
 
 

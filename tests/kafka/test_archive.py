@@ -17,13 +17,15 @@ import pytest
 from tests.edges.test_cli import Call, call, clean_environment
 from tests.redis.test_rebuild import App
 from tests.services.layouts import spread
+from tests.services.waiting import until
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
 from graphweft_workers.archive.archiver import Archiver, archive_now
-from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.verify import verify, verify_rules
 from graphweft_workers.drivers import bus_driver
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.event_log import Committed, Entry
@@ -32,23 +34,27 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
+redis_or_kafka_with_keys = pytest.mark.parametrize(
+    ("own_bus_url", "with_keys"), [("redis", False), ("kafka", True)], indirect=True
+)
+"""Both buses, one of them with keys."""
 KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 
 
 class Archived(App):
     """Commands on one server with an archive."""
 
-    def __init__(self, url: str, call: Call, folder: Path, *, bus_url: str | None) -> None:
-        super().__init__(url, call, folder, bus_url=bus_url)
+    def __init__(self, url: str, call: Call, folder: Path, *, bus_url: str | None, with_keys: bool = False) -> None:
+        super().__init__(url, call, folder, bus_url=bus_url, with_keys=with_keys)
         self.archive = str(folder / "archive")
         self.settings["GRAPHWEFT_ARCHIVE_URL"] = self.archive
 
     def blobs(self) -> BlobStore:
         return open_blobs(self.archive)
 
-    def _bus(self) -> Bus:
-        # What workers and commands read: the bus with the archive behind it.
-        return ArchivedBus(super()._bus(), open_blobs(str(self.folder / "archive")))
+    def bus_alone(self) -> Bus:
+        """Return the bus with the archive behind it."""
+        return ArchivedBus(super().bus_alone(), open_blobs(str(self.folder / "archive")))
 
     @contextlib.asynccontextmanager
     async def alone(self, group: str = channels.MUTATION_GROUP) -> AsyncIterator[Bus]:
@@ -65,8 +71,11 @@ class Archived(App):
 
 
 @pytest.fixture
-async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
-    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
+async def app(
+    own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool
+) -> AsyncIterator[Archived]:
+    made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    async with contextlib.aclosing(made) as app:
         await app.bus.partitions()
         yield app
 
@@ -76,6 +85,7 @@ async def faults(app: Archived, bus: Bus | None = None) -> list[str]:
     return found + await verify_rules(app.blobs())
 
 
+@redis_or_kafka_with_keys
 async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
     await app.live()
     before = await app.everything()
@@ -220,12 +230,11 @@ async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
         archiver = Archiver(bus, app.blobs(), name="a", every_s=0.05, trims=True, lease_s=2.0)
         running = asyncio.create_task(archiver.run())
         for start in range(0, 100, 5):
+            before = await app.blobs().names("segments/")
             await app.emit("shop", range(start, start + 5))
-            await asyncio.sleep(0.06)
+            await until(lambda: app.blobs().names("segments/"), lambda names, before=before: [*names] != [*before])
         await app.applied()
-        async with asyncio.timeout(90):
-            while sum(map(len, await app.everything())):  # noqa: ASYNC110 - the archiver does not tell
-                await asyncio.sleep(0.05)
+        await until(app.everything, lambda found: not any(found), why="all is archived and trimmed")
         archiver.stop()
         await running
     names = await app.blobs().names("segments/")

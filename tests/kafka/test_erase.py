@@ -9,26 +9,29 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 from tests.edges.test_cli import Call, call, clean_environment
-from tests.kafka.test_archive import Archived
+from tests.kafka.test_archive import Archived, redis_or_kafka_with_keys
 from tests.kafka.test_rules_log import lose
+from tests.redis.test_rebuild import keys_or_none
+from tests.services.waiting import until
 
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, Fenced
 from graphweft_contracts.memory import memory_id
-from graphweft_workers.archive import erasures
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import sealed
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.replay import erase as erasing
+from graphweft_workers.timing import ArchiveTiming, Timing
 
 __all__ = ("call",)  # a fixture
 
@@ -40,8 +43,11 @@ redis_only = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
 
 
 @pytest.fixture
-async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
-    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
+async def app(
+    own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool
+) -> AsyncIterator[Archived]:
+    made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    async with contextlib.aclosing(made) as app:
         await app.bus.partitions()
         yield app
 
@@ -87,6 +93,7 @@ async def everywhere(app: Archived, text: str) -> list[str]:
     return found
 
 
+@redis_or_kafka_with_keys
 async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -180,7 +187,6 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
 
 @pytest.mark.soak("kafka")
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphweft_workers.replay import erase as erasing
 
     await app.push("first")
     async with app.worker():
@@ -211,7 +217,12 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
             await said(app, "shop", "ada", number, SECRET)
         await app.applied()
         assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
-        await asyncio.sleep(2.0)
+        await said(app, "shop", "bob", 9, "bobs-later-words")
+
+        async def archived() -> list[str]:
+            return [place for place in await everywhere(app, "bobs-later-words") if place.startswith("segments/")]
+
+        await until(archived, why="the archiver goes on after the erasure")
         archiver.stop()
         await running
     assert await everywhere(app, SECRET) == []
@@ -312,6 +323,7 @@ async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> Non
 
 
 @redis_only
+@keys_or_none
 async def test_a_graph_from_before_an_erasure_does_not_come_back(app: Archived) -> None:
     await app.push("first")
     other = ("--graph-template", "{app_id}.other", "--app", "shop")
@@ -354,6 +366,9 @@ async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | N
 
 @pytest.mark.soak("kafka")
 async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) -> None:
+    async def parked() -> set[str]:
+        return {name for each in await app.bus.status() for name in PositionNote.decode(each.note).parked}
+
     await app.push("first")
     async with app.worker():
         await said(app, "shop", "ada", 1, SECRET)
@@ -362,16 +377,12 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
         marks = await seal(app, "shop_x")
         await said(app, "shop_x", "eve", 2, "eves-parked-words")
         await said(app, "shop", "ada", 2, SECRET)
-        async with asyncio.timeout(60):
-            while not any("shop_x" in PositionNote.decode(each.note).parked for each in await app.bus.status()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(parked, lambda apps: "shop_x" in apps, why="the neighbour is parked")
         done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--json")
         assert done.code == 0, done.err + done.out
         assert [place for place in await everywhere(app, SECRET) if place.startswith("bus")] == []
         await seal(app, "shop_x", lifted=marks)
-        async with asyncio.timeout(60):
-            while any(PositionNote.decode(each.note).parked for each in await app.bus.status()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(parked, lambda apps: not apps, why="no app is parked")
         await app.applied()
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=5.0)).rows
@@ -379,13 +390,12 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
 
 
 @redis_only
+@keys_or_none
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasures, "STALE_S", 2.0)
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
+    app.timing = Timing(seal_s=0.5, archive=ArchiveTiming(stale_s=2.0))
+    monkeypatch.setattr(erasing, "Erasure", partial(erasing.Erasure, timing=app.timing))
     await app.push("first")
-    environment = clean_environment(
-        GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, GRAPHWEFT_ARCHIVE_URL=app.archive
-    )
+    environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, **app.settings)
     command = ("-m", "graphweft_workers.cli", "erase", "--app", "shop", "--user", "ada", "--yes")
     async with app.worker():
         for step in (b"erase entries", b"erase dead letters", b"make the graph"):
@@ -438,7 +448,6 @@ async def test_two_erasures_of_an_app_do_not_run_at_once(app: Archived) -> None:
 async def test_a_snapshot_that_is_written_meanwhile_does_not_survive(
     app: Archived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.replay import erase as erasing
 
     await app.push("first")
     purge = erasing.Erasure._purge_caches

@@ -15,7 +15,7 @@ from tests.chaos.serial import Neo4jReference
 from tests.edges.test_cli import Call, call
 from tests.kafka.test_archive import Archived
 from tests.kafka.test_erase import everywhere, said
-from tests.redis.test_rebuild import RULES
+from tests.redis.test_rebuild import RULES, keys_or_none
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
@@ -57,8 +57,8 @@ class Deployment(Archived):
 
 
 @pytest.fixture
-async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
-    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=None)) as app:
+async def app(url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[Archived]:
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=None, with_keys=with_keys)) as app:
         await app.bus.partitions()
         yield app
 
@@ -107,6 +107,7 @@ def unpacked(file: Path) -> bytes:
     return found
 
 
+@keys_or_none
 async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived) -> None:
     digest = await live(app)
     file, about = await exported(app)
@@ -222,6 +223,7 @@ async def test_an_app_moves_to_another_bus_and_graph(
         assert await source.digest("shop") == digest
 
 
+@keys_or_none
 async def test_a_user_is_erased_from_a_restored_history_too(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -327,6 +329,52 @@ async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
     assert (done.code, "lacks" in done.err) == (2, True), done.err
 
 
+@keys_or_none
+async def test_a_lost_graph_of_a_restored_app_comes_back_whole(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop", range(40))
+        await app.applied()
+        file, _ = await exported(app)
+        assert (await app.run("restore", str(file), "--as", "again")).code == 0
+        await app.emit("again", range(100, 104))
+        await app.applied()
+        digest = await app.digest("again")
+        async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+            await store.drop("again")
+        code, found = await app.rebuild("--app", "again", "--swap")
+        assert (code, found["swapped"], sum(each["events"] for each in found["partitions"])) == (0, True, 44), found
+    assert await app.digest("again") == digest
+    _, about = await exported(app, "again")
+    assert [each["entries"] for each in about["histories"]] == [40, 4]
+
+
+async def test_nothing_of_a_restored_app_is_erased_while_its_history_is_away(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        for user in ("ada", "bob"):
+            await said(app, "shop", user, 1, f"words-of-{user}")
+        await app.applied()
+        file, _ = await exported(app)
+        assert (await app.run("restore", str(file), "--as", "again")).code == 0
+        for user in ("ada", "bob"):
+            await said(app, "again", user, 2, f"new-words-of-{user}")
+        await app.applied()
+        before = await everywhere(app, "new-words-of-ada")
+        history = app.folder / "archive/preludes"
+        away = history.rename(app.folder / "away")
+        done = await app.run("erase", "--app", "again", "--user", "ada", "--yes")
+        assert (done.code, "is not in the archive" in done.err) == (2, True), done.err
+        assert [each for each in await everywhere(app, "new-words-of-ada") if "segments" not in each] == before
+        away.rename(history)
+        assert (await app.run("erase", "--app", "again", "--user", "ada", "--yes")).code == 0
+        await app.applied()
+    left = await everywhere(app, "words-of-ada")
+    assert not any("again" in place for place in left if not place.startswith("graph mozaiks_shop")), left
+    assert await everywhere(app, "new-words-of-ada") == []
+
+
+@keys_or_none
 async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -> None:
     await app.push("first")
     async with app.worker():

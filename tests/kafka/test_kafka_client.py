@@ -14,6 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
+from tests.services.waiting import turns, until
 
 from graphweft import Client, Event, SyncClient
 from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
@@ -195,7 +196,7 @@ async def test_closing_at_any_moment_of_connecting_leaves_no_connection(kafka_ur
     for number in range(25):
         client = Client(kafka_url, app_id="a", workflow="w")
         asking = asyncio.create_task(client.context(agent="g", chat_id="c", budget_ms=5_000))
-        await asyncio.sleep(number / 500)
+        await turns(20 * number**2)
         await client.aclose()
         # Whether it had been sent in this moment, and waits for an answer, is not known.
         assert (await asking).reason in ("bus_unavailable", "timeout")
@@ -278,8 +279,7 @@ async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
     async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
         assert await client.emit(event(1), wait_s=30) == "0:0"
     async with contextlib.aclosing(KafkaEventLog(kafka_url)) as bus:
-        while not await bus.claim(0, "one", 10.0):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await until(lambda: bus.claim(0, "one", 10.0))
         (entry,) = (await bus.read(0, Committed(), limit=5, wait_s=5)).entries
     assert wire.decode(entry.fields, received=entry.received) == event(1)
 
@@ -287,8 +287,7 @@ async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
 async def test_an_emptied_broker_has_no_owners(kafka: KafkaServer, kafka_url: str) -> None:
     """A killed process is in its group until its session ends; the next test must not see what it owned."""
     async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1), session_s=60.0)) as killed:
-        while not await killed.claim(0, "killed", 60.0):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await until(lambda: killed.claim(0, "killed", 60.0))
         killed._group._consumer._coordinator._maybe_leave_group = _nothing  # pyright: ignore[reportPrivateUsage]
         await killed.release(0, "killed")
     async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:

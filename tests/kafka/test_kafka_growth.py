@@ -14,8 +14,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from structlog.testing import capture_logs
+from tests.services.fixtures import Logs
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transport import Outgoing
@@ -26,20 +28,21 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Event, Layout, Order
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka import doctor as kafka_cluster
-from graphweft_workers.drivers.kafka import group as kafka_group
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.kafka.timing import KafkaBusTiming
 from graphweft_workers.drivers.redis import doctor as redis_servers
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import leases as owning
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.event_log import Batch
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.hosting import mutation_app
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import LeaseTiming, Timing
 
 pytestmark = pytest.mark.integration
 
@@ -73,10 +76,8 @@ def rules(tmp_path: Path) -> RuleSet:
     return load_rules(tmp_path)
 
 
-@pytest.fixture
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owning, "_LOOK_S", 0.1)
-    monkeypatch.setattr(kafka_group, "_METADATA_MS", 200)
+OFTEN = Timing(leases=LeaseTiming(look_s=0.1))
+OFTEN_ON_KAFKA = KafkaBusTiming(metadata_ms=200)
 
 
 def tool(app: str, chat: str, name: str, *, parts: int = 2) -> Event:
@@ -102,12 +103,12 @@ async def grow(url: str, partitions: int) -> None:
     """Give the events more partitions, as an operator does, and wait until the brokers say so."""
     async with administrator(url) as admin:
         await admin.create_partitions({channels.EVENTS_TOPIC: NewPartitions(partitions)})
-        while True:
+
+        async def leaders() -> list[int]:
             described = {topic["topic"]: topic["partitions"] for topic in await admin.describe_topics()}
-            parts = described[channels.EVENTS_TOPIC]
-            if len(parts) == partitions and all(part["leader"] >= 0 for part in parts):
-                return
-            await asyncio.sleep(0.02)
+            return [part["leader"] for part in described[channels.EVENTS_TOPIC]]
+
+        await until(leaders, lambda found: len(found) == partitions and min(found) >= 0)
 
 
 async def put(url: str, topic: str, records: Sequence[tuple[int, bytes | None, Mapping[str, bytes]]]) -> None:
@@ -156,9 +157,7 @@ class Load:
     async def more(self, rounds: int = 5) -> None:
         """Wait until so many more rounds are written."""
         goal = self.rounds + rounds
-        while self.rounds < goal:
-            assert not self._task.done(), self._task.result()
-            await asyncio.sleep(0.01)
+        await until(lambda: self.rounds, lambda rounds: rounds >= goal, beside=self._task)
 
     async def _run(self) -> None:
         async with Client(self._url) as client:
@@ -183,8 +182,10 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
         made: list[MutationWorker] = []
         tasks: list[asyncio.Task[None]] = []
         for name in ("one", "two"):
-            bus = await stack.enter_async_context(aclosing(KafkaEventLog(url, new=spread(4), session_s=6.0)))
-            made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0))
+            bus = await stack.enter_async_context(
+                aclosing(KafkaEventLog(url, new=spread(4), session_s=6.0, timing=OFTEN_ON_KAFKA))
+            )
+            made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0, timing=OFTEN))
             tasks.append(asyncio.create_task(made[-1].run()))
         try:
             yield made
@@ -196,13 +197,10 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
 
 async def read_up(bus: KafkaEventLog, partitions: int) -> None:
     """Wait until all partitions have an owner and nothing is left on them."""
-    async with asyncio.timeout(90):
-        while True:
-            status = await bus.status()
-            assert len(status) <= partitions
-            if len(status) == partitions and all(part.owner and not part.lag for part in status):
-                return
-            await asyncio.sleep(0.05)
+    await until(
+        bus.status, lambda status: len(status) >= partitions and all(part.owner and not part.lag for part in status)
+    )
+    assert len(await bus.status()) == partitions
 
 
 async def check_graphs(graph: FalkorDBStore, bus: KafkaEventLog, written: Written) -> None:
@@ -221,7 +219,6 @@ async def check_graphs(graph: FalkorDBStore, bus: KafkaEventLog, written: Writte
         assert left_out[app] > 0
 
 
-@pytest.mark.usefixtures("_looks_often")
 async def test_added_partitions_are_read_and_no_chat_moves(
     kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
@@ -281,24 +278,21 @@ class Noting(Job):
             yield event
 
 
-@pytest.mark.usefixtures("_looks_often")
 async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None:
     job = Noting()
     written: Written = defaultdict(list)
     async with (
-        aclosing(KafkaEventLog(kafka_url, new=spread(2), group=job.group, session_s=6.0)) as bus,
+        aclosing(KafkaEventLog(kafka_url, new=spread(2), group=job.group, session_s=6.0, timing=OFTEN_ON_KAFKA)) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,
     ):
-        worker = JobWorker(bus, transport, job, name="one", lease_s=1.0)
+        worker = JobWorker(bus, transport, job, name="one", lease_s=1.0, timing=OFTEN)
         running = asyncio.create_task(worker.run())
         try:
             await read_up(bus, 2)
             await grow(kafka_url, 3)
             await write_foreign(kafka_url, (2,), written, count=5)
             await read_up(bus, 3)
-            async with asyncio.timeout(60):
-                while not job.ticks >= {(number, 3) for number in range(3)}:  # noqa: ASYNC110 - the job does not tell
-                    await asyncio.sleep(0.02)
+            await until(lambda: {*job.ticks}, lambda ticks: ticks >= {(number, 3) for number in range(3)})
         finally:
             worker.stop()
             await running
@@ -371,8 +365,7 @@ async def test_events_made_anew_with_fewer_partitions_are_refused_with_the_next_
         await bus.partitions()
     async with administrator(kafka_url) as admin:
         await admin.delete_topics([channels.EVENTS_TOPIC])
-        while channels.EVENTS_TOPIC in await admin.list_topics():  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.02)
+        await until(admin.list_topics, lambda names: channels.EVENTS_TOPIC not in names)
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 2, 1)])
     async with (
         aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus,
@@ -421,15 +414,15 @@ async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: st
         assert [part.lag for part in await bus.status()][:2] == [0, 0]
 
 
-async def warnings_of_a_start(settings: Settings, caplog: pytest.LogCaptureFixture) -> list[str]:
+async def warnings_of_a_start(settings: Settings, logs: Logs) -> list[str]:
     """Connect the app of a worker, as its start does; return what it warns of its partitions."""
-    caplog.clear()
+    logs.clear()
     broker: Any = mutation_app(settings).broker
     try:
         await broker.start()
     finally:
         await broker.stop()
-    return [record.getMessage() for record in caplog.records if "GRAPHWEFT_PARTITIONS" in record.getMessage()]
+    return [f"{entry['found']}: {entry['next']}" for entry in logs if entry["event"] == "layout_differs"]
 
 
 @pytest.mark.parametrize("kind", ["redis", "kafka"])
@@ -439,7 +432,7 @@ async def test_a_setting_of_other_partitions_is_reported(
     url: str,
     rules: RuleSet,
     tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    logs: Logs,
 ) -> None:
     if kind == "kafka":
         kafka: Any = request.getfixturevalue("kafka")
@@ -463,7 +456,7 @@ async def test_a_setting_of_other_partitions_is_reported(
     for asked in (None, 4, 6):
         given = {"partitions": asked} if asked else {}
         settings = Settings.load(bus_url=bus_url, graph_url=url, rules=tmp_path, **given)
-        warned = await warnings_of_a_start(settings, caplog)
+        warned = await warnings_of_a_start(settings, logs)
         found = await advised(asked)
         if asked == 6:
             (line,) = warned
@@ -507,15 +500,27 @@ async def abort_one(url: str, partition: int, transaction: str) -> None:
         await producer.stop()
 
 
-async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str, rules: RuleSet) -> None:
+async def test_workers_step_over_marks_of_transactions(
+    kafka_url: str, url: str, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether they come while a worker is idle, while its commit is slow, or in front of a new worker."""
-    slow = asyncio.Event()
+    begun, go_on, stepped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    go_on.set()
+    read = KafkaEventLog.read
+
+    async def noted(log: KafkaEventLog, *arguments: Any, **options: Any) -> Batch:
+        batch = await read(log, *arguments, **options)
+        if batch.stepped:
+            stepped.set()
+        return batch
+
+    monkeypatch.setattr(KafkaEventLog, "read", noted)
 
     class Store(FalkorDBStore):
         @override
         async def durable(self, run: str) -> None:
-            if slow.is_set():
-                await asyncio.sleep(2.5)
+            begun.set()
+            await go_on.wait()
             await super().durable(run)
 
     async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as watch, aclosing(Store(url)) as graph:
@@ -525,12 +530,16 @@ async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str,
             for partition in range(count):
                 await abort_one(kafka_url, partition, f"idle{partition}")
             await read_up(watch, count)
-            slow.set()
+            go_on.clear()
+            begun.clear()
             async with Client(kafka_url) as client:
                 await asyncio.gather(*(client.emit(tool("shop", chat, "t"), wait_s=30) for chat in CHATS))
+            await begun.wait()
+            stepped.clear()
             await abort_one(kafka_url, 0, "slow")
+            await stepped.wait()
+            go_on.set()
             await read_up(watch, count)
-            slow.clear()
         await abort_one(kafka_url, 1, "nobody")
         async with workers(kafka_url, graph, rules):
             await read_up(watch, count)

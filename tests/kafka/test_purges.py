@@ -26,11 +26,12 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write
 from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.retrieval import scope_indexes
+from graphweft_workers.timing import RetrievalTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -42,6 +43,13 @@ injection_rules:
     agents: [Counter]
     queries:
       - {id: m, cypher: "MATCH (m:Memory) RETURN m.text AS text ORDER BY text", inject_as: memories}
+mutation_rules:
+  - name: people
+    events: [person.met]
+    mutations:
+      - id: p
+        cypher: "MERGE (e:Entity {id: $name}) SET e.name = $name, e.description = 'one of the shop'"
+        params: {name: $event.name}
 """
 
 
@@ -67,6 +75,7 @@ class Setup:
         self.client = client
         self.server = server
         self.responders: list[ContextPipeline] = []
+        self.facts: list[HybridRetriever] = []
 
     async def emit(self, *events: Event) -> None:
         assert all(await self.client.emit_all(events, wait_s=30))
@@ -108,7 +117,10 @@ async def setup(own_bus_url: str | None, url: str, tmp_path: Path) -> AsyncItera
         for _ in range(2):
             own = await stack.enter_async_context(contextlib.aclosing(mutation_bus(address, spread(2), lease_s=5.0)))
             graph = await stack.enter_async_context(contextlib.aclosing(FalkorDBStore(graph_url)))
-            pipeline = ContextPipeline(rules, graph, bus=own, index_bytes=10 * 1024**2)
+            timing = Timing(retrieval=RetrievalTiming(pause=0.0, least_pause_s=0.0))
+            facts = HybridRetriever(graph, enabled=True)
+            pipeline = ContextPipeline(rules, graph, bus=own, index_bytes=10 * 1024**2, facts=facts, timing=timing)
+            setup.facts.append(facts)
             stack.push_async_callback(pipeline.aclose)
             assert pipeline.purges is not None
             await pipeline.purges.follow()
@@ -157,11 +169,28 @@ async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup
 
 @pytest.mark.soak("kafka-forget")
 @pytest.mark.parametrize("how", ERASING)
-async def test_no_responder_keeps_an_index_of_what_was_erased(
-    setup: Setup, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scope_indexes, "_LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(scope_indexes, "_PAUSE", 0.0)
+async def test_no_responder_keeps_texts_of_facts_after_an_erasure(setup: Setup, how: str) -> None:
+    people = [
+        Event.create("person.met", app_id="shop", chat_id="c", workflow="Shop", data={"name": name})
+        for name in ("Ada", "Bob")
+    ]
+    await setup.emit(add("shop", "ada"), *people)
+
+    def kept() -> list[int]:
+        return [each.kept_chars for each in setup.facts]
+
+    for facts in setup.facts:
+        assert (await facts.retrieve("shop", "Who are Ada and Bob?")).text.count("one of the shop") == 2
+    assert 0 not in kept()
+    await setup.emit(ERASING[how])
+    for responder in setup.responders:
+        assert responder.purges is not None
+        await responder.purges.follow()
+    assert kept() == [0, 0]
+
+
+@pytest.mark.parametrize("how", ERASING)
+async def test_no_responder_keeps_an_index_of_what_was_erased(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))
 
     async def indexed(responder: ContextPipeline, app_id: str, user: str, count: int) -> None:

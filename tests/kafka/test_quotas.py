@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.registry import make_transport
@@ -22,7 +23,6 @@ from graphweft_contracts import Event, Layout
 from graphweft_rules import RuleSet
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import usage_reporter
 from graphweft_workers.engine.app_use import LETTERS, AppUse, decode_letters, read_uses
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
@@ -30,6 +30,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.gateway_usage import GatewayUsage
+from graphweft_workers.timing import TIMING, Timing
 
 pytestmark = pytest.mark.integration
 HOG, NEIGHBOUR = "hog", "neighbour"
@@ -77,8 +78,12 @@ def policies_of(**quotas: Any) -> AppPolicies:
 
 
 @asynccontextmanager
-async def running(bus: Bus, graph: FalkorDBStore, rules: RuleSet, policies: AppPolicies) -> AsyncIterator[None]:
-    worker = MutationWorker(bus, graph, rules, name="w", quotas=lambda app_id: policies.of(app_id).quotas)
+async def running(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, policies: AppPolicies, timing: Timing = TIMING
+) -> AsyncIterator[None]:
+    worker = MutationWorker(
+        bus, graph, rules, name="w", quotas=lambda app_id: policies.of(app_id).quotas, timing=timing
+    )
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -107,9 +112,11 @@ async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, Ap
 
 async def reported(bus: Bus) -> None:
     """Wait until a worker has said how many dead letters each app has."""
-    async with asyncio.timeout(60):
-        while decode_letters((await bus.usage()).get(LETTERS, b"{}")) != await bus.letters_by_app():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def look() -> tuple[object, object]:
+        return decode_letters((await bus.usage()).get(LETTERS, b"{}")), await bus.letters_by_app()
+
+    await until(look, lambda found: found[0] == found[1], why="what a worker said is what there is")
 
 
 async def column(graph: FalkorDBStore, app_id: str, statement: str) -> list[Any]:
@@ -117,7 +124,7 @@ async def column(graph: FalkorDBStore, app_id: str, statement: str) -> list[Any]
 
 
 async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
-    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     traits = {"text": "x" * 1_000}
     await sent(client, [event("made", HOG, number, traits=traits) for number in range(30)])
@@ -138,11 +145,12 @@ async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
     for status in await bus.status():
         if status.end:
             await bus.trim(status.id, status.position)
-    monkeypatch.setattr(usage_reporter, "EVERY_S", 0.05)
-    async with running(bus, graph, rules, AppPolicies()):
-        async with asyncio.timeout(60):
-            while any(use.stored_bytes for use in (await uses_of(bus)).values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+    often = Timing(usage_s=0.05)
+    async with running(bus, graph, rules, AppPolicies(), often):
+        await until(
+            lambda: uses_of(bus), lambda uses: not any(use.stored_bytes for use in uses.values()),
+            why="nothing is stored any more",
+        )  # fmt: skip
         await sent(client, [event("made", HOG, 31, traits=traits)])
         await applied(bus)
     assert {use.app_id: use.stored_bytes > 1_000 for use in (await uses_of(bus)).values() if use.stored_bytes} == {
@@ -212,9 +220,9 @@ async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_
 
 @pytest.mark.soak("kafka")
 async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_reports_it(
-    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
-    monkeypatch.setattr(usage_reporter, "EVERY_S", 0.05)
+    often = Timing(usage_s=0.05)
     policies = policies_of(stored_bytes=5_000, dead_letters=2)
     gate = QuotaGate(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus, gate, lambda: policies, name="here:1")
@@ -227,7 +235,7 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     for app_id in (HOG, NEIGHBOUR):
         await sent(client, [event("split", app_id, number, parts=0, text="x" * 2_000) for number in range(3)])
     for quota in ("stored_bytes", "dead_letters"):
-        async with running(bus, graph, rules, policies):
+        async with running(bus, graph, rules, policies, often):
             await applied(bus)
             await reported(bus)
         await usage.exchange()
@@ -247,7 +255,7 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 2}
     for letter in await bus.dead_letters(limit=9):
         assert await bus.requeue(letter, [])
-    async with running(bus, graph, rules, policies):
+    async with running(bus, graph, rules, policies, often):
         await reported(bus)
     await usage.exchange()
     restarted.take(HOG, some(HOG))

@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tests.chaos.serial import Content
+from tests.services.buses import applied
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
@@ -45,6 +46,7 @@ from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.replay import Replay
+from graphweft_workers.timing import QuarantineTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -185,8 +187,10 @@ class _Quick(FalkorDBStore):
 
 
 @asynccontextmanager
-async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, batch: int) -> AsyncIterator[asyncio.Task[None]]:
-    worker = MutationWorker(bus, graph, rules, name="w", batch_events=batch)
+async def working(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, batch: int, timing: Timing
+) -> AsyncIterator[asyncio.Task[None]]:
+    worker = MutationWorker(bus, graph, rules, name="w", batch_events=batch, timing=timing)
     task = asyncio.create_task(worker.run())
     try:
         yield task
@@ -198,18 +202,6 @@ async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, batch: int) ->
 async def letters_of(bus: Bus, apps: Sequence[str]) -> Sequence[DeadLetter]:
     """Return the dead letters of an example: one that failed leaves its own, and the next one must not fail by them."""
     return [letter for letter in await bus.dead_letters(limit=100_000) if letter.app_id in apps]
-
-
-async def caught_up(bus: Bus, task: asyncio.Task[None]) -> None:
-    try:
-        async with asyncio.timeout(_LONGEST_S):
-            while sum(part.lag for part in await bus.status()):
-                assert not task.done(), task
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        for each in asyncio.all_tasks():
-            each.print_stack()  # it says what the worker waits for
-        raise AssertionError(f"events are not applied after {_LONGEST_S:.0f} s: {await bus.status()}") from None
 
 
 class _Switched(FixedRules):
@@ -281,13 +273,12 @@ class Server:
         with capture_logs(), tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(applying, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
             patch.setattr(applying, "CHATS_TO_QUARANTINE", 1)
-            patch.setattr(applying, "FIRST_PROBE_S", example.first_probe_s)
             broken = rules_of(example, Path(folder, "broken"), mended=False)
             mended = rules_of(example, Path(folder, "mended"), mended=True)
             self.runner.run(self._check(example, apps, broken, mended))
 
     async def _check(self, example: Example, apps: Sequence[str], broken: RuleSet, mended: RuleSet) -> None:
-        bus = self.bus
+        bus, timing = self.bus, Timing(quarantine=QuarantineTiming(first_probe_s=example.first_probe_s))
         outgoing: list[Outgoing] = []
         for place, one in enumerate(example.events):
             data = {"name": f"e{place}", "zero": 0, "divisor": one.divisor} | ({"value": 1} if one.has_value else {})
@@ -298,22 +289,22 @@ class Server:
         await self.transport.append(outgoing)
         if example.interrupted_after_s is not None:
             worker = asyncio.create_task(
-                MutationWorker(bus, self.graph, broken, name="w", batch_events=example.batch).run()
+                MutationWorker(bus, self.graph, broken, name="w", batch_events=example.batch, timing=timing).run()
             )
             await asyncio.wait([worker], timeout=example.interrupted_after_s)
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
             for partition in range(_PARTITIONS):
                 await bus.release(partition, "w")
-        async with working(bus, self.graph, broken, example.batch) as task:
-            await caught_up(bus, task)
+        async with working(bus, self.graph, broken, example.batch, timing) as task:
+            await applied(bus, worker=task)
             if example.retried_too_early:
                 for letter in await letters_of(bus, apps):
                     await retry(bus, letter)
-                await caught_up(bus, task)
+                await applied(bus, worker=task)
         ends = {status.id: status.end for status in await bus.status()}
         dropped: set[Effect] = set()
-        async with working(bus, self.graph, mended, example.batch) as task:
+        async with working(bus, self.graph, mended, example.batch, timing) as task:
             while letters := await letters_of(bus, apps):
                 for number, letter in enumerate(letters):
                     assert letter.count == max(1, len(letter.offsets))
@@ -322,7 +313,7 @@ class Server:
                         continue
                     done = await retry(bus, letter)
                     assert (done.events, done.kept) == (letter.count, None)
-                await caught_up(bus, task)
+                await applied(bus, worker=task)
         for number, app in enumerate(apps):
             found = await self.graph.read(app, "MATCH (t:Ran) RETURN t.m, t.e, t.n", {}, timeout_s=30)
             expected = expected_of(example, number)

@@ -15,6 +15,7 @@ import redis.asyncio as redis
 from tests.redis.test_memory_worker import OneWrite
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import PACKS
+from tests.services.waiting import until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -27,6 +28,7 @@ from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.lost_rule_sets import lost_rule_sets
@@ -133,10 +135,34 @@ def stack(request: pytest.FixtureRequest, url: str) -> Stack:
     return Stack(url if request.param == "redis" else request.getfixturevalue("kafka_url"), url)
 
 
-async def eventually(condition: Callable[[], Any], within_s: float = 90) -> None:
-    async with asyncio.timeout(within_s):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+def under_way(patch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:
+    """Return the calls of a method that have not returned."""
+    calls: list[object] = []
+    real = getattr(owner, name)
+
+    async def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(this := object())
+        try:
+            return await real(*arguments, **options)
+        finally:
+            calls.remove(this)
+
+    patch.setattr(owner, name, call)
+    return calls
+
+
+def looks_for_rules(patch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return which rule sets were lost whenever a worker has looked for events that have rules now."""
+    found: list[set[str]] = []
+    real = MutationWorker._apply_known
+
+    async def look(worker: Any) -> None:
+        lost = {*worker._rules.lost}
+        await real(worker)
+        found.append(lost)
+
+    patch.setattr(MutationWorker, "_apply_known", look)
+    return found
 
 
 async def taken_effect(stack: Stack, count: int) -> None:
@@ -145,7 +171,7 @@ async def taken_effect(stack: Stack, count: int) -> None:
     async def have() -> bool:
         return len(await stack.found("acme")) == count
 
-    await eventually(have)
+    await until(have)
 
 
 async def expected_by(bus: Bus, sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -176,28 +202,35 @@ async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(
         await bus.partitions()
         await push(bus, sets["A"])
         async with stack.worker("steady"):
-            activated = asyncio.Event()
+            emitted = 0
 
-            async def emit() -> None:
-                for start in range(0, 12_000, 30):  # 2,000 events a second
-                    if start >= 1_200 and activated.is_set():
-                        break
-                    await transport.append([event(app, n) for n in range(start, start + 30) for app in APPS])
-                    await asyncio.sleep(0.045)
+            async def lag() -> int:
+                return sum([each.lag for each in await bus.status()])
+
+            async def emit(beside: asyncio.Future[Any]) -> None:
+                nonlocal emitted
+                while emitted < 1_200 or not beside.done():
+                    await transport.append([event(app, n) for n in range(emitted, emitted + 30) for app in APPS])
+                    emitted += 30
+                    await until(lag, lambda events: events < 600, why="the backlog is short")
+
+            async def later(most: int) -> None:
+                goal = emitted + 30 * pauses.randint(1, most)
+                await until(lambda: emitted, lambda count: count >= goal)
 
             async def activate() -> None:
                 for _ in range(8):
-                    await asyncio.sleep(chance.random() / 3)
+                    await later(5)
                     scope = chance.choice(["*", "*", "acme"])
                     await push(bus, sets[chance.choice(names)], scope)
-                activated.set()
 
             async def kill() -> None:
                 for number in range(3):
                     async with stack.worker(f"killed{number}", kill=True):
-                        await asyncio.sleep(0.3 + pauses.random())
+                        await later(20)
 
-            await asyncio.gather(emit(), activate(), kill())
+            others = asyncio.gather(activate(), kill())
+            await asyncio.gather(emit(others), others)
             await applied(bus)
         expected = await expected_by(bus, {rules.digest: name for name, rules in sets.items()})
         assert len({name for app in APPS for name in expected[app].values()}) == 3
@@ -222,14 +255,14 @@ async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: St
             async def in_acme() -> bool:
                 return len(await stack.found("acme")) == 40
 
-            await eventually(in_acme)
+            await until(in_acme)
             assert await stack.found("globex") == {}  # these rules are acme's
             await push(bus, rules_named("C", "W", "Other"))
 
             async def in_all() -> bool:
                 return len(await stack.found("globex")) == len(await stack.found("initech")) == 40
 
-            await eventually(in_all)
+            await until(in_all)
             await applied(bus)
         assert set((await stack.found("acme")).values()) == {"B"}
         assert set((await stack.found("globex")).values()) == {"C"}
@@ -316,8 +349,8 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
             async def is_parked() -> bool:
                 return await reported() == {("acme", "rules_lost")}
 
-            await eventually(others_are_done)
-            await eventually(is_parked)
+            await until(others_are_done)
+            await until(is_parked)
             assert (rules.lost, len(await stack.found("acme"))) == ({lost.digest}, 3)
             assert list(await lost_rule_sets(bus, await bus.activations())) == [lost.digest]
             assert await bus.dead_letter_count() == 0
@@ -344,7 +377,7 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set(url: str
             return any(PositionNote.decode(each.note).parked for each in await bus.status())
 
         async with stack.worker("one") as rules:
-            await eventually(is_parked)
+            await until(is_parked)
             await bus.activate(restated_scope("acme"), other.digest)
             await applied(bus)
             assert rules.lost == {lost.digest}
@@ -390,19 +423,19 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
         await lose(url, lost.digest)
         await transport.append([event(app, 0) for app in apps])
         await transport.append([event("busy", number) for number in range(1_000)])
+        reading, settling = under_way(monkeypatch, RedisEventLog, "read"), under_way(monkeypatch, AppQueues, "settle")
 
         async def reads_nothing() -> bool:
             parked = {app for each in await bus.status() for app in PositionNote.decode(each.note).parked}
-            return len(parked) == 24 and graphs[0].asked
+            return len(parked) == 24 and graphs[0].asked and bool(settling) and not reading
 
         async def is_applied() -> bool:
             return await stack.found("app0") == {"k0": "B"}
 
         async with stack.worker("one", kill=True, seen=hanging) as rules:
-            await eventually(reads_nothing)
-            await asyncio.sleep(1)  # what is read ahead
+            await until(reads_nothing)
             await bus.activate(restated_scope("app0"), other.digest)
-            await eventually(is_applied)
+            await until(is_applied)
             assert rules.lost == {lost.digest}
 
 
@@ -421,16 +454,13 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
         cuts.append(OneWrite(graph))
         return cuts[0]
 
-    async def is_cut() -> bool:
-        return bool(cuts and cuts[0].written)
-
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions()
         for rules, numbers in ((own, range(3)), (lost, range(3, 4)), (own, range(4, 7))):
             await push(bus, rules)
             await transport.append([event("acme", n) for n in numbers])
         async with stack.worker("cut", kill=True, seen=cut):
-            await eventually(is_cut)
+            await cuts[0].cut.wait()
         await transport.append([event("globex", n) for n in range(3)])
         await lose(url, lost.digest)
         expected = {f"k{n}": 1 for n in range(7) if n != 3}
@@ -441,17 +471,20 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
             return made == expected and (await stack.found("acme")).keys() - {"k3"} == made.keys()
 
         async with stack.worker("after") as active:
-            await eventually(is_whole)
+            await until(is_whole)
             assert active.lost == {lost.digest}
-            await eventually(lambda: stack.found("globex"))
+            await until(lambda: stack.found("globex"))
             await store(bus, lost)
             await applied(bus)
         assert await is_whole()
         assert {letter.reason for letter in await bus.dead_letters(limit=10)} <= {"no_rules"}
 
 
-async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: str) -> None:
+async def test_events_without_rules_are_applied_when_lost_rules_are_back(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stack = Stack(url, url)
+    looked = looks_for_rules(monkeypatch)
     own = rules_named("B")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions()
@@ -459,13 +492,13 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
         await transport.append([event("acme", n) for n in range(5)])
         async with stack.worker("before"):
             await applied(bus)
-            await eventually(bus.dead_letter_count)
+            await until(bus.dead_letter_count)
         await push(bus, own)
         await lose(url, own.digest)
         async with stack.worker("after") as rules:
             await applied(bus)
             assert rules.lost == {own.digest}
-            await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
+            await until(lambda: {own.digest} in looked)
             assert await bus.dead_letter_count() == 1
             await store(bus, own)
 
@@ -474,9 +507,12 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(url: st
         assert await bus.dead_letter_count() == 0
 
 
-async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules_now(url: str) -> None:
+async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules_now(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lost rules had none for its events, and only their reading finds that out, long after the new ones came."""
     stack = Stack(url, url)
+    looked = looks_for_rules(monkeypatch)
     lost = rules_named("A", "Other")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions()
@@ -490,8 +526,8 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
             async def waits() -> bool:
                 return any(PositionNote.decode(each.note).parked for each in await bus.status())
 
-            await eventually(waits)
-            await asyncio.sleep(1)  # by now it has looked for events that have rules, as after each activation
+            await until(waits)
+            await until(lambda: {lost.digest} in looked)
             assert rules.lost == {lost.digest}
             await store(bus, lost)
 
@@ -525,7 +561,7 @@ async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, mo
             return {app for note in notes for app in note.parked} == set(apps)
 
         async with stack.worker("after"):
-            await eventually(all_wait)
+            await until(all_wait)
             assert not [name for name in readers if name.startswith("app-")]
             await store(bus, lost)
             await applied(bus)
@@ -589,7 +625,7 @@ async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> 
         await transport.append([event("acme", number, flow) for number, flow in enumerate(("W", "Torn", "W", "Torn"))])
         async with stack.worker("w"):
             await applied(bus)
-            await eventually(bus.dead_letter_count)
+            await until(bus.dead_letter_count)
             [letter] = await bus.dead_letters(limit=10)
             assert (letter.reason, letter.workflow, letter.count) == ("no_rules", "Torn", 2)
             assert "'Torn' do not compile with this version of graphweft (Torn/graph_injection.yaml:" in letter.message
@@ -599,4 +635,4 @@ async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> 
             async def repaired() -> bool:
                 return len(await stack.found("acme")) == 4 and not await bus.dead_letter_count()
 
-            await eventually(repaired)
+            await until(repaired)

@@ -9,18 +9,22 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.edges.test_cli import Call, call, clean_environment
-from tests.redis.test_rebuild import RULES, App
+from tests.redis.test_rebuild import RULES, App, keys_or_none
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import looks, until
 
 from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.replay import rebuild as rebuilding
+from graphweft_workers.timing import Timing
 
 __all__ = ("call",)  # a fixture
 
@@ -32,8 +36,9 @@ KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 
 
 @pytest.fixture
-async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
-    async with contextlib.aclosing(App(url, call, tmp_path, bus_url=own_bus_url)) as app:
+async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[App]:
+    made = App(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    async with contextlib.aclosing(made) as app:
         await app.bus.partitions()
         yield app
 
@@ -47,6 +52,12 @@ async def store(url: str) -> AsyncIterator[FalkorDBStore]:
 async def orders(store: FalkorDBStore, app_id: str) -> int:
     found = await store.read(app_id, "MATCH (o:Order) RETURN count(o)", {}, timeout_s=10.0)
     return int(found.rows[0][0]) if found.rows else -1
+
+
+async def connections(store: FalkorDBStore) -> set[str]:
+    """Return the ids of connections to the graph server; no id is used again."""
+    clients: Any = await store._redis.execute_command("CLIENT", "LIST")
+    return {each["id"] for each in clients}
 
 
 @pytest.mark.soak("kafka")
@@ -66,7 +77,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
             for name in ("shop", "shop_x"):
                 await app.emit(name, range(emitted, emitted + 5))
             emitted += 5
-            await asyncio.sleep(0.05)
+            await looks(app.bus.status, 10)
 
     neighbour = await store.graph_id("shop_x")
     async with app.worker(), app.worker():
@@ -115,6 +126,7 @@ async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: Ap
 
 
 @only_redis
+@keys_or_none
 async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: FalkorDBStore) -> None:
     await app.live()
     live = await app.digest("shop")
@@ -153,21 +165,17 @@ async def seals(store: FalkorDBStore) -> list[int]:
 
 
 @pytest.mark.soak("kafka")
-async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(
-    app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(app: App, store: FalkorDBStore) -> None:
     await app.live()
     await leave_seals(store, "dead")
     code, found = await app.rebuild("--app", "shop", "--verify")  # nothing is written under a seal
     assert (code, found["same"]) == (0, True), found
-    monkeypatch.setattr(graph_marks, "SEAL_S", 1.0)
+    app.timing = Timing(seal_s=1.0)
     async with app.worker(), app.worker():
         for name in ("shop", "shop_x"):
             await app.emit(name, range(60, 70))
         await app.applied()
-        async with asyncio.timeout(90):
-            while await seals(store):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.1)
+        await until(lambda: seals(store), lambda found: not found, why="the seals are lifted")
     code, found = await app.rebuild("--app", "shop", "--verify", "--resume")
     assert (code, found["same"]) == (0, True), found
 
@@ -177,7 +185,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_the_next_one(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.live()
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.3)
+    monkeypatch.setattr(rebuilding, "Rebuild", partial(rebuilding.Rebuild, timing=Timing(seal_s=0.3)))
     await leave_seals(store, "dead")
     code, found = await app.rebuild("--app", "shop", "--swap")
     assert (code, found["swapped"]) == (0, True)
@@ -204,10 +212,8 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
 
 @pytest.mark.soak("kafka")
 @pytest.mark.timeout(240 + 20 * KILLS)
-async def test_killed_swaps_leave_one_whole_graph(
-    app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
+async def test_killed_swaps_leave_one_whole_graph(app: App, store: FalkorDBStore) -> None:
+    app.timing = Timing(seal_s=0.5)
     await app.live()
     dice = random.Random(4)
     environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url)
@@ -216,12 +222,17 @@ async def test_killed_swaps_leave_one_whole_graph(
     async with app.worker(), app.worker():
         for number in range(rounds):
             await app.emit("shop", range(100 + 10 * number, 110 + 10 * number))
+            known = await connections(store)
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop", "--swap", "--resume",
                 env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 0.6 + dice.random() * 1.2)
+
+            async def is_at_work(known: set[str] = known, process: asyncio.subprocess.Process = process) -> bool:
+                return process.returncode is not None or not await connections(store) <= known
+
+            await until(is_at_work)
+            await looks(lambda: orders(store, "shop"), dice.randrange(150))
             ended += process.returncode is not None
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
@@ -229,7 +240,7 @@ async def test_killed_swaps_leave_one_whole_graph(
             assert await orders(store, "shop") == 11
         await app.emit("shop", range(100 + 10 * rounds, 110 + 10 * rounds))
         await app.applied()
-        await asyncio.sleep(2.0)
+        await until(lambda: seals(store), lambda found: not found, why="the seals of killed rebuilds are lifted")
     code, found = await app.rebuild("--app", "shop", "--verify", "--graph-template", "checked_{app_id}.again")
     assert (code, found["same"]) == (0, True), found
 

@@ -29,6 +29,7 @@ from tests.services.fixtures import SecureKafka
 from tests.services.kafka_rights import apply
 from tests.services.layouts import spread
 from tests.services.roles import role
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transport import Outgoing
@@ -111,13 +112,6 @@ class Tenancy:
             return [row[0] for row in table.rows]
         finally:
             await store.aclose()
-
-
-async def until[T](look: Callable[[], Awaitable[T]], done: Callable[[T], bool]) -> T:
-    async with asyncio.timeout(90):
-        while not done(found := await look()):  # noqa: ASYNC110 - another process's work
-            await asyncio.sleep(0.05)
-    return found
 
 
 @asynccontextmanager

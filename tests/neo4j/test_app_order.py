@@ -30,6 +30,7 @@ from tests.neo4j.test_serial_equality import entries_of, rules_of, write_rules
 from tests.services.buses import applied
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import load_rules
+from tests.services.waiting import looks
 
 from graphweft import Event
 from graphweft.transport import Outgoing
@@ -119,12 +120,12 @@ class Servers:
     async def work(
         self, rules: _RulesOf, bus: RedisEventLog, kill_after: Sequence[int], store: _StoreOf | None = None
     ) -> None:
-        """Run two workers until all events are applied; kill the first one after some milliseconds, again and again."""
+        """Run two workers until all events are applied; kill the first one after some looks, again and again."""
         async with self._worker(rules, "steady", store):
-            for milliseconds in kill_after:
+            for count in kill_after:
                 async with self._worker(rules, "killed", store):
-                    await asyncio.sleep(milliseconds / 1000)
-            await applied(bus, within_s=300)
+                    await looks(bus.status, count)
+            await applied(bus)
 
     @contextlib.asynccontextmanager
     async def _worker(self, rules: _RulesOf, name: str, store: _StoreOf | None) -> AsyncIterator[None]:

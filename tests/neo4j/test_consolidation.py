@@ -8,7 +8,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ from typing import Any
 import neo4j
 import pytest
 from redis.asyncio import Redis
+from tests.declared_fields import check_declared
 from tests.redis.test_memory_worker import rows, working
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
+from tests.services.waiting import looks, until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -146,31 +149,10 @@ class Inventive(ExtractiveSummariser):
         return Summary(text=text, model="inventive")
 
 
-async def until(true: Callable[[], Any], within_s: float = 90.0) -> None:
-    async with asyncio.timeout(within_s):
-        while True:
-            found = true()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
-
-
-async def quiet(*buses: Bus, within_s: float = 90.0) -> None:
-    """Wait until every group has read all there is, what was made of it included."""
-
-    async def read() -> bool:
-        lags = [part.lag for bus in buses for part in await bus.status()]
-        return not sum(lags)
-
-    # What one group has made of the last events may come between two looks.
-    for _ in range(2):
-        await until(read, within_s)
-        await asyncio.sleep(0.05)
-
-
 async def events(bus: Bus, type: str) -> list[Event]:
     entries = [entry for number in range(PARTITIONS) for entry in await bus.after(number, "", limit=10_000)]
     found = [wire.decode(entry.fields, received=entry.received) for entry in entries]
+    check_declared(found)
     return [event for event in found if event.type == type]
 
 
@@ -180,7 +162,7 @@ async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
     again = graph or FalkorDBStore(url, graph_template="again_{app_id}")
     try:
         async with working(MutationWorker(bus, again, NO_RULES, name="again", batch_events=7)):
-            await quiet(bus)
+            await applied(bus)
         return await read_digest(again, APP)
     finally:
         await bus.aclose()
@@ -207,7 +189,7 @@ async def test_conversations_become_summaries_facts_and_preferences(
     job = a_job(url, store, ExtractiveSummariser())
     async with working(mutations(bus, store), worker_of(job, job_bus, transport)):
         await put(transport, conversation())
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
     await job.aclose()
     # 20 messages a thread, 8 at a time while there are 12 without: 8 + 8, and 4 are left.
     assert await rows(
@@ -246,7 +228,7 @@ async def test_a_summary_holds_what_was_said_in_its_thread_only(
     job = a_job(url, graph, ExtractiveSummariser())
     async with working(mutations(bus, graph), worker_of(job, job_bus, transport)):
         await put(transport, said)
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
     await job.aclose()
     found = await rows(graph, "MATCH (s:ConversationSummary) RETURN s.user_id, s.text")
     assert len(found) == 6
@@ -285,7 +267,7 @@ async def test_an_event_that_changes_nothing_is_not_waited_for(
             await put(transport, more)
             job = a_job(url, graph, ExtractiveSummariser())
             async with working(worker_of(job, job_bus, transport)):  # a new one, which does not know the copy
-                await quiet(bus, job_bus)
+                await applied(bus, job_bus)
             await job.aclose()
     assert await rows(graph, "MATCH (s:ConversationSummary) RETURN count(s)") == [(1,)]
 
@@ -323,7 +305,7 @@ async def test_two_workers_and_a_repetition_make_one_summary(
         # What the engine would drop as a copy, under another name: as if 10,000 events lay between.
         odd = made[1].model_copy(update={"id": "odd", "data": made[1].data | {"facts": [fact]}})
         await put(transport, [odd])
-        await quiet(bus)
+        await applied(bus)
     assert await rows(graph, "MATCH (s:ConversationSummary) RETURN s.text") == [("summary number 1, of 8",)]
     assert await rows(graph, "MATCH (f:Fact) RETURN f.object") == []
     assert await replayed(url) == await read_digest(graph, APP)
@@ -340,7 +322,7 @@ async def test_a_summariser_that_is_away_is_waited_for(
     job = a_job(url, graph, OpenAISummariser(model_server.url, "some-model"))
     async with working(mutations(bus, graph), worker_of(job, job_bus, transport)):
         await put(transport, [add(number, f"text {number}") for number in range(12)])
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
     await job.aclose()
     found = await rows(graph, "MATCH (s:ConversationSummary) RETURN s.text, s.model")
     assert found == [("What the model says.", "some-model")]
@@ -360,7 +342,7 @@ async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
     async with working(mutations(bus, store), worker_of(job, job_bus, transport)):
         await put(transport, conversation())
         await put(transport, [add(100, "new", chat="c1", at=T0 + timedelta(days=2), user_id="u1")])
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
         assert [made async for made in retention.due(T0 + timedelta(days=1))] == []
         now = T0 + timedelta(days=2, minutes=5)
         made = [event async for some in retention.due(now) for event in some]
@@ -370,7 +352,7 @@ async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
         assert [event async for some in repeated.due(now) for event in some] == made, "ids follow from the memories"
         assert [event async for some in retention.due(now) for event in some] == [], "they are on the bus"
         await put(transport, made)
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
         assert [event async for some in repeated.due(now) for event in some] == []
     await job.aclose()
     assert await rows(store, "MATCH (m:Memory) RETURN m.text") == [("new",)]
@@ -390,9 +372,9 @@ async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
     retention.note([APP])
     async with working(mutations(bus, store)):
         await put(transport, said)
-        await quiet(bus)
+        await applied(bus)
         await put(transport, [event async for some in retention.due(T0) for event in some])
-        await quiet(bus)
+        await applied(bus)
         assert [event async for some in retention.due(T0) for event in some] == []
     found = sorted(int(text.split()[1]) for (text,) in await rows(store, "MATCH (m:Memory) RETURN m.text"))
     assert found == [*range(18, 30), *range(42, 50), *range(50, 53)]
@@ -403,7 +385,7 @@ async def test_ticks_see_to_all_apps_that_have_a_graph(
 ) -> None:
     async with working(mutations(bus, graph)):
         await put(transport, [add(1, "old"), add(2, "new", at=datetime.now(UTC))])
-        await quiet(bus)
+        await applied(bus)
         # A job that begins at the end of the log, as after a start long ago.
         for part in await bus.status():
             await job_bus.committed(part.id)
@@ -425,7 +407,7 @@ async def test_a_memory_that_is_dated_ahead_is_as_old_as_its_entry_in_the_log(
         await put(
             transport, [add(1, "ahead", at=datetime(9998, 1, 1, tzinfo=UTC)), add(2, "now", at=datetime.now(UTC))]
         )
-        await quiet(bus)
+        await applied(bus)
         assert [made async for made in retention.due(datetime.now(UTC) + timedelta(hours=23))] == []
         now = datetime.now(UTC) + timedelta(hours=25)
         made = [event async for some in retention.due(now) for event in some]
@@ -448,12 +430,12 @@ async def test_what_is_erased_is_gone_for_good(
     everything = "MATCH (n) WHERE n.user_id = '{0}' RETURN labels(n)[0], count(n) ORDER BY labels(n)[0]"
     async with working(mutations(bus, store), worker_of(job, job_bus, transport)):
         await put(transport, both)
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
         before = await rows(store, everything.format("u2"))
         assert await rows(store, everything.format("u1")) == before
         assert [label for label, _ in before] == ["ConversationSummary", "Fact", "Memory", "Preference", "UserProfile"]
         await put(transport, [other("memory.erase", "erase", {"user_id": "u1"}, chat="c9", at=T0)])
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
         [erased] = [
             entry.received
             for number in range(PARTITIONS)
@@ -465,7 +447,7 @@ async def test_what_is_erased_is_gone_for_good(
         late = [add(200 + number, f"late {number}", chat="c1", at=ahead, user_id="u1") for number in range(12)]
         await put_again(transport, late, erased - timedelta(seconds=1))
         await put(transport, [add(300, "a new life", chat="c1", at=T0 - timedelta(days=9), user_id="u1")])
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
     await job.aclose()
     assert await rows(store, everything.format("u1")) == [("Memory", 1), ("UserProfile", 1)]
     assert await rows(store, everything.format("u2")) == before
@@ -487,15 +469,15 @@ async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
         before = T0 + timedelta(minutes=5)
         data = {"user_id": "u1", "before": before.isoformat()}
         await put(transport, [other("memory.erase", "erase", data, chat="c9", at=T0 + timedelta(hours=1))])
-        await quiet(bus)
+        await applied(bus)
         inventive.open.set()
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
         assert len(await events(bus, "memory.summarized")) == 1
         assert await rows(store, "MATCH (s:ConversationSummary) RETURN s.text") == []
         assert await holds(store, 8)
         # Those that are left belong to the summary that is not: only what is new is condensed.
         await put(transport, [add(number, f"text {number}") for number in range(20, 26)])
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
     await job.aclose()
     found = await rows(store, "MATCH (s:ConversationSummary)-[:SUMMARIZES]->(m) RETURN s.from, count(m)")
     assert found == [("2026-02-01T10:08:00.000000Z", 8)]
@@ -514,7 +496,7 @@ async def test_forgetting_a_memory_while_it_is_condensed_leaves_no_summary_of_it
         data = {"memory_ids": [memory_id("/test", "e3", 0)]}
         await put(transport, [other("memory.forget", "forget", data, chat="c1", at=T0 + timedelta(hours=1))])
         inventive.open.set()
-        await quiet(bus, job_bus)
+        await applied(bus, job_bus)
     await job.aclose()
     assert await rows(graph, "MATCH (s:ConversationSummary) RETURN s.text") == []
     assert await holds(graph, 11)
@@ -586,12 +568,12 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
             role = "memory" if kills["memory"] <= 2 * kills["mutation"] else "mutation"
             process = processes[role]
             await until(lambda process=process: process.works)  # type: ignore[misc]
-            await asyncio.sleep(dice.random() * 0.6)
+            await looks(bus.status, dice.randrange(80))
             process.kill()
             kills[role] += 1
             process.start()
         await until(lambda: all(each.works for each in processes.values()))
-        await quiet(bus, job_bus, within_s=90)
+        await applied(bus, job_bus)
     finally:
         for process in processes.values():
             process.kill()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
-from tests.neo4j.test_memory_events import APP, T0, applied, empty, event, logged, rows, store
+from tests.neo4j.test_memory_events import APP, T0, empty, event, logged, rows, store, write
 from tests.neo4j.test_memory_order import FalkorDB, Server, falkordb, merged, story
 from tests.neo4j.test_memory_order import server as serial  # of another name: there is one in conftest
 from tests.services.neo4j import Neo4jServer
@@ -73,7 +73,7 @@ async def test_a_structured_episode_becomes_entities_and_relations(url: str, sto
         1, person, SHOP, relations=[owns], name="n", schema_id="agent_memory_v1", source_description="d",
         episode_id="mine", thread_id="t", reference_time=at(-60),
     )  # fmt: skip
-    await applied(url, store, [add])
+    await write(url, store, [add])
     ids = [entity_id({"user_id": "u1"}, kind, name) for kind, name in (("Person", "Ann"), ("Project", "Shop"))]
     assert await rows(
         store,
@@ -108,7 +108,7 @@ async def test_a_structured_episode_becomes_entities_and_relations(url: str, sto
 async def test_what_is_of_an_excluded_type_is_left_out(url: str, store: GraphStore) -> None:
     secret = {"type": "Credential", "name": "hunter2"}
     relation = {"type": "OWNS", "source": "Ann", "target": "hunter2"}
-    await applied(url, store, [structured(1, PERSON, secret, relations=[relation], schema_id="agent_memory_v1")])
+    await write(url, store, [structured(1, PERSON, secret, relations=[relation], schema_id="agent_memory_v1")])
     assert await rows(store, "MATCH (e:Entity) RETURN e.name") == [("Ann",)]
     assert await rows(store, "MATCH ()-[x:RELATED_TO]->() RETURN count(x)") == [(0,)]
 
@@ -117,7 +117,7 @@ async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, stor
     text = event("episode.add", 1, {"content": "Ann owns the shop.", **U1})
     first = {"entities": [{**PERSON, "role": "lead"}, SHOP], "relations": [OWNS]}
     second = {"entities": [{"type": "Person", "name": "Bob"}]}
-    await applied(url, store, [text])
+    await write(url, store, [text])
     assert await rows(store, "MATCH (p:Episode) RETURN p.content, p.structured_by, p.terms") == [
         ("Ann owns the shop.", None, "ann own the shop")
     ]
@@ -129,7 +129,7 @@ async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, stor
         extracted(6, 1, first),
         extracted(7, 1, second),
     ]
-    await applied(url, store, others)
+    await write(url, store, others)
     assert await rows(store, f"MATCH (e:Entity) {having('role')} RETURN e.name, role.value ORDER BY e.name") == [
         ("Ann", "lead"), ("Shop", None),
     ]  # fmt: skip
@@ -140,7 +140,7 @@ async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, stor
 
 async def test_structured_episodes_are_not_extracted_again(url: str, store: GraphStore) -> None:
     other = {"entities": [{"type": "Person", "name": "Bob"}]}
-    await applied(url, store, [structured(1, PERSON), extracted(2, 1, other)])
+    await write(url, store, [structured(1, PERSON), extracted(2, 1, other)])
     assert await rows(store, "MATCH (e:Entity) RETURN e.name") == [("Ann",)]
 
 
@@ -160,7 +160,7 @@ async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
         structured(3, {**PERSON, "name": " Ann "}, reference_time=at(30), chat="c3"),
     ]
     for number in order:
-        await applied(url, store, [told[number]])
+        await write(url, store, [told[number]])
     assert await rows(
         store,
         f"MATCH (e:Entity) {having('role', 'city')} RETURN e.name, role.value, city.value, e.summary, e.description",
@@ -179,7 +179,7 @@ async def test_a_relation_begins_with_the_first_word_and_ends_with_the_last(
         for number, relation in enumerate((OWNS, OWNS, ended, again), 1)
     ]
     for number in order:
-        await applied(url, store, [told[number]])
+        await write(url, store, [told[number]])
     for where in ("(:Entity)-[x:RELATED_TO]->(:Entity)", "(x:Relation)"):
         found = await rows(store, f"MATCH {where} RETURN x.valid_at, x.invalid_at ORDER BY x.valid_at")
         assert found == [(at(1), at(100)), (at(200), None)]
@@ -268,7 +268,7 @@ async def test_nodes_of_rules_with_the_same_labels_are_left_alone(url: str, stor
     ]  # two with equal ids or names: no constraint stands against them
     told = structured(3, {**PERSON, "role": "lead"}, SHOP, relations=[OWNS])
     erased = event("memory.erase", 4, {"user_id": "u1"})
-    await applied(url, store, [seen[0], told, seen[1], erased], rules)
+    await write(url, store, [seen[0], told, seen[1], erased], rules)
     assert await rows(
         store, "MATCH (e:Entity) RETURN e.name, e.role, e.user_id, e.seen, e.scopes ORDER BY e.user_id, e.seen"
     ) == [
@@ -286,7 +286,7 @@ async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4
         for chat in (0, 1, 2):
             await logged(url, graph, life_of_a_user()[chat], clock=None)
         for chat in (2, 1, 0):  # all are copies
-            await applied(url, graph, life_of_a_user()[chat])
+            await write(url, graph, life_of_a_user()[chat])
         digests.append((await read_digest(graph, APP)).sha256)
         await logged(url, graph, life_of_a_user()[3], clock=None)
         digests.append((await read_digest(graph, APP)).sha256)

@@ -21,6 +21,7 @@ import neo4j
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services import waiting
 from tests.services.maven import free_port
 from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
@@ -705,7 +706,7 @@ async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place, mo
         nonlocal turns
         while True:
             turns += 1
-            await asyncio.sleep(0)
+            await waiting.turns()
 
     seen: set[int] = set()
 

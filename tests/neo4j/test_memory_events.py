@@ -12,6 +12,7 @@ from typing import Any
 import neo4j
 import pytest
 from redis.asyncio import Redis
+from tests.services.buses import applied
 from tests.services.layouts import spread, spreading
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
@@ -82,16 +83,14 @@ async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> l
     worker = MutationWorker(bus, store, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(120):
-            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
-                await asyncio.sleep(0.02)
+        await applied(bus)
     finally:
         worker.stop()
         await task
     return list(await bus.dead_letters(limit=100))
 
 
-async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
+async def write(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
     async with spreading(url) as client:
         assert all(await client.emit_all(events, wait_s=30))
     bus = RedisEventLog(url, new=spread(2))
@@ -135,17 +134,17 @@ async def test_an_event_of_another_chat_with_the_same_id_takes_no_memory_over(ur
         return event("episode.add", 2, data, chat=chat)
 
     hers = [add(1, "hers", user_id="alice"), episode("alice", "hers", "c1")]
-    await applied(url, store, hers)
-    await applied(url, store, [add(1, "his", chat=far, user_id="mallory"), episode("mallory", "his", far)])
+    await write(url, store, hers)
+    await write(url, store, [add(1, "his", chat=far, user_id="mallory"), episode("mallory", "his", far)])
     memories = "MATCH (m:Memory) RETURN m.text, m.user_id, m.chat_id, m.id ORDER BY m.text"
     id = memory_id("/test", "e1", 0)
     assert await rows(store, memories) == [("hers", "alice", "c1", id), ("his", "mallory", far, id)]
     episodes = "MATCH (p:Episode)-[:MENTIONS]->(e:Entity) RETURN p.name, p.user_id, e.user_id ORDER BY p.name"
     assert await rows(store, episodes) == [("hers", "alice", "alice"), ("his", "mallory", "mallory")]
     # Nor does it reach the memory by its id.
-    await applied(url, store, [event("memory.forget", 3, {"memory_ids": [id]}, chat=far)])
+    await write(url, store, [event("memory.forget", 3, {"memory_ids": [id]}, chat=far)])
     assert await rows(store, memories) == [("hers", "alice", "c1", id)]
-    await applied(url, store, [event("memory.forget", 4, {"memory_ids": [id]})])
+    await write(url, store, [event("memory.forget", 4, {"memory_ids": [id]})])
     assert await rows(store, memories) == []
 
 
@@ -155,7 +154,7 @@ async def test_messages_become_memories_within_their_scope(url: str, store: Grap
         {"role": "assistant", "text": "So do I", "time": "2026-01-01T00:00:00+01:00"},
     ]
     scope = {"application_id": "a", "agent_id": "g", "user_id": "u1", "thread_id": "t"}
-    await applied(url, store, [event("memory.add", 1, {"messages": messages, **scope})])
+    await write(url, store, [event("memory.add", 1, {"messages": messages, **scope})])
     found = await rows(
         store,
         "MATCH (m:Memory) RETURN m.id, m.text, m.role, m.timestamp, m.message_id, m.author_name, m.application_id, "
@@ -175,7 +174,7 @@ async def test_messages_become_memories_within_their_scope(url: str, store: Grap
 
 async def test_a_memory_gets_the_vector_that_a_model_gave(url: str, store: GraphStore) -> None:
     embedding = {"memory_id": memory_id("/test", "e1", 0), "model": "m", "embedding": [0.1, -0.5, 1]}
-    await applied(url, store, [add(1, "one", "two"), event("memory.embedded", 2, embedding)])
+    await write(url, store, [add(1, "one", "two"), event("memory.embedded", 2, embedding)])
     found = await rows(store, "MATCH (m:Memory) RETURN m.text, m.embedding, m.embedding_model ORDER BY m.text")
     assert found == [("one", [pytest.approx(0.1), -0.5, 1.0], "m"), ("two", None, None)]
 
@@ -189,7 +188,7 @@ def summarized(number: int, *memories: tuple[str, int], chat: str = "c1", **more
 async def test_a_summary_stands_for_its_memories_once(url: str, store: GraphStore) -> None:
     preference = {"text": "prefers tea", "memory_ids": [memory_id("/test", "e1", 0)]}
     fact = {"subject": "Ann", "predicate": "lives in", "object": "Oslo", "memory_ids": [memory_id("/test", "e1", 1)]}
-    await applied(
+    await write(
         url,
         store,
         [
@@ -220,7 +219,7 @@ async def test_a_later_fact_ends_the_earlier_ones_validity_whoever_comes_first(u
     def lives(where: str, since: str) -> dict[str, str]:
         return {"subject": "Ann", "predicate": "lives in", "object": where, "valid_from": f"{since}-01-01T00:00:00Z"}
 
-    await applied(
+    await write(
         url,
         store,
         [
@@ -236,7 +235,7 @@ async def test_a_later_fact_ends_the_earlier_ones_validity_whoever_comes_first(u
 async def test_what_is_forgotten_is_forgotten_in_its_chat_only(url: str, store: GraphStore) -> None:
     ids = [memory_id("/test", f"e{number}", 0) for number in (1, 2)]
     events = [add(1, "one"), add(2, "two", chat="c2"), event("memory.forget", 3, {"memory_ids": ids})]
-    await applied(url, store, events)
+    await write(url, store, events)
     assert await rows(store, "MATCH (m:Memory) RETURN m.text") == [("two",)]
 
 

@@ -16,10 +16,10 @@ import pytest
 import pytest_asyncio
 from tests.chaos.proxy import Proxy
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import turns, until_answered
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
 from graphweft_rules.cypher.query import parse
-from graphweft_workers.drivers.neo4j import store as neo4j_module
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.drivers.neo4j.statements import (
     MOVE,
@@ -32,6 +32,7 @@ from graphweft_workers.drivers.neo4j.statements import (
     shared,
 )
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -69,7 +70,7 @@ async def test_locks_of_apps_are_kept_while_they_are_used(server: Neo4jServer, g
     seen: set[int] = set()
     while not all(each.done() for each in writing):
         seen.add(len(graph._writing))
-        await asyncio.sleep(0)
+        await turns()
     assert seen == {0, 1}  # all partitions of an app share one
     assert [(await each).count for each in writing] == [1, 1, 1]
     with pytest.raises(QueryFailed, match="holds the graph of another app"):
@@ -434,11 +435,9 @@ async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServe
     assert (a, b) == (1, 1)
 
 
-async def test_waiting_for_the_lock_is_not_the_rules_fault(
-    server: Neo4jServer, graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neo4j_module, "ADMIN_S", 1.0)
-    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=1_000)) as store:
+async def test_waiting_for_the_lock_is_not_the_rules_fault(server: Neo4jServer, graph: Neo4jStore) -> None:
+    timing = Neo4jTiming(admin_s=1.0)
+    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=1_000, timing=timing)) as store:
         await store.progress(APP, 0)
         with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
             holder = session.begin_transaction(timeout=60)
@@ -468,10 +467,14 @@ async def test_events_do_not_show_in_errors(server: Neo4jServer, graph: Neo4jSto
 
 
 @pytest.mark.slow
-async def test_a_server_that_stands_still_counts_as_away(
-    server: Neo4jServer, graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neo4j_module, "_GRACE_S", 1.0)
+async def test_a_server_that_stands_still_counts_as_away(server: Neo4jServer) -> None:
+    timing = Neo4jTiming(grace_s=1.0)
+    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=3_000, timing=timing)) as graph:
+        await graph.progress(APP, 0)
+        await _stands_still(server, graph)
+
+
+async def _stands_still(server: Neo4jServer, graph: Neo4jStore) -> None:
     server.pause()
     try:
         with pytest.raises(GraphUnavailable, match="has not answered"):
@@ -480,14 +483,14 @@ async def test_a_server_that_stands_still_counts_as_away(
             await graph.read(APP, "RETURN 1", {}, timeout_s=0.2)
     finally:
         server.resume()
+
     # What was sent may take effect when the server goes on; the mark tells.
-    while True:
-        try:
-            here = (await graph.progress(APP, 0)).checkpoint
-            await graph.apply(APP, 0, [Write(before=here, after=here)])
-            break
-        except Transient as error:
-            await asyncio.sleep(error.retry_after_s)
+    async def mark() -> Checkpoint:
+        here = (await graph.progress(APP, 0)).checkpoint
+        await graph.apply(APP, 0, [Write(before=here, after=here)])
+        return here
+
+    here = await until_answered(mark, Transient)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1 if here == END else 0]]
 
 

@@ -19,6 +19,7 @@ from tests.chaos.serial import Neo4jReference, patiently
 from tests.chaos.servers import Servers
 from tests.chaos.stack import Stack
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Event
 from graphweft.transport import Outgoing
@@ -113,10 +114,10 @@ async def servers() -> AsyncIterator[Servers]:
 
 
 async def caught_up(bus: Bus, running: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(120):
-        while sum(part.lag for part in await patiently(bus.status)):
-            assert not running.done(), running
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: patiently(bus.status), lambda status: not any(part.lag for part in status), beside=running,
+        why="all events are applied",
+    )  # fmt: skip
 
 
 class Watching:

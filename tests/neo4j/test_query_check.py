@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import re
 import sys
 import tempfile
@@ -18,9 +17,12 @@ import neo4j
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.buses import applied
 from tests.services.environment import clean_environment
+from tests.services.fixtures import Logs, events_of
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
@@ -509,7 +511,7 @@ async def test_lint_says_what_to_do_where_no_server_runs(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("wrong", [False, True])
 async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
-    bus: RedisEventLog, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bool
+    bus: RedisEventLog, url: str, tmp_path: Path, logs: Logs, wrong: bool
 ) -> None:
     await turns(url, *APPS)
     rules_of(tmp_path, mutation=WRONG if wrong else SOUND_WRITE)
@@ -517,11 +519,8 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
         server = EmbeddedServer(Path(folder))
         address = f"unix://{server.socket}"
         app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
-        with caplog.at_level(logging.WARNING, logger="graphweft"):
-            running = asyncio.create_task(app.run())
-            while "checked when the graph server answers" not in caplog.text:
-                assert not running.done()
-                await asyncio.sleep(0.02)
+        running = asyncio.create_task(app.run())
+        await until(lambda: events_of(logs), lambda said: "query_check_waits" in said, beside=running)
         await server.start()
         try:
             if wrong:
@@ -529,9 +528,7 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
                     await running
                 assert await lag(bus) == 8
             else:
-                while await lag(bus):
-                    assert not running.done()
-                    await asyncio.sleep(0.05)
+                await applied(bus, worker=running)
                 app.exit()
                 await running
             async with contextlib.aclosing(FalkorDBStore(address)) as graph:
@@ -540,26 +537,21 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
             await server.stop()
 
 
-async def test_a_worker_that_waits_for_the_server_can_be_stopped(
-    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_worker_that_waits_for_the_server_can_be_stopped(url: str, tmp_path: Path, logs: Logs) -> None:
     rules_of(tmp_path)
     for make in (mutation_app, injection_app):
-        caplog.clear()
+        logs.clear()
         app = make(
             Settings.load(bus_url=url, graph_url=f"unix://{tmp_path}/none", rules=tmp_path, partitions=2, order="chat")
         )
-        with caplog.at_level(logging.WARNING, logger="graphweft"):
-            running = asyncio.create_task(app.run())
-            while "checked when the graph server answers" not in caplog.text:
-                assert not running.done()
-                await asyncio.sleep(0.02)
+        running = asyncio.create_task(app.run())
+        await until(lambda: events_of(logs), lambda said: "query_check_waits" in said, beside=running)
         app.exit()
         await running
 
 
 async def test_a_server_that_lets_nobody_check_is_warned_of(
-    bus: RedisEventLog, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bus: RedisEventLog, url: str, tmp_path: Path, logs: Logs
 ) -> None:
     await turns(url, *APPS)
     rules_of(tmp_path)
@@ -568,14 +560,11 @@ async def test_a_server_that_lets_nobody_check_is_warned_of(
     try:
         address = url.replace("unix://", "unix://weft:secret@")
         app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
-        with caplog.at_level(logging.WARNING, logger="graphweft"):
-            running = asyncio.create_task(app.run())
-            while await lag(bus):
-                assert not running.done()
-                await asyncio.sleep(0.05)
-            app.exit()
-            await running
-        [said] = [record.message for record in caplog.records if "not checked" in record.message]
+        running = asyncio.create_task(app.run())
+        await applied(bus, worker=running)
+        app.exit()
+        await running
+        [said] = [entry["error"] for entry in logs if entry["event"] == "queries_not_checked"]
         assert "GRAPH.EXPLAIN" in said
         assert "secret" not in said
     finally:
@@ -605,9 +594,7 @@ async def test_while_the_server_is_away_a_responder_answers_and_checks_later(
                     with pytest.raises(RulesError, match="server-refused"):
                         await running
                 else:
-                    while await missing():
-                        assert not running.done()
-                        await asyncio.sleep(0.05)
+                    await until(missing, lambda reasons: not reasons, beside=running)
                     app.exit()
                     await running
             finally:

@@ -11,8 +11,9 @@ from typing import Any
 
 import neo4j
 import pytest
-from tests.neo4j.test_consolidation import a_job, put, quiet, replayed, worker_of
+from tests.neo4j.test_consolidation import a_job, put, replayed, worker_of
 from tests.redis.test_memory_worker import rows, working
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 from tests.services.probes import ADA, BEN, START, Planted, conversation, within_reach
@@ -94,17 +95,17 @@ async def kept(
     retention.note([APP])
     async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, [event for talk in talks for event in talk])
-        await quiet(bus)
+        await applied(bus)
         if between is not None:
             await between()
         job = a_job(url, store, ExtractiveSummariser(), after=AFTER, keep=KEEP)
         async with working(worker_of(job, job_bus, transport)):
-            await quiet(bus, job_bus)
+            await applied(bus, job_bus)
         await job.aclose()
         if between is not None:
             await between()
         await put(transport, [event async for some in retention.due(START) for event in some])
-        await quiet(bus)
+        await applied(bus)
         yield
 
 
@@ -159,7 +160,7 @@ async def test_an_erased_user_has_nothing_left_to_find(
             "memory.erase", app_id=APP, chat_id="ada", data={"user_id": "ada"}, id="x", source="/probe", time=at
         )
         await put(transport, [erase])
-        await quiet(bus)
+        await applied(bus)
         for of in SEARCHED:
             for text in ("peanuts allergic window coriander dentist", ""):
                 for scope in ({"user_id": "ada"}, {"thread_id": "a1"}):
@@ -207,7 +208,7 @@ async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
     ]
     async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, events)
-        await quiet(bus)
+        await applied(bus)
     for of, scope, objects in (
         ("all", {"user_id": "u"}, ["Rome", "yes"]),
         ("all", first, ["yes"]),
@@ -234,7 +235,7 @@ async def test_without_a_user_threads_say_nothing_about_each_other(
     ]
     async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, events)
-        await quiet(bus)
+        await applied(bus)
     for of in ("all", "facts"):
         for scope, where in zip(scopes, ("Oslo", "Rome"), strict=True):
             facts = await found(store, "Where does the user live?", scope, of=of)
@@ -252,7 +253,7 @@ async def test_each_kind_can_be_asked_for_alone_and_the_latest_come_first(
     )]  # fmt: skip
     async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, events)
-        await quiet(bus)
+        await applied(bus)
     last = {
         "memories": "message 3", "facts": "s3 is red", "preferences": "likes tea 3", "summaries": "summary 3",
     }  # fmt: skip

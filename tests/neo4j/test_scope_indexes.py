@@ -13,8 +13,10 @@ from tests.neo4j.test_search_kinds import some, write
 from tests.neo4j.test_search_scopes import mixed
 from tests.services.memories import DIMENSIONS, WORDS, Model, batches, empty_neo4j, fill, fill_neo4j
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import turns
 
 from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -30,6 +32,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, W
 from graphweft_workers.retrieval import fulltext, scope_indexes
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.timing import RetrievalTiming
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -123,11 +126,12 @@ class Both:
     """Asks with and without indexes."""
 
     def __init__(self, store: GraphStore, *, limit: int = 100 * MB, versions: IndexVersions | None = None) -> None:
-        self.versions, self.now = Given(), T0
+        self.versions, self.clock = Given(), PastClock(T0, SYSTEM_CLOCK)
         self.embedder = Counted(DIMENSIONS)
-        self.indexes = ScopeIndexes(store, versions or self.versions, limit, self.embedder.model)
-        self.ours = Searcher(store, self.embedder, scopes=self.indexes, clock=lambda: self.now)
-        self.server = Searcher(store, self.embedder, clock=lambda: self.now)
+        timing = RetrievalTiming(pause=0.0, least_pause_s=0.0)
+        self.indexes = ScopeIndexes(store, versions or self.versions, limit, self.embedder.model, timing=timing)
+        self.ours = Searcher(store, self.embedder, scopes=self.indexes, clock=self.clock)
+        self.server = Searcher(store, self.embedder, clock=self.clock)
         self.rows = 0
 
     @property
@@ -157,8 +161,6 @@ async def falkordb(url: str) -> AsyncIterator[GraphStore]:
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fulltext, "MOST_TERMED", 25)
     monkeypatch.setattr(scope_indexes, "_PAGE", 40)
-    monkeypatch.setattr(scope_indexes, "_LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(scope_indexes, "_PAUSE", 0.0)
 
 
 async def alike(both: Both, models: dict[str, Model], seed: int, count: int) -> None:
@@ -221,7 +223,7 @@ async def test_facts_preferences_and_summaries_are_found_alike_at_any_time(url: 
         app = rnd.choice(sorted(held))
         scope = dict(rnd.choice(rnd.choice(held[app]).scopes))
         scope = {name: scope[name] for name in rnd.sample(sorted(scope), rnd.randint(1, len(scope)))}
-        both.now = T0 + timedelta(minutes=rnd.randrange(-5, 40))  # facts begin and end meanwhile
+        both.clock.time = T0 + timedelta(minutes=rnd.randrange(-5, 40))  # facts begin and end meanwhile
         of = rnd.choice(["all", "all", "facts", "preferences", "summaries", "entities"])
         text = " ".join(rnd.choices(["tea", "coffee", "river", "dog", "A3", app], k=2))
         await both.ask(app, text=text, memory=scope, of=of, index_type="fulltext", top_k=rnd.choice([1, 3, 50]))
@@ -249,7 +251,7 @@ async def test_a_fact_that_ends_is_not_found_by_an_index_from_before(url: str, f
     both = Both(falkordb)
     asked = {"text": "home", "memory": {"user_id": "u"}, "of": "facts", "index_type": "fulltext"}
     for day, home in ((1, "home Rome"), (3, "home Oslo"), (1, "home Rome")):
-        both.now = T0 + timedelta(days=day)
+        both.clock.time = T0 + timedelta(days=day)
         assert [row[0] for row in (await both.ask("shop", **asked)).rows] == [home]
     assert both.indexes.builds == 2  # of both targets of facts, once
 
@@ -364,7 +366,7 @@ async def test_a_purge_of_a_neighbour_leaves_the_build_under_way(url: str, falko
     query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
     while not both.indexes.builds:
         await both.ours.search("shop", query, timeout_s=30)
-        await asyncio.sleep(0)
+        await turns()
     both.indexes.purge_app("bank")  # while it is built
     await both.indexes.built()
     assert {key[0] for key in both.indexes._kept} == {"shop"}

@@ -25,9 +25,11 @@ import redis.asyncio as redis
 from structlog.testing import capture_logs
 from tests.chaos.random_rules import PARAMS, TEXTS, TYPES, some_texts
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, query_of
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import load_rules
+from tests.services.waiting import looks, turns, until
 
 from graphweft import Event
 from graphweft_contracts import BusUnavailable, Fenced, GraphUnavailable, GraphweftError, InvalidEvent, channels, wire
@@ -121,7 +123,7 @@ class Faulty:
 
     def _failing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.sleep(0)
+            await turns()
             dice = self._rng.random()
             if dice < self.rate / 2:
                 self.failed += 1
@@ -229,7 +231,7 @@ class Run:
                 written.append((partition, fields))
                 await raw.xadd(channels.events_stream(partition), fields)  # type: ignore[arg-type]
                 if number % 8 == 0:
-                    await asyncio.sleep(0.02)
+                    await looks(raw.ping, 40)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -240,10 +242,7 @@ class Run:
             graph.rate = faulty_bus.rate = 0.0
             last = make()
             task = asyncio.create_task(last.run())
-            async with asyncio.timeout(240):  # a busy machine takes Neo4j a second for each refused row
-                while sum(partition.lag for partition in await bus.status()):
-                    assert not task.done(), task
-                    await asyncio.sleep(0.02)
+            await applied(bus, worker=task)
             last.stop()
             await task
         finally:
@@ -414,13 +413,16 @@ class Takeover:
         workers = [MutationWorker(bus, graph, self.rules, name="w", batch_events=7) for graph in graphs]
         tasks = [asyncio.create_task(workers[0].run())]
         try:
+
+            async def left() -> Any:
+                if standing.call is not None and len(tasks) == 1:
+                    tasks.append(asyncio.create_task(workers[1].run()))
+                assert not any(task.done() for task in tasks), tasks
+                assert not overtaken.taken
+                return await self._left(bus)
+
             async with asyncio.timeout(120):
-                while await self._left(bus):
-                    if standing.call is not None and len(tasks) == 1:
-                        tasks.append(asyncio.create_task(workers[1].run()))
-                    assert not any(task.done() for task in tasks), tasks
-                    assert not overtaken.taken
-                    await asyncio.sleep(0.005)
+                await until(left, lambda found: not found)
                 if standing.call is not None:
                     await overtaken.arrive()
                     assert not overtaken.taken

@@ -21,6 +21,7 @@ import redis as redis_sync
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import turns, until_answered
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
 from graphweft_rules.cypher.query import Cypher, parse
@@ -325,7 +326,7 @@ async def test_writers_that_race_write_once(backend: Backend, graph: GraphStore,
                     here = writes[(await store.apply(APP, 0, writes)).count - 1].after
                 except Fenced:
                     here = await checkpoint(store)
-                await asyncio.sleep(random.Random(number).random() / 1000)
+                await turns(number)
 
     await asyncio.gather(*map(race, range(4)))
     assert str(await value(graph, "MATCH (c:Counter) RETURN c.n")) == (await checkpoint(graph)).offset
@@ -845,13 +846,8 @@ async def test_a_server_that_crashes_keeps_what_it_acknowledged_and_comes_back(n
                 with pytest.raises(GraphUnavailable):
                     await store.apply(APP, 0, chain(COUNT, start=here))
                 await start()
-                while True:
-                    try:
-                        found = await checkpoint(store)
-                        break
-                    except GraphUnavailable as error:  # the first call finds connections that are dead
-                        await asyncio.sleep(error.retry_after_s)
-                assert found == here
+                # The first call finds connections that are dead.
+                assert await until_answered(lambda: checkpoint(store), GraphUnavailable) == here
                 assert await store.apply(APP, 0, chain(COUNT, start=here)) == Applied(count=1)
                 assert await value(store, "MATCH (c:Counter) RETURN c.n") == 6
         finally:

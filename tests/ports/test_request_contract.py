@@ -27,6 +27,7 @@ from tests.services.environment import clean_environment
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.memories import empty_neo4j
+from tests.services.waiting import turns, until
 
 from graphweft import Client
 from graphweft.transport import MAX_CONTEXT_BYTES, Transport, read_reply
@@ -36,6 +37,7 @@ from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.kafka.requests import KafkaRequestQueue
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, RequestQueue, encode
 from graphweft_workers.roles.connections import make_graph
@@ -73,12 +75,13 @@ class Bus:
     url: str
     restart: Callable[[], Awaitable[None]]
 
-    def queue(self, name: str) -> RequestQueue:
+    def queue(self, name: str, timing: RedisBusTiming = REDIS_BUS_TIMING) -> RequestQueue:
+        """``timing`` is for Redis."""
         if self.name == "kafka":
             return KafkaRequestQueue(self.url, name=name, partitions=3, session_s=3.0)
         if self.name == "sqlite":
             return bus_driver(self.url).make_request_queue(self.url, name=name, partitions=3)
-        return RedisRequestQueue(self.url, consumer=name)
+        return RedisRequestQueue(self.url, consumer=name, timing=timing)
 
     def client(self, budget_ms: int = 30_000, app_id: str = "shop") -> Client:
         return Client(self.url, app_id=app_id, workflow="Shop", budget_ms=budget_ms)
@@ -120,22 +123,13 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
         async def restart_sqlite() -> None:
             toy.stop(url)
-            await asyncio.sleep(0.2)
+            await turns(100)  # clients meet the gap
             toy.start(url)
 
         yield Bus(name="sqlite", url=url, restart=restart_sqlite)
         return
     async with redis_bus() as own:
         yield own
-
-
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 90) -> None:
-    async with asyncio.timeout(within_s):
-        while True:
-            met = condition()
-            if met if isinstance(met, bool) else await met:
-                return
-            await asyncio.sleep(0.01)
 
 
 def request(budget_ms: int = 30_000, **fields: Any) -> ContextRequest:
@@ -221,10 +215,12 @@ async def ask_all(
     return [replies[n] for n in numbers]
 
 
-async def test_each_request_goes_to_one_replica(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # no replica counts as dead
+async def test_each_request_goes_to_one_replica(bus: Bus) -> None:
+    patient = RedisBusTiming(alive_ms=60_000)  # no replica counts as dead
     async with AsyncExitStack() as opened:
-        queues = [await opened.enter_async_context(contextlib.aclosing(bus.queue(name))) for name in ("one", "two")]
+        queues = [
+            await opened.enter_async_context(contextlib.aclosing(bus.queue(name, patient))) for name in ("one", "two")
+        ]
         transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
         requests = [request(context={"n": n}) for n in range(60)]
         seen: list[str] = []
@@ -282,7 +278,7 @@ async def test_a_slow_replica_keeps_what_it_has() -> None:
     async with redis_bus() as bus, bus.client() as client, redis.Redis.from_url(bus.url) as raw:
         async with responding(bus, gate, "slow") as slow:
             asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
-            await eventually(lambda: gate.waiting == 1)
+            await until(lambda: gate.waiting == 1)
             async with responding(bus, at_once, "other") as other:
                 # Far older than what is taken from the dead.
                 async def old() -> bool:
@@ -290,7 +286,7 @@ async def test_a_slow_replica_keeps_what_it_has() -> None:
                     assert entry["consumer"] == b"slow"
                     return bool(entry["time_since_delivered"] > 1_500)
 
-                await eventually(old)
+                await until(old)
                 gate.open.set()
                 assert (await asking).text == "1"
         assert (slow.answered, other.answered) == (1, 0)
@@ -298,7 +294,7 @@ async def test_a_slow_replica_keeps_what_it_has() -> None:
         async def gone() -> bool:
             return not await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
 
-        await eventually(gone)
+        await until(gone)
         assert await raw.xlen(channels.CONTEXT_REQUESTS) == 0
 
 
@@ -342,8 +338,8 @@ async def test_a_request_is_handed_on_once() -> None:
             async def given_up() -> bool:
                 return await raw.xlen(channels.CONTEXT_REQUESTS) == 0
 
-            await eventually(given_up, within_s=10)
-            await eventually(lambda: any(log["event"] == "requests_given_up" for log in logs))
+            await until(given_up)
+            await until(lambda: any(log["event"] == "requests_given_up" for log in logs))
         assert (third.taken_over, list(await third.next(1, wait=False))) == (0, [])
         # It may still be answered by one that only stood still for a while.
         assert await second.reply(asked(again).reply_to, echo(asked(again)))
@@ -364,14 +360,14 @@ async def test_a_responder_that_is_cancelled_leaves_what_it_has_to_others(bus: B
         responder = InjectionResponder(queue, gate, max_requests=1)
         running = asyncio.create_task(responder.run())
         asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(3)]
-        await eventually(lambda: gate.waiting == 1 and len(responder._waiting) == 2)
+        await until(lambda: gate.waiting == 1 and len(responder._waiting) == 2)
         running.cancel()
         await asyncio.wait([running])
         assert running.cancelled()
         await queue.aclose()
         async with responding(bus, at_once, "other") as other:
             assert [(await task).text for task in asking] == ["0", "1", "2"]
-            await eventually(lambda: other.answered >= 3)
+            await until(lambda: other.answered >= 3)
 
 
 async def test_a_replica_that_leaves_hands_over_what_it_has_read(bus: Bus) -> None:
@@ -381,7 +377,7 @@ async def test_a_replica_that_leaves_hands_over_what_it_has_read(bus: Bus) -> No
             asking = [
                 asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(20)
             ]
-            await eventually(lambda: gate.waiting == 20)
+            await until(lambda: gate.waiting == 20)
             responder.stop()
             gate.open.set()
         assert [(reply.reason, reply.text) for reply in await asyncio.gather(*asking)] == [
@@ -400,8 +396,7 @@ async def test_an_answer_that_is_late_is_given_to_nobody(bus: Bus) -> None:
         with pytest.raises(TimeoutError):
             await transport.request(request(200))
         [late] = await take(queue, 1)
-        while asked(late).deadline_ms > time.time() * 1000:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: time.time() * 1000, lambda now: now >= asked(late).deadline_ms)
         again = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 2}))
         [second] = await take(queue, 1)
         await queue.reply(asked(late).reply_to, echo(asked(late), "late"))
@@ -427,7 +422,7 @@ async def test_a_late_request_is_dropped_and_counted(bus: Bus) -> None:
         async with responding(bus, at_once) as responder:
             assert (await client.context(agent="One", chat_id="c", context={"n": 1})).text == "1"
             await put(bus, late)
-            await eventually(lambda: responder.expired == 1)
+            await until(lambda: responder.expired == 1)
             assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
         assert responder.counts() == {"answered": 2, "expired": 1, "refused": 0, "shed": 0, "taken_over": 0}
 
@@ -452,7 +447,7 @@ async def test_a_request_that_breaks_the_contract_is_answered_so(bus: Bus) -> No
             assert word in reply.detail
             assert "../other" not in reply.detail
         await put(bus, newer(-1, reply_to="graphweft.context.replies:0"))
-        await eventually(lambda: responder.expired == 1)
+        await until(lambda: responder.expired == 1)
         assert responder.answered == 0
 
 
@@ -530,16 +525,15 @@ async def test_clocks_that_differ_are_told_of_once(bus: Bus) -> None:
         with capture_logs() as logs:
             soon = request(300, reply_to="graphweft.context.replies:0")
             await put(bus, soon) if tells_age else None
-            while soon.deadline_ms + 200 > time.time() * 1000:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: time.time() * 1000, lambda now: now >= soon.deadline_ms + 200)
             async with responding(bus, at_once) as responder:
                 expired = 1 if tells_age else 0
-                await eventually(lambda: responder.expired == expired)
+                await until(lambda: responder.expired == expired)
                 assert (await transport.request(request(context={"n": 1}))).text == "1"
                 assert "clock_skew" not in {log["event"] for log in logs}
                 for number in range(1, 4):  # a clock that is ten seconds behind
                     await put(bus, request(-10_000, reply_to="graphweft.context.replies:0"))
-                    await eventually(lambda number=number: responder.expired == expired + number)
+                    await until(lambda number=number: responder.expired == expired + number)
                     assert (await transport.request(request(context={"n": 1}))).text == "1"
         skews = [log for log in logs if log["event"] == "clock_skew"]
         # Kafka does not tell when it got a request.
@@ -560,10 +554,8 @@ async def test_a_defect_in_what_looks_after_the_queue_does_not_end_it(bus: Bus) 
 
         with capture_logs() as logs:
             setattr(part, name, fail_once)
-            await eventually(
-                lambda: ("requests_not_kept", "error") in {(log["event"], log["log_level"]) for log in logs}
-            )
-            await eventually(lambda: queue._keeper is not None and not queue._keeper.done())
+            await until(lambda: ("requests_not_kept", "error") in {(log["event"], log["log_level"]) for log in logs})
+            await until(lambda: queue._keeper is not None and not queue._keeper.done())
             assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
 
 
@@ -624,7 +616,7 @@ async def test_kafka_header_names_that_are_no_text_cost_no_request(kafka_url: st
                 asking.append(
                     asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n}, budget_ms=60_000))
                 )
-                await asyncio.sleep(0)
+                await turns()
             await (await producer.send_batch(batch, channels.CONTEXT_REQUESTS_TOPIC, partition=partition))
         await producer.stop()
         replies = await asyncio.gather(*asking)
@@ -651,17 +643,14 @@ async def test_overload_is_said_at_once(bus: Bus) -> None:
     gate = Gate()
     async with bus.client() as client, responding(bus, gate, max_requests=2) as responder:
         asking = {asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(38)}
-        done: set[asyncio.Task[ContextReply]] = set()
-        async with asyncio.timeout(90):
-            while len(done) < 4:  # two are worked on, 32 wait
-                await asyncio.sleep(0.01)
-                done = {task for task in asking if task.done()}
+        # Two are worked on, 32 wait.
+        done = await until(lambda: {task for task in asking if task.done()}, lambda found: len(found) >= 4)
         assert {task.result().reason for task in done} == {"overloaded"}
         assert "GRAPHWEFT_MAX_REQUESTS" in next(iter(done)).result().detail
         gate.open.set()
         replies = await asyncio.gather(*asking)
         assert sorted(str(reply.reason) for reply in replies) == ["None"] * 34 + ["overloaded"] * 4
-        await eventually(lambda: responder.answered >= 34)  # counted behind the reply
+        await until(lambda: responder.answered >= 34)  # counted behind the reply
         assert (responder.answered, responder.shed) == (34, 4)
 
 
@@ -674,10 +663,10 @@ async def test_who_cannot_be_met_is_told_so_and_the_others_wait(bus: Bus) -> Non
 
     async with bus.client() as client, responding(bus, answer, max_requests=1) as responder:
         asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 0}))]
-        await eventually(lambda: responder._free == 0)
+        await until(lambda: responder._free == 0)
         responder._apps["shop"].service_s = 5.0  # as requests took of late
         asking.append(asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1})))
-        await eventually(lambda: len(responder._waiting) == 1)
+        await until(lambda: len(responder._waiting) == 1)
         short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=12_000)
         assert short.reason == "overloaded"
         assert short.elapsed_ms < 6_000  # not when its time is nearly over, which would be after seven seconds
@@ -690,9 +679,9 @@ async def test_requests_that_take_long_already_count_before_they_are_answered(bu
     gate = Gate()
     async with bus.client() as client, responding(bus, gate, max_requests=1) as responder:
         asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 0}))]
-        await eventually(lambda: responder._free == 0)
+        await until(lambda: responder._free == 0)
         asking.append(asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1})))
-        await eventually(lambda: len(responder._waiting) == 1)
+        await until(lambda: len(responder._waiting) == 1)
         [first] = responder._begun
         responder._begun[first] = first.app.begun[first] = time.perf_counter() - 10
         short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=15_000)
@@ -717,7 +706,7 @@ async def test_an_app_leaves_half_of_the_places_to_the_others(bus: Bus) -> None:
         responding(bus, answer, max_requests=8) as responder,
     ):
         asking = [asyncio.create_task(shop.context(agent="One", chat_id="c", context={"n": n})) for n in range(104)]
-        await eventually(lambda: responder.shed == 4)
+        await until(lambda: responder.shed == 4)
         assert (gate.waiting, len(responder._waiting)) == (4, 96)
         for n in range(10):
             reply = await bank.context(agent="One", chat_id="c", context={"n": n}, budget_ms=60_000)
@@ -743,12 +732,12 @@ async def test_a_full_room_makes_room_for_an_app_that_has_less(bus: Bus) -> None
         responding(bus, answer, max_requests=8) as responder,
     ):
         asking = [asyncio.create_task(shop.context(agent="One", chat_id="c", context={"n": n})) for n in range(100)]
-        await eventually(lambda: len(responder._waiting) == 96)
+        await until(lambda: len(responder._waiting) == 96)
         asking += [asyncio.create_task(bank.context(agent="One", chat_id="c", context={"n": n})) for n in range(36)]
-        await eventually(lambda: len(responder._waiting) == 128)
+        await until(lambda: len(responder._waiting) == 128)
         responder._service_s = 40.0  # as requests took of late: behind all who wait it would be too late
         asked = asyncio.create_task(small.context(agent="One", chat_id="c", context={"n": 1}))
-        await eventually(lambda: responder.shed == 1)
+        await until(lambda: responder.shed == 1)
         assert not asked.done()
         served.release()
         assert (await asked).text == "1"
@@ -785,7 +774,7 @@ async def test_requests_that_nobody_takes_are_forgotten_with_time(url: str) -> N
             entries = await raw.xrange(channels.CONTEXT_REQUESTS)
             return bool(entries) and len(entries[0][0]) > len("1-0")
 
-        await eventually(forgotten)
+        await until(forgotten)
         assert await raw.xlen(channels.CONTEXT_REQUESTS) >= 2  # the new ones are there
 
 
@@ -795,7 +784,7 @@ async def test_a_bus_that_restarts_under_load_is_survived(bus: Bus) -> None:
         two = await opened.enter_async_context(responding(bus, at_once, "two"))
         assert (await client.context(agent="One", chat_id="c", context={"n": 0}, budget_ms=30_000)).reason is None
         asking = asyncio.create_task(ask_all(client, range(3_000), budget_ms=1_000))
-        await eventually(lambda: one.answered + two.answered > 500)
+        await until(lambda: one.answered + two.answered > 500)
         await bus.restart()
         replies = await asking
         for n, reply in enumerate(replies):
@@ -804,7 +793,7 @@ async def test_a_bus_that_restarts_under_load_is_survived(bus: Bus) -> None:
         async def back() -> bool:
             return (await client.context(agent="One", chat_id="c", context={"n": 0})).reason is None
 
-        await eventually(back)
+        await until(back)
         assert {reply.reason for reply in await ask_all(client, range(200), budget_ms=30_000)} == {None}
 
 
@@ -882,11 +871,11 @@ async def test_one_of_two_replicas_is_killed_under_load(bus: Bus, graph_url: str
             except KafkaError:
                 return False
 
-        await eventually(both)
+        await until(both)
         assert {reply.reason for reply in await ask_all(client, range(16), agent="Slow", budget_ms=60_000)} == {None}
         replies: dict[int, ContextReply] = {}
         asking = asyncio.create_task(ask_all(client, range(300), agent="Slow", into=replies))
-        await eventually(lambda: len(replies) > 50)
+        await until(lambda: len(replies) > 50)
         first.kill()
         await asking
         for n, reply in replies.items():
@@ -899,4 +888,4 @@ async def test_one_of_two_replicas_is_killed_under_load(bus: Bus, graph_url: str
         async def all_answered() -> bool:
             return {reply.reason for reply in await ask_all(client, range(50))} == {None}
 
-        await eventually(all_answered)
+        await until(all_answered)

@@ -15,6 +15,7 @@ import pytest
 import redis.asyncio as redis
 from tests.services.memories import DIMENSIONS, NASTY, WORDS, Batch, Model, batches, empty_neo4j, fill, fill_neo4j
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft_contracts import Event, InvalidSettings, QueryFailed
 from graphweft_contracts.memory import MemoryEmbedded
@@ -443,7 +444,7 @@ class Broken(HashingEmbedder):
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         if self.error is None:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
             raise AssertionError
         raise self.error
 
@@ -675,6 +676,6 @@ async def test_an_index_that_is_made_later_is_found(place: Place) -> None:
     else:
         await place.write("CREATE FULLTEXT INDEX later IF NOT EXISTS FOR (n:Later) ON EACH [n.text]")
         await place.write("CALL db.awaitIndexes(60)")
-    async with asyncio.timeout(60):
-        while texts(await search(searcher, indexed("tea", "fulltext", "Later.text"))) != ["tea"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(
+        lambda: search(searcher, indexed("tea", "fulltext", "Later.text")), lambda found: texts(found) == ["tea"]
+    )

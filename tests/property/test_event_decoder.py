@@ -60,7 +60,17 @@ RAW: Final = (
     "[" + "[]," * 300 + "[]]", '"' + "x" * 256 + '"', '"' + "x" * 257 + '"', '"' + "\U0001f600" * 256 + '"',
 )  # fmt: skip
 """JSON, and what is none."""
-NAMES: Final = (*Event.model_fields, "context", "tool_name", "success", "traceid", "Upper", "ext-name", "x" * 21)
+NAMES: Final = (
+    *Event.model_fields,
+    "context",
+    "tool_name",
+    "success",
+    "call_id",
+    "traceid",
+    "Upper",
+    "ext-name",
+    "x" * 21,
+)
 
 
 def outcome(decode: Any, fields: Mapping[bytes, bytes]) -> object:

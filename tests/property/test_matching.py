@@ -101,7 +101,7 @@ def test_rules_that_are_not_asked_would_have_said_no(
     event = Event.create("a.b", app_id="app", chat_id="chat", workflow="W", data=data, context=context)
     scope = Scope.of_event(event)
     candidates = workflow.mutations_for(event.type, event.agent)
-    selected = list(candidates.select(scope))
+    selected = list(candidates.select(event, scope))
     assert [rule.rule.name for rule in selected] == [rule.rule.name for rule in candidates.rules if rule in selected]
     for rule in candidates.rules:
         if rule not in selected:
@@ -122,7 +122,7 @@ def test_rules_that_one_value_tells_apart_are_not_all_asked() -> None:
     )
     candidates = compile_workflow("W", GraphInjectionConfig(mutation_rules=rules)).mutations_for("a.b", None)
     event = Event.create("a.b", app_id="app", chat_id="chat", data={"tool": "t7"})
-    assert [rule.rule.name for rule in candidates.select(Scope.of_event(event))] == ["r7"]
+    assert [rule.rule.name for rule in candidates.select(event, Scope.of_event(event))] == ["r7"]
 
 
 def test_conditions_that_are_evaluated_together_are_asked_for_themselves_unless_they_are_false() -> None:
@@ -135,7 +135,7 @@ def test_conditions_that_are_evaluated_together_are_asked_for_themselves_unless_
         )
         candidates = compile_workflow("W", GraphInjectionConfig(mutation_rules=rules)).mutations_for("a.b", None)
         event = Event.create("a.b", app_id="app", chat_id="chat", data=data)
-        return [rule.rule.name for rule in candidates.select(Scope.of_event(event))]
+        return [rule.rule.name for rule in candidates.select(event, Scope.of_event(event))]
 
     assert selected(texts[:5], n=2) == [texts[0], "$event.n", texts[4]]
     assert selected(texts, n=2) == texts  # one of them cannot be evaluated, so all say themselves what they are

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphweft_contracts import Event
 from graphweft_rules import Matched, RuleSet
 from graphweft_rules.files.model import GraphInjectionConfig, Mutation, MutationRule, Place
-from graphweft_rules.matching.conditions import Verdict, compile_condition
+from graphweft_rules.matching.conditions import Condition, ConditionGroup, Verdict, compile_condition
 from graphweft_rules.matching.parameters import Scope
 from graphweft_rules.matching.rule_functions import decider_of, undecided
 from graphweft_rules.matching.rule_set import match_rule
@@ -148,6 +148,95 @@ def test_an_event_matches_as_its_conditions_and_sources_say(
         assert shown(rule_set.match_event(event)) == shown(expected)
 
 
+numbers = st.sampled_from(["0", "1", "2", "3", "7", "1000", "999999999999999999", "1.0", "0.5", "2.5", "1u", "0x1"])
+arithmetic = st.recursive(
+    numbers,
+    lambda inner: (
+        st.tuples(inner, st.sampled_from("+-*/%"), inner).map(" ".join)
+        | inner.map("({})".format)
+        | inner.map("-{}".format)
+    ),
+    max_leaves=5,
+)
+constants = arithmetic | st.sampled_from(["'x'", "'é'", "''", "true", "false", "null", "2 * 4611686018427387904"])
+plain_values = (
+    st.sampled_from([each for each in VALUES if each != "\ud800"])
+    | st.integers()
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False)
+)
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[str]:
+    """Conditions that mostly compare one value with constants of one type, so that they are decided together."""
+    one = draw(st.sampled_from(["$event.a", "$event.b", "$event.a.b", "$context.a"]))
+    own = st.integers(-9, 9).map(str) | st.sampled_from(["1 + 1", "7 / 2", "-7 % 3", "9223372036854775807"])
+    of_one = draw(st.sampled_from([own, own.map("{} + 5".format), constants, st.sampled_from(["'x'", "'y'", "'é'"])]))
+    ordered = st.tuples(st.just(one), st.sampled_from(SIGNS), of_one).map("".join)
+    conjunctions = st.lists(ordered, min_size=1, max_size=2).map(" && ".join)
+    found = draw(st.lists(conjunctions | conjunctions.map(f"has({one}) && {{}}".format), min_size=17, max_size=40))
+    return [text for text in found if is_condition(text)]
+
+
+def event_of(data: dict[str, Any]) -> Event:
+    """Return an event whose values need not be JSON."""
+    return Event.model_construct(
+        specversion="1.0", id="e1", source="/s", type="a.b", time=datetime(2026, 1, 1, tzinfo=UTC),
+        appid="app", chatid="chat", workflow="W", data=data, userid=None, subject=None,
+    )  # fmt: skip
+
+
+def is_condition(text: str) -> bool:
+    try:
+        compile_condition(text)
+    except ValueError:
+        return False
+    return True
+
+
+@given(alike(), st.lists(plain_values, min_size=1, max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_conditions_that_are_decided_together_match_as_each_alone(texts: list[str], values: list[object]) -> None:
+    workflow = workflow_of([(text, [("CREATE (:N {a: $p})", "$event.id")]) for text in texts])
+    rule_set = RuleSet({"W": workflow})
+    for value in values:
+        for data in ({"a": value}, {"b": value}, {"a": {"b": value}}, {"context": {"a": value}}, {}):
+            event = event_of(data)
+            expected = Matched()
+            for rule in workflow.rules_for(event.type):
+                match_rule(rule, event, Scope.of_event(event), expected)
+            assert shown(rule_set.match_event(event)) == shown(expected)
+
+
+@given(st.sampled_from(SIGNS), constants, st.lists(plain_values, min_size=1, max_size=8))
+@settings(deadline=None, max_examples=500)
+def test_a_constant_is_what_cel_makes_of_it(sign: str, constant: str, values: list[object]) -> None:
+    text = f"$event.a {sign} {constant}"
+    if not is_condition(text):
+        return
+    condition = compile_condition(text)
+    function = decider_of(condition)
+    for value in values:
+        event = event_of({"a": value})
+        found = function(event, event.data, event.context, None)
+        if found is not None:
+            assert condition.evaluate(Scope.of_event(event)) == Verdict(holds=found), value
+
+
+@pytest.mark.parametrize("value", [1100, 0, 2**63 - 1, -(2**63)])
+def test_many_comparisons_of_one_value_need_no_condition(monkeypatch: pytest.MonkeyPatch, value: int) -> None:
+    texts = [f"$event.a > 1000 + {number}" for number in range(200)]
+    workflow = workflow_of([(text, [("CREATE (:N {a: $p})", "$event.a")]) for text in texts])
+    event = Event.create("a.b", app_id="app", chat_id="chat", workflow="W", data={"a": value})
+    expected = [f"r{number}" for number in range(200) if value > 1000 + number]
+    workflow.mutations_for(event.type, None)
+    monkeypatch.setattr(Condition, "evaluate", None)
+    monkeypatch.setattr(ConditionGroup, "results", None)
+    found = RuleSet({"W": workflow}).match_event(event)
+    assert [bound.mutation.rule for bound in found.mutations] == expected
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -182,6 +271,10 @@ def test_a_function_decides_as_its_condition(text: str) -> None:
         ("!has($event.a.b)", {"a": {"b": 1}}, False),
         ("'x' == $context.a", {"context": {"a": "x"}}, True),
         ("$context.user_id == 'u'", {}, True),
+        ("$event.n > 1000 + 5", {"n": 1006}, True),
+        ("$event.n > 1000 + 5", {"n": 1005}, False),
+        ("$event.n == -(7 % -4) / 2", {"n": -1}, True),
+        ("$event.n < 3.5 - 2.0 && $event.n > -1.0", {"n": 0.5}, True),
     ],
 )
 def test_common_conditions_are_decided_by_functions(text: str, data: dict[str, Any], holds: bool) -> None:
@@ -193,10 +286,12 @@ def test_common_conditions_are_decided_by_functions(text: str, data: dict[str, A
     "text",
     [
         "$event.a == r'x'", "$event.a == 'a\\n'", "$event.a == '''x'''", "$event.a == 1u", "$event.a == 0x1",
-        "$event.a == -1", "$event.a == 9223372036854775808.0", "$event.a == null", "$event.a < 'x'", "$event.a < true",
-        "$event.a == 1 + 1", "$event.a == 1 || $event.b == 1", "$event.a == 1 // first", "($event.a == 1)", "true",
+        "$event.a == -1u", "$event.a == 9223372036854775808.0", "$event.a == null", "$event.a < 'x'", "$event.a < true",
+        "$event.a == 1 + 1.0", "$event.a == 1 || $event.b == 1", "$event.a == 1 // first", "($event.a == 1)", "true",
         "has($context.user_id)", "$event.a.size() == 1", "$event.a == $event.b", "$event.a", "1 < $event.a",
-        "$event.a == 1 ? true : false", "$event.a in [1]", "$event.b == 1 && $event.a.startsWith('x')",
+        "$event.a == 1 ? true : false", "$event.a in [1]", "$event.a > 1 / 0", "$event.a > 1.0 / 0.0",
+        "$event.a > 999999999999999999 * 10", "$event.a > 1 + $event.b", "$event.a > 5.0 % 2.0", "$event.a + 1 > 2",
+        "$event.b == 1 && $event.a.startsWith('x')",
     ],
 )  # fmt: skip
 def test_conditions_of_another_form_have_no_function(text: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.declared_fields import undeclared
 
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
 
@@ -99,6 +100,13 @@ def test_every_turn_starts_once_and_completes_once(script: list[Any], max_chats:
     assert (open_turns, starts) == ({}, completes)
     assert not any(open_calls.values())
     assert list(book.open_turns()) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(steps, gaps), max_size=40))
+def test_the_contracts_declare_every_field(script: list[Any]) -> None:
+    for told in play(TurnBook(idle_s=10), script):
+        assert undeclared(told.type, {**told.data, "context": told.context}) == []
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,8 +16,10 @@ from uuid import uuid4
 import neo4j
 import pytest
 import pytest_asyncio
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.waiting import turns, until
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, QueryFailed
@@ -34,6 +36,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Table, Write
+from graphweft_workers.timing import ContextTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 APP = "shop"
@@ -104,11 +107,8 @@ def request(agent: str = "Counter", *, budget_ms: int = 20_000, **fields: Any) -
     return ContextRequest(**values | fields)
 
 
-@pytest.fixture(autouse=True)
-def long_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep half of each budget back, so that a busy machine answers in time too."""
-    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_SHARE", 0.5)
-    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_S", (0.005, 10.0))
+LONG_WAY_BACK = Timing(context=ContextTiming(reserve=0.5, most_reserve_s=10.0))
+"""Half of each budget is kept back, so that a busy machine answers in time too."""
 
 
 def in_time(asked: ContextRequest) -> bool:
@@ -188,7 +188,7 @@ async def writer_on(graph: GraphStore, app: str = APP, partition: int = 0) -> Wr
 
 @asynccontextmanager
 async def answering(rules: RuleSet, graph: Any, **options: Any) -> AsyncIterator[ContextPipeline]:
-    pipeline = ContextPipeline(rules, graph, **options)
+    pipeline = ContextPipeline(rules, graph, timing=LONG_WAY_BACK, **options)
     try:
         yield pipeline
     finally:
@@ -205,15 +205,9 @@ async def warm(pipeline: ContextPipeline, agent: str = "Counter", **fields: Any)
                 return reply
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - polling keeps the tests plain
-            await asyncio.sleep(0.005)
-
-
 async def ended(pipeline: ContextPipeline) -> None:
     """Wait until nothing is left of earlier requests."""
-    await eventually(lambda: not len(pipeline._background))
+    await until(lambda: not len(pipeline._background))
 
 
 @pytest.fixture(params=["falkordb", "neo4j"])
@@ -298,8 +292,9 @@ async def test_a_write_is_seen_by_the_next_request(store: GraphStore, rules: Rul
                     reply = await cached.answer(request())
                     assert reply.injected["n"] == {"n": n, "all": [n]}
                     assert (await plain.answer(request())).injected == reply.injected
-                if number % 5 == 0:
-                    await asyncio.sleep(0.03)
+                if number % 5 == 0:  # so often as not the next write meets a full cache
+                    hits = cached.cache.hits
+                    await until(lambda hits=hits: cached.cache.hits > hits)
         finally:
             stop.set()
             await asyncio.gather(*asking)
@@ -320,7 +315,7 @@ async def test_rows_of_a_query_that_saw_a_write_half_way_are_not_those_of_later_
         await pipeline.answer(request("Echo", context={"v": 1}))  # the new version is known
         watched.after = held.wait
         late = asyncio.create_task(pipeline.answer(request()))
-        await eventually(lambda: watched.holding)
+        await until(lambda: watched.holding)
         watched.after = None
         n = await writer.add()
         await pipeline.answer(request("Echo", context={"v": 1}))
@@ -389,7 +384,7 @@ async def test_nobody_waits_for_a_query_that_began_before_a_write(graph: FalkorD
         await warm(pipeline, "Echo", context={"v": 1})
         watched.after = held.wait
         first = asyncio.create_task(pipeline.answer(request()))
-        await eventually(lambda: watched.holding)
+        await until(lambda: watched.holding)
         watched.after = None
         n = await writer.add()
         assert (await pipeline.answer(request())).injected["n"]["n"] == n
@@ -405,7 +400,7 @@ async def test_nobody_shares_marks_that_were_read_before_a_write(graph: FalkorDB
         await warm(pipeline)
         watched.after_marks = held.wait
         first = asyncio.create_task(pipeline.answer(request()))
-        await eventually(lambda: watched.holding)
+        await until(lambda: watched.holding)
         watched.after_marks = None
         n = await writer.add()
         assert (await pipeline.answer(request())).injected["n"]["n"] == n
@@ -472,17 +467,11 @@ async def test_an_answer_waits_for_a_worker_that_comes_late(
     async with Client(url) as client, answering(rules, watched, bus=bus) as pipeline:
         after = await emitted(client, event(), event())
         waiting = asyncio.create_task(pipeline.answer(request(after=after)))
-        await eventually(lambda: watched.marked >= 3)
+        await until(lambda: watched.marked >= 3)
         assert (watched.reads, waiting.done()) == (0, False)
         async with working(bus, graph, rules):
             reply = await waiting
         assert (reply.injected["n"]["n"], reply.stale_by) == (2, None)
-
-
-async def read_to_the_end(bus: RedisEventLog) -> None:
-    async with asyncio.timeout(120):
-        while any(part.lag for part in await bus.status()):  # noqa: ASYNC110 - polling keeps the tests plain
-            await asyncio.sleep(0.05)
 
 
 async def test_what_is_not_there_in_time_is_counted(
@@ -491,7 +480,7 @@ async def test_what_is_not_there_in_time_is_counted(
     async with Client(url) as client, answering(rules, graph, bus=bus) as pipeline:
         async with working(bus, graph, rules):
             first = await emitted(client, event(), event("item.ignored"), event())
-            await read_to_the_end(bus)
+            await applied(bus)
             assert (await pipeline.answer(request(after=first))).stale_by is None
         after = await emitted(client, event(), event("item.ignored"), event(app="bank"), event(), event())
         asked = request(after=after, budget_ms=1_500)
@@ -694,7 +683,7 @@ async def test_a_store_that_hangs_ends_no_request_late(graph: FalkorDBStore, rul
         reasons = await asyncio.gather(*[ask() for _ in range(20)])
         # Without marks the graph is asked itself.
         assert set(reasons) == {"timeout" if hanging == "before" else None}
-        await eventually(lambda: len(pipeline._background) < 10)
+        await until(lambda: len(pipeline._background) < 10)
 
 
 async def test_a_rule_has_its_own_limit(graph: FalkorDBStore, rules: RuleSet) -> None:
@@ -718,7 +707,7 @@ async def test_a_long_budget_does_not_wait_for_the_query_of_a_short_one(graph: F
         reads = watched.reads
         watched.before = held.wait
         short = asyncio.create_task(pipeline.answer(request(budget_ms=200)))
-        await eventually(lambda: watched.reads > reads)
+        await until(lambda: watched.reads > reads)
         long = asyncio.create_task(pipeline.answer(request()))
         assert (await short).reason == "timeout"
         held.set()
@@ -734,7 +723,7 @@ async def test_a_query_that_has_less_time_is_not_waited_for(graph: FalkorDBStore
         reads = watched.reads
         watched.before = held.wait
         short = asyncio.create_task(pipeline.answer(request(budget_ms=15_000)))
-        await eventually(lambda: watched.reads > reads)
+        await until(lambda: watched.reads > reads)
         watched.before = None
         assert (await pipeline.answer(request())).injected["n"]["n"] == 1
         assert not short.done()
@@ -758,10 +747,10 @@ async def test_who_waited_for_a_query_that_gave_up_asks_and_the_others_wait_agai
         reads = watched.reads
         watched.before = give_up
         first = asyncio.create_task(pipeline.answer(request()))
-        await eventually(lambda: watched.reads > reads)
+        await until(lambda: watched.reads > reads)
         watched.before = None
         others = [asyncio.create_task(pipeline.answer(request())) for _ in range(10)]
-        await eventually(lambda: pipeline.cache.joined == 10)
+        await until(lambda: pipeline.cache.joined == 10)
         held.set()
         assert [(await other).injected["n"]["n"] for other in others] == [1] * 10
         assert (await first).reason == "timeout"
@@ -825,9 +814,7 @@ async def test_a_refused_query_has_no_last_rows(graph: FalkorDBStore, rules: Rul
         assert (reply.blocks, reply.reason) == ((), "query_error")
 
 
-async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(
-    graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(graph: FalkorDBStore, rules: RuleSet) -> None:
     now = 0.0
     await writer_on(graph)
     watched = Watched(graph)
@@ -853,7 +840,7 @@ async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(
 
         watched.before = watched.before_marks = fail_later
         trial = asyncio.create_task(pipeline.answer(request("Echo", context={"v": 1})))
-        await eventually(lambda: watched.reads + watched.marked >= asked + 2)
+        await until(lambda: watched.reads + watched.marked >= asked + 2)
         await pipeline.answer(request())
         assert watched.reads + watched.marked == asked + 2
         held.set()
@@ -922,13 +909,13 @@ async def test_a_server_that_is_killed_and_comes_back(rules: RuleSet) -> None:
                         asked = request("Counter", budget_ms=500)
                         replies.append(await pipeline.answer(asked))
                         assert in_time(asked)
-                        await asyncio.sleep(0.005)
+                        await turns()
 
                 asking = [asyncio.create_task(ask()) for _ in range(3)]
                 server.kill() if hasattr(server, "kill") else await server.stop()
-                await eventually(lambda: any(reply.partial for reply in replies))
+                await until(lambda: any(reply.partial for reply in replies))
                 await server.start()
-                await eventually(lambda: not replies[-1].partial)
+                await until(lambda: not replies[-1].partial)
                 stop.set()
                 await asyncio.gather(*asking)
                 assert all(reply.injected == {"n": {"n": 1, "all": [1]}} for reply in replies)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
-from tests.neo4j.test_memory_events import APP, add, applied, event
+from tests.neo4j.test_memory_events import APP, add, event, write
 from tests.redis.test_answering import ended
 from tests.services.rules import load_rules
 
@@ -92,7 +92,7 @@ async def spy(url: str, graph: FalkorDBStore) -> Spy:
                                  "episode_type": "json", "user_id": "u2"}),
         add(3, "The Tea House opens at nine", user_id="u1"),
     ]  # fmt: skip
-    await applied(url, graph, episodes)
+    await write(url, graph, episodes)
     return Spy(graph)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.neo4j.test_memory_events import APP, add, applied, event
+from tests.neo4j.test_memory_events import APP, add, event, write
 from tests.services.rules import load_rules, rule_set
 
 from graphweft_contracts import ContextReply, ContextRequest, QueryFailed
@@ -74,7 +74,7 @@ async def embedder(url: str, graph: FalkorDBStore) -> Embedder:
         [vector] = await made.embed([text])
         data = {"memory_id": memory_id("/test", f"e{number}", 0), "model": made.model, "embedding": vector}
         events.append(event("memory.embedded", 10 + number, data))
-    await applied(url, graph, events)
+    await write(url, graph, events)
     return made
 
 
@@ -144,7 +144,7 @@ async def test_rows_of_a_search_are_kept_until_the_graph_changes(
         await ask(pipeline)
     assert pipeline.cache.hits >= 2
     hits = pipeline.cache.hits
-    await applied(url, graph, [add(30, "Ann likes black tea, too")])
+    await write(url, graph, [add(30, "Ann likes black tea, too")])
     reply = await ask(pipeline)
     assert "black tea" in reply.text
     assert pipeline.cache.hits == hits
@@ -250,7 +250,7 @@ async def test_a_vector_of_another_length_costs_no_scope_its_memory(
     url: str, graph: FalkorDBStore, pipeline: ContextPipeline, embedder: Embedder
 ) -> None:
     odd = {"memory_id": memory_id("/test", "e2", 0), "model": embedder.model, "embedding": [1.0, 0.5]}
-    await applied(url, graph, [event("memory.embedded", 40, odd)])
+    await write(url, graph, [event("memory.embedded", 40, odd)])
     for index_type in ("vector", "hybrid"):
         reply = await ask(pipeline, search=search(index_type=index_type, top_k=1))
         assert [row["text"] for row in reply.results] == [TEXTS[0]]

@@ -21,6 +21,7 @@ from tests.redis.test_rebuild import RULES, App
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft_contracts import Event
 from graphweft_contracts.memory import memory_id
@@ -95,7 +96,7 @@ class PastApp(App):
         ends = {each.id: each.end for each in await self.bus.status() if each.end}
         times = [(await self.bus.before(number, end, limit=1))[0].received for number, end in ends.items()]
         found = await self.state()
-        await asyncio.sleep(0.003)
+        await until(lambda: datetime.now(UTC), lambda now: now > max(times) + timedelta(milliseconds=2))
         return {
             app: Seen(
                 time=max(times),
@@ -237,7 +238,7 @@ async def test_context_has_the_rules_the_clock_and_the_facts_of_then(
     assert values["orders"]["now"][:19] == then.time.isoformat()[:19]
     assert [(row["predicate"], row["object"]) for row in values["facts"]] == [("lives in", "Oslo")]
     assert old["as_of"]["time"] == then.time.isoformat()
-    await asyncio.sleep((app.soon - datetime.now(UTC)).total_seconds() + 0.1)  # until what was to be true soon is true
+    await until(lambda: datetime.now(UTC), lambda now: now > app.soon, why="what was to be true soon is true")
     new = await app.context("--as-of", "0s")
     values = {block["name"]: block["value"] for block in new["blocks"]}
     assert values["orders"]["rules"] == "second"
@@ -260,8 +261,11 @@ async def test_the_graph_of_a_command_that_is_interrupted_is_deleted(app: PastAp
             sys.executable, "-m", "graphweft_workers.cli", "query", "--app", "shop", ORDERS, "--as-of", "0s",
             env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        while await app.graphs() == graphs and process.returncode is None:  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.01)
+
+        async def now(process: asyncio.subprocess.Process = process) -> tuple[object, int | None]:
+            return await app.graphs(), process.returncode
+
+        await until(now, lambda found: found != (graphs, None), why="the command has a graph, or has ended")
         if process.returncode is None:  # else it was quicker than a look at the graphs
             process.send_signal(signal.SIGINT)
         assert await process.wait() in {0, 130}, await process.stderr.read() if process.stderr else ""

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.redis.test_nothing_silent import (
@@ -16,14 +18,14 @@ from tests.redis.test_nothing_silent import (
     Broken,
     Over,
     Slow,
-    caught_up,
     placed,
     put,
     rules_of,
-    until,
     value,
     working,
 )
+from tests.services.buses import applied
+from tests.services.waiting import until
 
 from graphweft import Event
 from graphweft.transport import Transport
@@ -42,41 +44,44 @@ from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 2
 
 
 async def test_emit_waits_for_its_app_while_another_one_is_parked(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """An app that takes a moment is not done because the note names another one that is behind."""
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.3)
+    timing = SimpleNamespace(**asdict(QueueTiming(park_s=0.3)))
     slow, mine = Slow(graph, "slow"), None
     mine = Slow(slow, "mine")  # type: ignore[arg-type]
     mine.free.set()
     await put(transport, [placed(number, "slow", chat="c") for number in range(40)])
-    async with working(bus, mine, rules_of(tmp_path), batch_events=4):
+    async with working(
+        bus, mine, rules_of(tmp_path), batch_events=4, timing=Timing(queues=cast("QueueTiming", timing))
+    ):
 
         async def parked() -> bool:
             return any("slow" in PositionNote.decode(part.note).parked for part in await bus.status())
 
         await until(parked)
-        monkeypatch.setattr(app_queues, "_PARK_S", 30.0)  # as between 0.1 s, when nobody waits, and 1 s
+        timing.park_s = 30.0  # as between 0.1 s, when nobody waits, and 1 s
         mine.free.clear()
         positions = await put(transport, [placed(1, "mine", chat="c"), placed(1, "other", chat="c")])
         last = {int(at.partition(":")[0]): at.partition(":")[2] for at in positions}
         await mine.waits.wait()
         try:
             assert not await wait_until_applied(bus, last, apps={"mine"}, timeout_s=2.0)
-            monkeypatch.setattr(app_queues, "_PARK_S", 0.3)  # now it is shown, and others need not wait for it
+            timing.park_s = 0.3  # now it is shown, and others need not wait for it
             assert await wait_until_applied(bus, last, apps={"other"}, timeout_s=60.0)
             mine.free.set()
             assert await wait_until_applied(bus, last, apps={"mine"}, timeout_s=60.0)
         finally:
             mine.free.set()
             slow.free.set()
-        await caught_up(bus)
+        await applied(bus)
 
 
 class Unmarked:
@@ -114,7 +119,7 @@ async def test_an_app_whose_marks_cannot_be_read_waits_alone_with_events_without
 
         await until(well)
         store.mended = True
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=10)
     assert sum(letter.count for letter in letters) == 10
     assert {(letter.app_id, letter.reason) for letter in letters} == {("ill", "no_rules")}
@@ -216,30 +221,44 @@ async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
     async with working(bus, graph, rules_of(tmp_path / "mended")):
         for letter in await bus.dead_letters(limit=10):
             await retry(bus, letter)
-        await caught_up(bus)
+        await applied(bus)
     for app in ("ill", "well"):
         assert [app, await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [app, 10, 10]
 
 
 async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_parked_again(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog,
+    graph: FalkorDBStore,
+    transport: Transport,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
-    rules = rules_of(tmp_path, "order_idd")
+    parked: set[int] = set()
+    real = app_queues.AppQueues.park
+
+    def park(self: Any, app_id: str) -> None:
+        real(self, app_id)
+        parked.add(self._number)
+
+    monkeypatch.setattr(app_queues.AppQueues, "park", park)
+    rules, timing = rules_of(tmp_path, "order_idd"), Timing(queues=QueueTiming(park_s=0.2))
     await put(transport, [placed(number, "slow") for number in range(60)])
     for last in (False, True):
         slow = Slow(graph, "slow")
-        async with working(bus, slow, rules, batch_events=1 if last else 6):
+        async with working(bus, slow, rules, batch_events=1 if last else 6, timing=timing):
 
-            async def parked() -> bool:
-                return all("slow" in PositionNote.decode(part.note).parked for part in await bus.status())
+            async def is_noted() -> bool:
+                status = await bus.status()  # the first worker has left a note
+                return len(parked) == len(status) and all(
+                    "slow" in PositionNote.decode(part.note).parked for part in status
+                )
 
-            await until(parked)
+            await until(is_noted)
             if last:
-                await asyncio.sleep(1.5)
                 slow.free.set()
-                await caught_up(bus)
+                await applied(bus)
         slow.free.set()
+        parked.clear()
         if not last:
             told = sum([letter.count for letter in await bus.dead_letters(limit=10)])
             for letter in await bus.dead_letters(limit=10):
@@ -252,19 +271,19 @@ async def test_an_event_that_took_effect_is_not_set_aside(
 ) -> None:
     positions = await put(transport, [placed(number) for number in range(4)])
     async with working(bus, graph, rules_of(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
         with contextlib.suppress(InvalidSettings):
             await retry(bus, await set_aside(bus, positions[0]))
-            await caught_up(bus)
+            await applied(bus)
     # One that the workers have not passed over yet does not come back: it would take effect twice.
     [ahead] = await put(transport, [placed(4)])
     letter = await set_aside(bus, ahead)
     await retry(bus, letter)
     async with working(bus, graph, rules_of(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
         assert await value(graph, "a", COUNT) == 4
         assert (await retry(bus, await bus.dead_letter(letter.id) or letter)).events == 1
-        await caught_up(bus)
+        await applied(bus)
     assert [await value(graph, "a", ORDERS), await value(graph, "a", COUNT)] == [5, 5]
 
 
@@ -296,12 +315,12 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
         await set_aside(bus, positions[0])
         letter = await set_aside(bus, positions[2])
         slow.free.set()
-        await caught_up(bus)
+        await applied(bus)
     assert letter.heeded == ()
     later = await put(transport, [placed(number, app, chat="c") for number in (3, 4) for app in ("a", "b")])
     await set_aside(bus, later[0])
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
         assert [await value(graph, app, ORDERS) for app in "ab"] == [4, 5]
         found = await bus.dead_letter(letter.id)
         assert found is not None
@@ -310,12 +329,12 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
         assert [lived.event(offset, "a") for offset in found.offsets] == [False, False, True]
         retried = await retry(bus, found)
         assert (retried.events, "before it knew" in (retried.kept or "")) == (1, True)
-        await caught_up(bus)
+        await applied(bus)
         again = await bus.dead_letter(letter.id)
         assert again is not None
         assert (again.count, (await retry(bus, again)).events) == (2, 0)
         assert await drop(bus, again) is None
-        await caught_up(bus)
+        await applied(bus)
     assert [await value(graph, app, COUNT) for app in "ab"] == [5, 5]
     lived = await PassedOver.as_lived(bus, found.partition)
     assert [lived.event(offset, "a") for offset in found.offsets] == [False, False, True]
@@ -332,7 +351,7 @@ async def test_an_event_that_a_graph_has_begun_to_take_stays_although_it_is_set_
         await broken.half.wait()
         letter = await set_aside(bus, positions[0])
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     assert [await value(graph, app, query) for app in "ab" for query in (ORDERS, COUNT)] == [3, 3, 3, 3]
     assert await bus.dead_letter(letter.id) == letter
     assert (await retry(bus, letter)).events == 0
@@ -351,10 +370,10 @@ async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_startin
     monkeypatch.setattr(event_decoder, "decode", decode)
     await put(transport, [placed(number) for number in range(8)])
     async with working(bus, graph, rules_of(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     await put(transport, [placed(number) for number in range(8, 16)])
     async with working(bus, graph, rules_of(tmp_path)):
-        await caught_up(bus, 10.0)
+        await applied(bus)
     assert await value(graph, "a", ORDERS) == 15
 
 
@@ -386,15 +405,18 @@ async def test_the_note_stays_short_when_many_apps_are_held(
     await put(transport, [placed(1, app, "Nowhere", chat="c") for app in apps])
     longest = 0
     async with working(bus, All(graph, ""), rules_of(tmp_path)):
-        async with asyncio.timeout(90):
-            looks = 0
-            while looks < 40 or longest <= 100:
-                await asyncio.sleep(0.05)
-                longest = max(longest, *(len(part.note) for part in await bus.status()))
-                looks += 1
+        seen = 0
+
+        async def look() -> bool:
+            nonlocal longest, seen
+            seen += 1
+            longest = max(longest, *(len(part.note) for part in await bus.status()))
+            return seen >= 40 and longest > 100
+
+        await until(look)
     assert 100 < longest <= 4_000
     async with working(bus, graph, rules_of(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=200)
     assert sorted(str(letter.app_id) for letter in letters) == apps
 
@@ -403,7 +425,6 @@ async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memor
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits in a queue is bounded in bytes, not only in events."""
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
     slow = Slow(graph, "slow")
     queued: list[int] = []
     real = app_queues.AppQueues._due
@@ -421,9 +442,14 @@ async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memor
                          data={"order_id": f"o{number}", "text": "x" * 900_000})
             for number in range(start, start + 10)
         ])  # fmt: skip
-    async with working(bus, slow, rules_of(tmp_path)):
+    async with working(bus, slow, rules_of(tmp_path), timing=Timing(queues=QueueTiming(park_s=0.2))):
         await slow.waits.wait()
-        await asyncio.sleep(3.0)
+
+        async def is_read() -> bool:
+            notes = [(PositionNote.decode(part.note).done, part) for part in await bus.status() if part.lag]
+            return all(done == part.end for done, part in notes)
+
+        await until(is_read, why="all events were read, and the app is parked")
         slow.free.set()
-        await caught_up(bus)
+        await applied(bus)
     assert max(queued) <= 2 * 16 * 1024**2

@@ -23,11 +23,13 @@ import pytest_asyncio
 import redis.asyncio as redis
 from pydantic import BaseModel, field_serializer
 from tests.services.rules import load_rules
+from tests.services.waiting import turns, until
 
 from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.client import _reserve_ms
 from graphweft.transport import BUS_STEP, MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft.transports.embedded import embedded_url
+from graphweft.transports.redis.timing import RedisTiming
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
@@ -88,10 +90,9 @@ async def connected(raw: Any, kind: str | None = None) -> set[str]:
     return {each["id"] for each in await raw.client_list(_type=kind)}
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.01)
+async def paused(raw: Any) -> list[Any]:
+    """Return the connections whose commands the server holds back."""
+    return [each for each in await raw.client_list() if "b" in each["flags"]]
 
 
 async def on_the_bus(url: str) -> dict[str, list[Any]]:
@@ -112,7 +113,7 @@ async def away(client: Client) -> None:
     async def tried() -> bool:
         return client.stats.retries > 0
 
-    await eventually(tried)
+    await until(tried)
 
 
 @asynccontextmanager
@@ -296,7 +297,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
             for number in range(600):
                 if await client.emit(note(number, f"c{number % 3}"), wait_s=0.2):
                     confirmed.append(f"c{number % 3}-{number}")
-                await asyncio.sleep(0)
+                await turns()
 
         talking = asyncio.create_task(talk())
         for limit in (100, 200):
@@ -304,7 +305,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
             async def so_far(limit: int = limit) -> bool:
                 return len(confirmed) >= limit or talking.done()
 
-            await eventually(so_far)
+            await until(so_far)
             await kill(own)
             # Not before the client has seen it, or the outage would pass unnoticed.
             before = client.stats.retries
@@ -313,7 +314,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
             async def noticed(before: int = before) -> bool:
                 return client.stats.retries > before
 
-            await eventually(noticed)
+            await until(noticed)
             await own.start()
         await talking
         assert await client.flush(20)
@@ -344,8 +345,7 @@ async def test_a_cancelled_emit_leaves_its_event_and_the_client(url: str) -> Non
     async with Client(url) as client:
         for number in range(150):
             emitting = asyncio.create_task(client.emit(note(number)))
-            for _ in range(1 + number % 12):
-                await asyncio.sleep(0)
+            await turns(1 + number % 12)
             emitting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await emitting
@@ -385,7 +385,7 @@ async def test_a_cancelled_close_leaves_nothing_behind(own: EmbeddedServer) -> N
         await client.emit(note(1), wait_s=0)
         await away(client)
         closing = asyncio.create_task(client.aclose(drain_s=FOR_EVER_S))
-        await asyncio.sleep(0)
+        await turns()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
@@ -404,7 +404,7 @@ async def test_hundreds_of_calls_get_their_own_answers(url: str, tmp_path: Path)
         async def counted() -> bool:  # which comes after the reply
             return responder.answered >= 400
 
-        await eventually(counted)
+        await until(counted)
         assert responder.answered == 400
 
 
@@ -441,7 +441,7 @@ async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp
             async def asked() -> bool:
                 return bool(await server.xlen(channels.CONTEXT_REQUESTS) == 5)
 
-            await eventually(asked)
+            await until(asked)
         await kill(own)
         assert {reply.reason for reply in await asyncio.gather(*calls)} == {"bus_unavailable"}
         await own.start()
@@ -450,7 +450,7 @@ async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp
             async def answered() -> bool:
                 return (await ask(client, budget_ms=2000)).reason is None
 
-            await eventually(answered)
+            await until(answered)
             assert echoed(await ask(client, "again")) == "again"
 
 
@@ -579,7 +579,9 @@ class Seen(BaseModel):
     @field_serializer("times")
     def _count(self, times: list[int]) -> int:
         times.append(1)
-        time.sleep(self.takes_s)
+        ends_s = time.monotonic() + self.takes_s
+        while time.monotonic() < ends_s:
+            pass
         return len(times)
 
 
@@ -703,8 +705,7 @@ async def test_a_cancelled_call_leaves_the_client_usable(url: str, tmp_path: Pat
     async with responding(url, tmp_path), Client(url) as client:
         for number in range(150):
             calling = asyncio.ensure_future(ask(client, number))
-            for _ in range(number % 30):
-                await asyncio.sleep(0)
+            await turns(number % 30)
             calling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await calling
@@ -725,12 +726,12 @@ async def test_a_broken_reply_channel_comes_back(url: str, raw: Any, tmp_path: P
             async def back(old: str = listening) -> bool:
                 return bool(await connected(raw, "pubsub") - others - {old})
 
-            await eventually(back)
+            await until(back)
 
             async def answered() -> bool:
                 return (await ask(client, budget_ms=1000)).reason is None
 
-            await eventually(answered)
+            await until(answered)
 
 
 async def test_one_broken_reply_channel_is_not_a_bus_that_is_away(url: str, raw: Any, tmp_path: Path) -> None:
@@ -742,11 +743,8 @@ async def test_one_broken_reply_channel_is_not_a_bus_that_is_away(url: str, raw:
         assert {reply.reason for reply in replies} <= {None, "timeout"}
 
 
-async def test_a_reply_channel_that_swallows_every_packet_comes_back(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reply_channel_that_swallows_every_packet_comes_back(url: str, tmp_path: Path) -> None:
     """No reset and no end of stream, as when a firewall forgets a connection: only new connections get through."""
-    monkeypatch.setattr("graphweft.transports.redis.transport._SILENCE_S", 0.2)
     dead: list[asyncio.Event] = []
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, lost: asyncio.Event) -> None:
@@ -763,8 +761,9 @@ async def test_a_reply_channel_that_swallows_every_packet_comes_back(
         await asyncio.gather(pump(reader, upstream_writer, lost), pump(upstream_reader, writer, lost))
 
     proxy = await asyncio.start_unix_server(serve, tmp_path / "p.sock")
+    transport = RedisTransport(f"unix://{tmp_path / 'p.sock'}", timing=RedisTiming(silence_s=0.2))
     try:
-        async with responding(url, tmp_path), Client(f"unix://{tmp_path / 'p.sock'}") as client:
+        async with responding(url, tmp_path), Client(transport=transport) as client:
             assert echoed(await ask(client, "first")) == "first"
             for connection in dead:
                 connection.set()
@@ -772,7 +771,7 @@ async def test_a_reply_channel_that_swallows_every_packet_comes_back(
             async def answered() -> bool:
                 return (await ask(client, "again", budget_ms=300)).reason is None
 
-            await eventually(answered)
+            await until(answered)
     finally:
         proxy.close()
 
@@ -791,7 +790,7 @@ async def test_closing_ends_calls_that_the_server_has_not_taken(url: str, raw: A
         await raw.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
             calling = [asyncio.ensure_future(ask(client, budget_ms=int(FOR_EVER_S * 1000))) for _ in range(3)]
-            await asyncio.sleep(0.1)
+            await until(lambda: paused(raw), lambda found: len(found) > 0, why="the server holds the requests back")
             await client.aclose()
             assert {reply.reason for reply in await asyncio.gather(*calling)} == {"bus_unavailable"}
         finally:
@@ -866,7 +865,7 @@ async def main():
         await client.emit(note(), wait_s=0.2)
         print((await ask(client)).reason)
         calling = asyncio.create_task(ask(client))
-        await asyncio.sleep(0)
+        await asyncio.wait([calling], timeout=0)
         calling.cancel()
 asyncio.run(main())
 with SyncClient(sys.argv[1]) as client:
@@ -981,7 +980,7 @@ async def test_close_frees_the_threads_that_still_wait(own: EmbeddedServer, url:
         async def tried() -> bool:
             return lost.stats.retries > 0
 
-        await eventually(tried)
+        await until(tried)
         asking = loop.run_in_executor(pool, lambda: unanswered.context(agent="A", chat_id="c"))
         await Answers(raw).request()
         for client in (lost, unanswered):

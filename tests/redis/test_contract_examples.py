@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.services.buses import applied
 from tests.services.rules import load_rules
 
 from graphweft import Client, Event, GraphInjectionHooks
@@ -21,6 +22,7 @@ from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
@@ -36,10 +38,8 @@ MARKDOWN = """\
 """What the contract shows under "Injected into PatternAgent's context"."""
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def rules() -> RuleSet:
 @pytest.fixture
 async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[Client]:
     """A client with a responder at work on the contract's rules."""
-    queue = RedisRequestQueue(url, consumer="r")
+    queue = RedisRequestQueue(url, consumer="r", timing=SHORT_WAITS)
     pipeline = ContextPipeline(rules, graph)
     responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())
@@ -73,19 +73,6 @@ async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> A
     finally:
         worker.stop()
         await task
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
-
-
-async def caught_up(bus: RedisEventLog) -> None:
-    async def idle() -> bool:
-        return sum(partition.lag for partition in await bus.status()) == 0
-
-    await eventually(idle)
 
 
 async def write(url: str, statement: str, app: str = APP) -> None:
@@ -166,7 +153,7 @@ async def test_track_pattern_usage(bus: RedisEventLog, graph: FalkorDBStore, rul
     await client.emit(turn("MutationExample", "OtherAgent", **context | {"selected_pattern": "other agent"}))
     await client.emit(turn("MutationExample", selected_pattern="no summary"))
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     assert await rows(
         graph, "MATCH (p:Pattern)-[r:SELECTED_IN]->(j:Journey) RETURN p.name, j.id, r.timestamp, r.context"
     ) == [("CRM Pattern", "chat_abc123", "2026-02-01T10:00:00.000000Z", "a shop's customers")]
@@ -189,7 +176,7 @@ async def test_track_journey_is_inherited_from_the_base(
         )
     )
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     assert await rows(graph, "MATCH (j:Journey) RETURN j.id, j.status, j.completed_at") == [
         ("chat_abc123", "COMPLETE", "2026-02-01T11:30:00.000000Z")
     ]
@@ -242,7 +229,7 @@ async def test_the_full_schema(
             )
         )
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     assert await rows(graph, "MATCH (n:NodeType) RETURN n.id, n.updated ORDER BY n.id") == [
         ("e1", "2026-02-01T10:00:00.000000Z"),
         ("e3", "2026-02-01T10:00:00.000000Z"),
@@ -333,7 +320,7 @@ async def test_an_apps_graph_has_the_indexes_of_the_workflows_that_it_uses(
     await client.emit(turn("MutationExample", selected_pattern="CRM Pattern", brief_summary="s"))
     await client.emit(turn("FullSchema", "AgentA", entity_id="n"))
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     found = await rows(graph, "CALL db.indexes() YIELD label, properties RETURN label, properties")
     there = {(label, name) for label, properties in found for name in properties}
     assert there >= CORE_KEYS

@@ -16,22 +16,23 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.declared_fields import check_declared
 from tests.redis.test_memory_worker import (
     FirstCommitsFail,
     Process,
     bus_url,
-    done,
     entries,
     environment,
     outgoing,
     put,
     rows,
-    until,
     working,
 )
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelRequest, ModelServer, read_facts
 from tests.services.rules import rule_set
+from tests.services.waiting import looks, until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -42,7 +43,6 @@ from graphweft_contracts.memory import derived_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import job_worker as worker_module
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.retries import retry
@@ -58,6 +58,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import JobTiming, Timing
 
 pytestmark = pytest.mark.integration
 __all__ = ("bus_url",)  # a fixture
@@ -125,7 +126,9 @@ async def facts(graph: GraphStore) -> dict[str, list[str]]:
 
 async def extracted(bus: Bus) -> list[Event]:
     events = [wire.decode(entry.fields, received=entry.received) for entry in await entries(bus)]
-    return [event for event in events if event.type == "episode.extracted"]
+    found = [event for event in events if event.type == "episode.extracted"]
+    check_declared(found)
+    return found
 
 
 def id_of(number: int, *again: str) -> str:
@@ -152,8 +155,8 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
         async with working(
             MutationWorker(buses[0], graph, RULES, name="m"), JobWorker(buses[1], transport, job, name="e")
         ):
-            await done(buses[1])
-            await done(*buses)
+            await applied(buses[1])
+            await applied(*buses)
         wanted = {f"n{number}": [f"Ann{number} owns Shop{number}"] for number in (*range(20), 30, 31, 32)}
         assert await facts(graph) == wanted | {"n33": [], "n40": ["Zoe owns Web"]}
         assert len(model_server.requests) == 23 * 2 + 1
@@ -182,10 +185,10 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
 @pytest.mark.parametrize("name", ["no server", "wrong key", "busy", "error", "garbage", "hangs"])
 async def test_while_nothing_is_read_the_position_waits(
     bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
-    model_server: ModelServer, new_job: Callable[..., EpisodesJob], monkeypatch: pytest.MonkeyPatch, name: str,
+    model_server: ModelServer, new_job: Callable[..., EpisodesJob], name: str,
 ) -> None:  # fmt: skip
     """However many tries an episode has: it is not to blame for an outage."""
-    monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.1)
+    timing = Timing(jobs=JobTiming(last_wait_s=0.1))
     model_server.always = {
         "wrong key": Failure.error(401),
         "busy": Failure.too_many("0"),
@@ -198,7 +201,8 @@ async def test_while_nothing_is_read_the_position_waits(
     job = new_job()
     with capture_logs() as logs:
         async with working(
-            JobWorker(episodes_bus, transport, away, name="e"), MutationWorker(bus, graph, RULES, name="m")
+            JobWorker(episodes_bus, transport, away, name="e", timing=timing),
+            MutationWorker(bus, graph, RULES, name="m"),
         ):
             await until(lambda: sum(entry["event"] == "job_waits" for entry in logs) >= 4)
             assert sum(part.lag for part in await episodes_bus.status()) == 6
@@ -207,8 +211,8 @@ async def test_while_nothing_is_read_the_position_waits(
         async with working(
             JobWorker(episodes_bus, transport, job, name="e"), MutationWorker(bus, graph, RULES, name="m")
         ):
-            await done(episodes_bus)
-            await done(bus)
+            await applied(episodes_bus)
+            await applied(bus)
     assert await facts(graph) == {f"n{number}": [f"Ann{number} owns Shop{number}"] for number in range(6)}
     assert await bus.dead_letter_count() == 0
     assert "Ann" not in str(logs)
@@ -242,8 +246,8 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
         async with working(
             JobWorker(episodes_bus, transport, job, name="e"), MutationWorker(bus, graph, RULES, name="m")
         ):
-            await done(episodes_bus)
-            await done(bus)
+            await applied(episodes_bus)
+            await applied(bus)
             assert await facts(graph) == {"n1": ["Ann1 owns Shop1"], "n2": [], "n3": ["Ann3 owns Shop3"]}
             [letter] = await bus.dead_letters(limit=10)
             [entry] = [each for each in await entries(bus) if b'"e2"' in each.fields[wire.DATA]]
@@ -263,14 +267,14 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
 
             assert (await retry(bus, letter)).events == 1  # it fails again
             await until(lambda: letter_is_not(bus, letter.id))
-            await done(bus, episodes_bus)
+            await applied(bus, episodes_bus)
             [second] = await bus.dead_letters(limit=10)
             assert (second.reason, wire.unpack(second.fields)) == (reason, kept)
 
             model_server.fails = lambda _: None
             assert (await retry(bus, second)).events == 1
             await until(lambda: facts_are(graph, "n2", ["Ann2 owns Shop2"]))
-            await done(bus, episodes_bus)
+            await applied(bus, episodes_bus)
     assert await bus.dead_letter_count() == 0
     assert [event.id for event in await extracted(bus)][-1] == id_of(2, second.id)
     told = [entry["letter"] for entry in logs if entry["event"] == "episode_not_extracted"]
@@ -300,12 +304,12 @@ async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
         async with working(
             JobWorker(episodes_bus, transport, new_job(), name="e"), MutationWorker(bus, graph, RULES, name="m")
         ):
-            await done(episodes_bus)
+            await applied(episodes_bus)
             [letter] = await bus.dead_letters(limit=10)
             model_server.fails = lambda _: None
             assert (await retry(bus, letter)).events == 1
-            await done(episodes_bus)
-            await done(bus)
+            await applied(episodes_bus)
+            await applied(bus)
     assert await facts(graph) == {"n1": ["Ann1 owns Shop1"]}
 
 
@@ -317,7 +321,7 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
     async with working(
         JobWorker(episodes_bus, transport, new_job(), name="e"), MutationWorker(bus, graph, RULES, name="m")
     ):
-        await done(episodes_bus, bus)
+        await applied(episodes_bus, bus)
     assert model_server.requests == []
     [letter] = await bus.dead_letters(limit=10)
     assert letter.rule == "episode.add"
@@ -327,8 +331,8 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
     async with working(
         JobWorker(episodes_bus, transport, new_job(known), name="e"), MutationWorker(bus, graph, rules, name="m")
     ):
-        await done(episodes_bus)
-        await done(bus)
+        await applied(episodes_bus)
+        await applied(bus)
     assert await facts(graph) == {"n1": ["Ann1 owns Shop1"]}
     assert [event.id for event in await extracted(bus)] == [id_of(1, letter.id)]
 
@@ -358,8 +362,8 @@ async def test_a_password_is_in_no_entity_and_no_fact_though_another_app_or_epis
     async with working(
         JobWorker(episodes_bus, transport, new_job(known), name="e"), MutationWorker(bus, graph, rules, name="m")
     ):
-        await done(episodes_bus)
-        await done(bus)
+        await applied(episodes_bus)
+        await applied(bus)
     mentioned = (
         "MATCH (p:Episode)-[:MENTIONS]->(e:Entity) RETURN p.name, e.type, e.name, e.terms ORDER BY p.name, e.name"
     )
@@ -380,7 +384,7 @@ async def test_other_retries_ask_no_model(
     retries = [wire.Retry("0:1", rule, mutation) for rule, mutation in [("turns", "count"), ("episode.add", "owner")]]
     await transport.append([outgoing(add(1, fact(1)), gw_retry=each.encode()) for each in retries])
     async with working(JobWorker(episodes_bus, transport, new_job(), name="e")):
-        await done(episodes_bus)
+        await applied(episodes_bus)
     assert model_server.requests == []
 
 
@@ -404,8 +408,8 @@ async def test_what_is_on_the_bus_is_not_asked_again(
         async with working(
             JobWorker(episodes_bus, transport, new_job(), name="other"), MutationWorker(bus, graph, RULES, name="m")
         ):
-            await done(episodes_bus)
-            await done(bus)
+            await applied(episodes_bus)
+            await applied(bus)
     assert len(model_server.requests) == asked
     assert len(await extracted(bus)) == 8
     assert await bus.dead_letter_count() == 1
@@ -414,14 +418,14 @@ async def test_what_is_on_the_bus_is_not_asked_again(
 
 async def test_what_was_read_stays_read_when_the_endpoint_goes_away(
     bus: RedisEventLog, episodes_bus: RedisEventLog, transport: Transport, model_server: ModelServer,
-    new_job: Callable[..., EpisodesJob], monkeypatch: pytest.MonkeyPatch,
+    new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.05)
+    timing = Timing(jobs=JobTiming(last_wait_s=0.05))
     await put(transport, [add(number, fact(number)) for number in range(12)])
     model_server.fail(*[Failure()] * 7, *[Failure.error(401)] * 5)
     with capture_logs() as logs:
-        async with working(JobWorker(episodes_bus, transport, new_job(at_once=2), name="e")):
-            await done(episodes_bus)
+        async with working(JobWorker(episodes_bus, transport, new_job(at_once=2), name="e", timing=timing)):
+            await applied(episodes_bus)
     waits = sum(entry["event"] == "job_waits" for entry in logs)
     assert waits >= 3, "no more episodes are begun, so that at most two fail in vain before it waits"
     assert len(await extracted(bus)) == 12
@@ -489,7 +493,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     async def kill(role: str) -> None:
         process = processes[role]
         await until(lambda: process.works)
-        await asyncio.sleep(dice.random() * 0.6)
+        await looks(bus.status, dice.randrange(80))
         process.kill()
         kills[role] += 1
         process.start()
@@ -500,7 +504,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
             await put(transport, events[written : written + 23])
             await kill(role)
         await kill("memory")
-        await done(episodes_bus, within_s=90)
+        await applied(episodes_bus)
         letters = await bus.dead_letters(limit=1_000)
         failed = {int((letter.event_id or "")[1:]) for letter in letters}
         assert len(failed) == len(letters)
@@ -517,8 +521,8 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
         )  # fmt: skip
         await kill("mutation")
         assert await again.wait() == 0
-        await done(episodes_bus, within_s=60)
-        await done(bus, episodes_bus, within_s=60)
+        await applied(episodes_bus)
+        await applied(bus, episodes_bus)
         assert [process.stop() for process in processes.values()] == [0, 0]
     finally:
         for process in processes.values():
@@ -543,7 +547,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     again_bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
     other = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, other, RULES, name="again")):
-        await done(again_bus)
+        await applied(again_bus)
     assert await read_digest(other, APP) == await read_digest(graph, APP)
     assert len(await extracted(bus)) == len(log), "a replay writes nothing"
     assert len(model_server.requests) == asked, "a replay asks no model"

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,26 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client, Event
 from graphweft_rules import RuleSet, lint
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import ContextTiming, Timing
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -105,10 +110,8 @@ mutation_rules:
 """.replace("id: null,", 'id: "null",')
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ def rules(tmp_path: Path) -> RuleSet:
 
 @asynccontextmanager
 async def responding(url: str, graph: Any, rules: RuleSet, **options: Any) -> AsyncIterator[InjectionResponder]:
-    queue = RedisRequestQueue(url, consumer="r")
+    queue = RedisRequestQueue(url, consumer="r", timing=SHORT_WAITS)
     # Without a cache nothing stands in for what is missing.
     pipeline = ContextPipeline(rules, graph, cache_bytes=0, **options)
     responder = InjectionResponder(queue, pipeline.answer)
@@ -148,19 +151,6 @@ async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> A
 
 def asking(url: str, budget_ms: int = 60_000) -> Client:
     return Client(url, app_id=APP, workflow="Shop", budget_ms=budget_ms)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
-
-
-async def caught_up(bus: RedisEventLog) -> None:
-    async def idle() -> bool:
-        return sum(partition.lag for partition in await bus.status()) == 0
-
-    await eventually(idle)
 
 
 def event(name: str, number: int = 0, **data: Any) -> Event:
@@ -237,7 +227,7 @@ async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
         async with asking(url) as client, working(bus, graph, rules):
             for _ in range(2):
                 assert await client.emit(event("syntax"), wait_s=30)
-            await caught_up(bus)
+            await applied(bus)
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 2
     assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0
@@ -282,7 +272,7 @@ async def test_a_mutation_that_lacks_a_parameter_is_skipped_and_warned_of_once(
         async with asking(url) as client, working(bus, graph, rules):
             for _ in range(3):
                 assert await client.emit(event("params"), wait_s=30)
-            await caught_up(bus)
+            await applied(bus)
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 3
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 3
     assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0
@@ -351,10 +341,9 @@ async def far_bus(servers: Servers) -> AsyncIterator[RedisEventLog]:
 
 
 @pytest.fixture
-async def far_graph(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FalkorDBStore]:
+async def far_graph(servers: Servers) -> AsyncIterator[FalkorDBStore]:
     # A writer gives a silent server up after a second instead of ten.
-    monkeypatch.setattr("graphweft_workers.drivers.falkordb.store._WRITER_GRACE_S", 0.5)
-    driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500)
+    driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500, timing=FalkorDBTiming(writer_grace_s=0.5))
     yield driver
     await driver.aclose()
 
@@ -384,7 +373,7 @@ async def test_requests_are_answered_at_once_without_the_graph_server(
         async def whole() -> bool:
             return (await client.context(agent="Syntax", chat_id="c")).injected.get("fine") == [{"x": 1}]
 
-        await eventually(whole)
+        await until(whole)
         assert await whole()
 
 
@@ -394,7 +383,7 @@ async def test_mutations_wait_on_the_bus_for_the_graph_server(
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules) as worker:
         for number in range(20):
             assert await client.emit(event("visit", number), wait_s=30)
-        await caught_up(far_bus)
+        await applied(far_bus)
         await servers.kill_graph()
         with capture_logs() as logs:
             for number in range(30):
@@ -405,10 +394,10 @@ async def test_mutations_wait_on_the_bus_for_the_graph_server(
             async def interrupted() -> bool:
                 return {log.get("partition") for log in logs if log["event"] == "partition_interrupted"} == {0, 1}
 
-            await eventually(interrupted)
+            await until(interrupted)
         assert sum(partition.lag for partition in await far_bus.status()) == 30
         await servers.graph.start()
-        await caught_up(far_bus)
+        await applied(far_bus)
         assert worker.applied_events >= 50
     assert await value(far_graph, "MATCH (v:Visit) RETURN v.n") == 50
     assert await far_bus.dead_letter_count() == 0
@@ -430,19 +419,22 @@ async def test_a_worker_and_a_responder_start_without_the_graph_server(
             async def interrupted() -> bool:
                 return any(log["event"] == "partition_interrupted" for log in logs)
 
-            await eventually(interrupted)
+            await until(interrupted)
             await servers.graph.start()
-            await caught_up(far_bus)
+            await applied(far_bus)
             assert await visits(client) == {"n": 1}
 
 
 async def test_a_silent_graph_server_costs_no_more_than_the_budget(
-    servers: Servers, far_graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     # More of the budget is kept back for the way of the reply than 50 ms, which a busy machine does not hold.
-    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_S", (2.0, 2.0))
+    timing = Timing(context=ContextTiming(least_reserve_s=2.0, most_reserve_s=2.0))
     await far_graph.progress(APP, 0)
-    async with responding(servers.bus_url, far_graph, rules) as responder, asking(servers.bus_url) as client:
+    async with (
+        responding(servers.bus_url, far_graph, rules, timing=timing) as responder,
+        asking(servers.bus_url) as client,
+    ):
         assert (await client.context(agent="Any", chat_id="c")).injected == {"visits": None}
         servers.signal(signal.SIGSTOP)
         replies = await asyncio.gather(*(client.context(agent="Any", chat_id="c", budget_ms=2_500) for _ in range(10)))
@@ -458,7 +450,7 @@ async def test_a_silent_graph_server_costs_no_more_than_the_budget(
         async def counted() -> bool:  # which comes after the reply
             return responder.answered >= 13
 
-        await eventually(counted)
+        await until(counted)
         assert responder.answered == 13
 
 
@@ -468,7 +460,7 @@ async def test_mutations_sent_to_a_silent_graph_server_take_effect_once(
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules):
         for number in range(9):
             assert await client.emit(event("visit", number), wait_s=30)
-        await caught_up(far_bus)
+        await applied(far_bus)
         servers.signal(signal.SIGSTOP)
         with capture_logs() as logs:
             for number in range(30):
@@ -477,10 +469,10 @@ async def test_mutations_sent_to_a_silent_graph_server_take_effect_once(
             async def interrupted() -> bool:
                 return {log.get("partition") for log in logs if log["event"] == "partition_interrupted"} == {0, 1}
 
-            await eventually(interrupted)
+            await until(interrupted)
         # What the worker has sent and given up is still in the server's sockets and may be executed now.
         servers.signal(signal.SIGCONT)
-        await caught_up(far_bus)
+        await applied(far_bus)
     assert await value(far_graph, "MATCH (v:Visit) RETURN v.n") == 39
     assert await far_bus.dead_letter_count() == 0
 
@@ -524,7 +516,7 @@ async def test_a_query_that_takes_too_long_is_aborted_and_logged(
     async def nothing_runs() -> bool:
         return not await running_queries(url)
 
-    await eventually(nothing_runs)  # by itself it would run for hours
+    await until(nothing_runs)  # by itself it would run for hours
 
 
 @pytest.mark.usefixtures("patient_server")
@@ -541,7 +533,7 @@ async def test_a_query_is_aborted_when_the_budget_ends_before_the_limit(
     async def nothing_runs() -> bool:
         return not await running_queries(url)
 
-    await eventually(nothing_runs)
+    await until(nothing_runs)
 
 
 async def test_the_limit_is_five_seconds_or_what_is_left_of_the_budget(
@@ -577,7 +569,7 @@ async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
         ):
             assert await client.emit(event("slow"), wait_s=30)
             assert await client.emit(event("visit"), wait_s=30)
-            await caught_up(bus)
+            await applied(bus)
     assert await value(graph, "MATCH (s:Slow) RETURN count(s)") == 0
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 1
@@ -622,7 +614,7 @@ async def test_a_condition_that_breaks_skips_its_mutations_alone(
         async with asking(url) as client, working(bus, graph, rules):
             assert await client.emit(event("typed", age="old"), wait_s=30)
             assert await client.emit(event("typed"), wait_s=30)
-            await caught_up(bus)
+            await applied(bus)
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 2
     assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0

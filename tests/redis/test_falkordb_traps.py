@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
+from tests.services.waiting import turns, until
 
 from graphweft_contracts import channels
 from graphweft_rules.cypher.clauses import outline
@@ -275,8 +277,10 @@ async def test_a_server_that_begins_with_a_snapshot_finds_the_number_zero(tmp_pa
                 total = "MATCH (p:__Progress) RETURN count(p)"
                 assert (await store.read("zero", total, {}, timeout_s=5)).rows == ((2,),)
                 await redis.execute_command("BGREWRITEAOF")
-                while (await redis.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+                await until(
+                    functools.partial(redis.info, "persistence"), lambda found: not found["aof_rewrite_in_progress"],
+                    why="the log is rewritten",
+                )  # fmt: skip
         finally:
             await server.stop()
     assert positions == ["", "1", "2"]
@@ -319,7 +323,7 @@ class _Cut:
         caller, self.caller = self.caller, None
         if caller is not None:
             caller.cancel()
-            await asyncio.sleep(0)
+            await turns()
         return reply
 
 

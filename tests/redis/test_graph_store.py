@@ -14,15 +14,18 @@ import pytest
 import redis.asyncio as redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.services.fixtures import Logs
+from tests.services.waiting import turns, until
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.query import parse
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
@@ -164,7 +167,7 @@ async def test_a_slow_query_leaves_the_server_to_others(graph: FalkorDBStore, ur
         await neighbour.ping()
         command = ("GRAPH.QUERY", channels.graph_name(APP), guarded(0, write), "TIMEOUT", 1_000)
         writing = asyncio.create_task(writer.execute_command(*command))
-        await asyncio.sleep(0.1)  # it is under way
+        await until_busy(graph, True)
         while not writing.done():
             await neighbour.ping()
             answered += 1
@@ -187,11 +190,11 @@ async def test_a_write_that_is_cancelled_while_it_waits_for_another_is_not_sent(
         slow = asyncio.create_task(store.apply(APP, 0, chain("UNWIND range(1, 1000000) AS i CREATE (:Flood {i: i})")))
         sender = store._senders[APP]
         async with asyncio.timeout(60):
-            while not sender._free.locked():  # noqa: ASYNC110 - until it is under way
-                await asyncio.sleep(0)
+            while not sender._free.locked():
+                await turns()
             waiting = [asyncio.create_task(store.apply(APP, partition, chain(COUNT))) for partition in (1, 2)]
-            while len(sender._batch) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            while len(sender._batch) < 2:
+                await turns()
         assert not slow.done()  # else they have waited for nothing
         waiting[0].cancel()
         assert (await slow).count == 1
@@ -280,9 +283,7 @@ async def at_server(graph: FalkorDBStore) -> int:
 
 
 async def until_busy(graph: FalkorDBStore, busy: bool) -> None:
-    async with asyncio.timeout(120):
-        while bool(await at_server(graph)) is not busy:  # noqa: ASYNC110 - only the server knows
-            await asyncio.sleep(0.01)
+    await until(lambda: at_server(graph), lambda count: bool(count) is busy, why=f"a query runs: {busy}")
 
 
 async def threads_of(graph: FalkorDBStore) -> int:
@@ -329,9 +330,10 @@ async def test_a_write_waits_for_a_slow_read_of_its_graph_without_stopping_the_s
         assert (await writer.apply(APP, 0, [first])).count == 1
         await until_busy(writer, False)
         asked = asyncio.create_task(reader.read(APP, ENDLESS, {}, timeout_s=10))
-        async with asyncio.timeout(60):  # it was tried as a quick one before
-            while not [name for name in await writer._redis.zrange(channels.SLOW_READS, 0, -1) if name[0] == "r"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(  # it was tried as a quick one before
+            lambda: writer._redis.zrange(channels.SLOW_READS, 0, -1),
+            lambda names: any(name[0] == "r" for name in names),
+        )
         await until_busy(writer, True)
         writing = asyncio.create_task(writer.apply(APP, 0, [second]))
         for number in range(20):
@@ -379,12 +381,9 @@ async def test_slow_reads_and_writes_of_a_graph_never_run_together(url: str) -> 
         await client.aclose()
 
 
-async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.falkordb.read_turns._PATIENCE_MS", 0)
+async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun(url: str) -> None:
     client = connect(url, io_timeout_s=20, decode=True)
-    turns, order = ReadTurns(client), list[str]()
+    turns, order = ReadTurns(client, timing=FalkorDBTiming(first_ms=0)), list[str]()
     turns._heeded = frozenset({"g"})
 
     async def read() -> None:
@@ -397,8 +396,7 @@ async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun
 
     async with turns.writing("g"):
         reading = asyncio.create_task(read())
-        while not await client.zcard(channels.SLOW_READS):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: client.zcard(channels.SLOW_READS))
         writing = asyncio.create_task(write())
         for _ in range(20):
             await client.ping()
@@ -458,9 +456,7 @@ async def test_a_slow_read_without_a_turn_tells_why_and_is_counted(graph: Falkor
     await graph._redis.delete(channels.SLOW_WRITES)
 
 
-async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before(url: str, logs: Logs) -> None:
     admin = connect(url, io_timeout_s=20, decode=True)
     await admin.execute_command("ACL", "SETUSER", "old", "reset", "on", "nopass", "+ping", "+time", "+zscore", "~shop*")
     client = connect(url, io_timeout_s=20, decode=True)
@@ -471,7 +467,7 @@ async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before
             await client.ping()
         async with turns.writing("g"):
             await client.ping()
-    assert [record.levelname for record in caplog.records if "acl falkordb" in record.message] == ["WARNING"]
+    assert [entry["log_level"] for entry in logs if entry["event"] == "read_turns_off"] == ["warning"]
     await turns.aclose()
     for each in (client, admin):
         await each.aclose()
@@ -532,15 +528,12 @@ async def test_a_graph_that_is_made_anew_gets_its_indexes_and_names(graph: Falko
     assert not graph._named
 
 
-async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(url: str) -> None:
     store = FalkorDBStore(url)
     await store.progress(APP, 0)
-    for turns in range(4):
+    for count in range(4):
         waiting = asyncio.create_task(store.apply(APP, 0, chain(COUNT)))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(count)
         if store._senders:
             await store._senders[APP].aclose()
         await asyncio.wait([waiting])

@@ -11,6 +11,7 @@ import pytest
 import redis.asyncio as redis
 from tests.services.facts_reference import FOLLOWED, SCOPES, Reference, ServerChooses
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import MemoryScope
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -102,7 +103,7 @@ async def test_facts_are_those_of_a_slow_reference(url: str, store: FalkorDBStor
                 left_to_the_server += 1
                 continue
             retriever = HybridRetriever(
-                store, enabled=True, caps=caps, clock=lambda: datetime(2026, 2, 1, 10, tzinfo=UTC)
+                store, enabled=True, caps=caps, clock=PastClock(datetime(2026, 2, 1, 10, tzinfo=UTC), SYSTEM_CLOCK)
             )
             memory = MemoryScope(**scope) if scope else None
             found = await retriever.retrieve(

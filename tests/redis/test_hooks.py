@@ -19,6 +19,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.buses import applied
 from tests.services.rules import load_rules
 
 from graphweft import Client, Event, GraphInjectionHooks, create_graph_injection_hook, create_graph_mutation_hook
@@ -98,9 +99,7 @@ async def apply_all(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) ->
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(120):
-            while sum(partition.lag for partition in await bus.status()):  # noqa: ASYNC110 - the server does not tell
-                await asyncio.sleep(0.02)
+        await applied(bus)
     finally:
         worker.stop()
         await task

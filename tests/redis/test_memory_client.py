@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.declared_fields import check_declared
 from tests.services.layouts import spread
 from tests.services.rules import rule_set
 
@@ -50,7 +51,9 @@ class Bus:
         self.requests: list[ContextRequest] = []
 
     async def append(self, events: Any) -> list[str]:
-        self.events += [wire.decode(event.fields) for event in events]
+        sent = [wire.decode(event.fields) for event in events]
+        check_declared(sent)
+        self.events += sent
         return [f"0:{len(self.events)}-0"] * len(events)
 
     async def request(self, request: ContextRequest) -> ContextReply:
@@ -453,7 +456,7 @@ class Slow(str):
     __slots__ = ()
 
     def __hash__(self) -> int:
-        time.sleep(0.01)
+        os.sched_yield()
         return super().__hash__()
 
 

@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +19,12 @@ import pytest
 import redis.asyncio as redis
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.declared_fields import check_declared
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer, embedding_of
 from tests.services.rules import load_rules, rule_set
+from tests.services.waiting import looks, until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -36,7 +39,6 @@ from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.engine import job_worker as worker_module
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.retries import retry
@@ -48,6 +50,7 @@ from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.timing import JobTiming, Timing
 
 pytestmark = pytest.mark.integration
 
@@ -134,25 +137,6 @@ async def working(*workers: JobWorker | MutationWorker) -> AsyncGenerator[None]:
             await asyncio.gather(*tasks)
 
 
-async def until(true: Callable[[], Any], within_s: float = 120.0) -> None:
-    async with asyncio.timeout(within_s):
-        while True:
-            found = true()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
-
-
-async def done(*buses: Bus, within_s: float = 120.0) -> None:
-    """Wait until each group has read all there is: what it has made of it, too."""
-
-    async def quiet() -> bool:
-        lags = [part.lag for bus in buses for part in await bus.status()]
-        return not sum(lags)
-
-    await until(quiet, within_s)
-
-
 async def rows(graph: GraphStore, cypher: str) -> list[tuple[Any, ...]]:
     return list((await graph.read(APP, cypher, {}, timeout_s=10)).rows)
 
@@ -168,7 +152,9 @@ async def entries(bus: Bus) -> list[Entry]:
 
 async def embedded_events(bus: Bus) -> list[Event]:
     events = [wire.decode(entry.fields, received=entry.received) for entry in await entries(bus)]
-    return [event for event in events if event.type == "memory.embedded"]
+    found = [event for event in events if event.type == "memory.embedded"]
+    check_declared(found)
+    return found
 
 
 def near(vector: Sequence[float]) -> Any:
@@ -194,8 +180,8 @@ async def test_each_memory_gets_the_vector_of_its_text(bus_url: str, graph: Falk
             MutationWorker(buses[0], graph, NO_RULES, name="m"),
             JobWorker(buses[1], made, EmbeddingJob(embedder), name="e"),
         ):
-            await done(buses[1])
-            await done(*buses)
+            await applied(buses[1])
+            await applied(*buses)
             await put(made, [add(99, "one more")])  # to workers that wait
             await until(lambda: is_embedded(graph, "one more"))
         texts = [message["text"] for event in events for message in event.data["messages"]] + ["one more"]
@@ -248,8 +234,8 @@ async def test_what_is_repeated_in_front_of_a_commit_is_the_same_event(
             MutationWorker(bus, graph, NO_RULES, name="m"),
         ):
             await until(lambda: failing.left == 0)
-            await done(memory_bus)
-            await done(bus)
+            await applied(memory_bus)
+            await applied(bus)
     found = [dict(entry.fields) for entry in await entries(bus)]
     embedded = [fields for fields in found if b"memory.embedded" in fields[wire.DATA]]
     assert len(embedded) == 80
@@ -272,8 +258,8 @@ async def test_a_copy_is_embedded_once_and_a_retry_again(
         JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e"),
         MutationWorker(bus, graph, NO_RULES, name="m"),
     ):
-        await done(memory_bus)
-        await done(bus)
+        await applied(memory_bus)
+        await applied(bus)
     assert embedder.texts == ["tea", "profile", "coffee"]
     assert {event.id for event in await embedded_events(bus)} == {
         derived_id("/test", "e1", "embedded", 0, "hash:32"),
@@ -297,23 +283,24 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 async def test_while_the_embedder_fails_the_position_waits(
     bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
-    model_server: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str,
+    model_server: ModelServer, name: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.1)
+    timing = Timing(jobs=JobTiming(last_wait_s=0.1))
     model_server.always = FAILURES[name]
     inner = OpenAIEmbedder(model_server.url, "m", api_key=None, timeout_s=0.3)
     job = EmbeddingJob(CachedEmbedder(inner))
     await put(transport, [add(number, f"text {number}", chat=f"c{number}") for number in range(10)])
     with capture_logs() as logs:
         async with working(
-            JobWorker(memory_bus, transport, job, name="e"), MutationWorker(bus, graph, NO_RULES, name="m")
+            JobWorker(memory_bus, transport, job, name="e", timing=timing),
+            MutationWorker(bus, graph, NO_RULES, name="m"),
         ):
             await until(lambda: len(model_server.requests) >= 6)
             assert sum(part.lag for part in await memory_bus.status()) == 10
             assert {vector for vector, _ in (await vectors(graph)).values()} <= {None}
             model_server.always = None
-            await done(memory_bus)
-            await done(bus)
+            await applied(memory_bus)
+            await applied(bus)
     await job.aclose()
     found = await vectors(graph)
     assert found == {f"text {number}": (near(embedding_of(f"text {number}", 64)), "m") for number in range(10)}
@@ -349,8 +336,8 @@ async def test_too_few_vectors_are_asked_for_again_and_no_vectors_are_left_out(
         async with working(
             JobWorker(memory_bus, transport, job, name="e"), MutationWorker(bus, graph, NO_RULES, name="m")
         ):
-            await done(memory_bus)
-            await done(bus)
+            await applied(memory_bus)
+            await applied(bus)
     found = await vectors(graph)
     assert found == {"a good one": ([1.0, 2.0], "odd"), "of zeros": (None, None), "no number": (None, None)}
     assert (job.embedded, job.refused) == (1, 2)
@@ -370,8 +357,8 @@ async def test_a_text_that_is_refused_holds_up_no_other(
         async with working(
             JobWorker(memory_bus, transport, job, name="e"), MutationWorker(bus, graph, NO_RULES, name="m")
         ):
-            await done(memory_bus)
-            await done(bus)
+            await applied(memory_bus)
+            await applied(bus)
     await job.aclose()
     without = {text for text, (vector, _) in (await vectors(graph)).items() if vector is None}
     assert without == {"poison"}
@@ -397,11 +384,11 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEve
     await put(transport, [add(1, "tea")])
     async with working(first, second):
         await until(lambda: slow.texts == ["tea"])
-        await asyncio.sleep(2.0)  # several leases
+        await lease_ends(url, 4 * 0.5)
         assert other.texts == []
         assert {part.owner for part in await memory_bus.status() if part.id == number} == {"a"}
         slow.open.set()
-        await done(memory_bus)
+        await applied(memory_bus)
     assert (slow.texts, other.texts) == (["tea"], [])
     await second_bus.aclose()
 
@@ -422,9 +409,13 @@ class CountedReads:
 class SlowLookBack(CountedReads):
     """A bus on which it takes long to read what stands before a position."""
 
+    def __init__(self, inner: Bus) -> None:
+        super().__init__(inner)
+        self.open = asyncio.Event()
+
     async def before(self, *given: Any, **named: Any) -> Any:
         self.reads += 1
-        await asyncio.sleep(2.0)
+        await self.open.wait()
         return await self._inner.before(*given, **named)
 
 
@@ -438,32 +429,38 @@ async def test_a_long_look_back_costs_no_partition(
     with capture_logs() as logs:
         async with working(MutationWorker(slow, graph, NO_RULES, name="a", lease_s=0.5)):
             await until(lambda: slow.reads == PARTITIONS)
-            await asyncio.sleep(1.0)  # both leases would have run out
+            await lease_ends(url, 2 * 0.5)
+            slow.open.set()
             async with working(MutationWorker(second_bus, graph, NO_RULES, name="b", lease_s=0.5)):
                 await until(lambda: shared(bus))
-                await done(bus)
+                await applied(bus)
     assert [entry for entry in logs if entry["event"] == "lease_lost"] == []
     await second_bus.aclose()
+
+
+async def lease_ends(url: str, lease_s: float) -> None:
+    """Wait until a lease that nobody extends has run out, by the clock of the server that keeps leases."""
+    async with redis.Redis.from_url(url) as raw:
+        await raw.set("lease of nobody", 1, px=int(1_000 * lease_s))
+        await until(lambda: raw.exists("lease of nobody"), lambda found: not found)
 
 
 async def shared(bus: Bus) -> bool:
     return {part.owner for part in await bus.status()} == {"a", "b"}
 
 
-async def test_it_stops_while_the_embedder_hangs(
-    memory_bus: RedisEventLog, transport: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_module, "_GRACE_S", 0.1)
+async def test_it_stops_while_the_embedder_hangs(memory_bus: RedisEventLog, transport: Transport) -> None:
+    timing = Timing(jobs=JobTiming(grace_s=0.1))
     embedder = Counting()
     embedder.open.clear()
     await put(transport, [add(1, "tea")])
-    async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e")):
+    async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e", timing=timing)):
         await until(lambda: embedder.texts == ["tea"])
     assert sum(part.lag for part in await memory_bus.status()) == 1
     assert [part.owner for part in await memory_bus.status()] == [None] * PARTITIONS
     embedder.open.set()
     async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e")):
-        await done(memory_bus)
+        await applied(memory_bus)
 
 
 async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisEventLog, transport: Transport) -> None:
@@ -487,7 +484,7 @@ async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
     await put(transport, [add(1, "tea"), free, add(2, "coffee"), turn(3), add(4, "behind it"), turn(5)])
     with capture_logs() as logs:
         async with working(MutationWorker(bus, graph, NO_RULES, name="m")):
-            await done(bus)
+            await applied(bus)
     assert (await vectors(graph)).keys() == {"tea", "coffee", "behind it"}
     letters = {letter.workflow: letter for letter in await bus.dead_letters(limit=10)}
     assert {workflow: (letter.reason, letter.count) for workflow, letter in letters.items()} == {
@@ -498,7 +495,7 @@ async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
     assert [entry["workflow"] for entry in told] == [None, "Support"]
     async with working(MutationWorker(bus, graph, support(tmp_path), name="m")):
         assert (await retry(bus, letters["Support"])).events == 2
-        await done(bus)
+        await applied(bus)
     assert await rows(graph, "MATCH (a:Agent) RETURN a.turns") == [(2,)]
     assert [letter.workflow for letter in await bus.dead_letters(limit=10)] == [None]
 
@@ -518,16 +515,19 @@ class OneWrite:
 
     def __init__(self, inner: GraphStore) -> None:
         self._inner = inner
-        self.written = 0
+        self._begun = False
+        self.cut = asyncio.Event()
+        """Set when the graph has the write: who ends the worker before may take it away."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
-        if not self.written:
+        if not self._begun:
             assert len(writes) > 1
-            self.written = 1
+            self._begun = True
             await self._inner.apply(app_id, partition, writes[:1])
+            self.cut.set()
         raise GraphUnavailable("cut", retry_after_s=0.05)
 
 
@@ -539,12 +539,12 @@ async def test_a_half_done_batch_waits_for_the_rules_that_it_was_begun_with(
     half = OneWrite(graph)
     with capture_logs() as logs:
         async with working(MutationWorker(bus, half, rules, name="m")):
-            await until(lambda: half.written)
+            await half.cut.wait()
         async with working(MutationWorker(bus, graph, NO_RULES, name="m")):
             await until(lambda: any("half-done" in entry.get("error", "") for entry in logs))
         assert await lag_is(bus, 3)
         async with working(MutationWorker(bus, graph, rules, name="m")):
-            await done(bus)
+            await applied(bus)
     assert await rows(graph, "MATCH (a:Agent) RETURN a.turns") == [(2,)]
     assert (await vectors(graph)).keys() == {"tea"}
 
@@ -615,13 +615,13 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
             role = min(kills, key=lambda each: (kills[each], dice.random()))
             process = processes[role]
             await until(lambda process=process: process.works)  # type: ignore[misc]
-            await asyncio.sleep(dice.random() ** 2 * 0.3)
+            await looks(bus.status, dice.randrange(40))
             process.kill()
             kills[role] += 1
             process.start()
         await until(lambda: all(each.works for each in processes.values()))
-        await done(memory_bus, within_s=90)
-        await done(bus, memory_bus, within_s=90)
+        await applied(memory_bus)
+        await applied(bus, memory_bus)
         assert [process.stop() for process in processes.values()] == [0, 0]
     finally:
         for process in processes.values():
@@ -647,7 +647,7 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
     again_bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
     again = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, again, NO_RULES, name="again")):
-        await done(again_bus)
+        await applied(again_bus)
     assert await read_digest(again, APP) == await read_digest(graph, APP)
     assert len(await embedded_events(bus)) == len(log), "a replay writes nothing"
     assert len(model_server.requests) == asked, "a replay asks no model"
@@ -714,7 +714,7 @@ async def test_the_log_is_read_by_whoever_comes_later(
     """An embedder that is set later gives vectors to what was remembered before."""
     await put(transport, [add(1, "tea")])
     async with working(MutationWorker(bus, graph, NO_RULES, name="m")):
-        await done(bus)
+        await applied(bus)
         assert await vectors(graph) == {"tea": (None, None)}
         async with working(JobWorker(memory_bus, transport, EmbeddingJob(HashingEmbedder(32)), name="e")):
             await until(lambda: is_embedded(graph, "tea"))
@@ -793,7 +793,7 @@ async def test_what_was_trimmed_unread_is_told_and_passed_over(
     await raw.aclose()
     with capture_logs() as logs:
         async with working(JobWorker(memory_bus, transport, EmbeddingJob(HashingEmbedder(32)), name="e")):
-            await done(memory_bus)
+            await applied(memory_bus)
     assert len(await embedded_events(memory_bus)) == 3
     [told] = [entry for entry in logs if entry["event"] == "events_lost"]
     assert (told["partition"], told["events"]) == (number, 7)

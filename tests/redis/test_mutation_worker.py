@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import batched
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, DeadLetter, GraphUnavailable, channels, wire
@@ -24,7 +26,6 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import app_queues
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.duplicates import WINDOW
@@ -34,6 +35,7 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -96,19 +98,6 @@ async def working(worker: MutationWorker) -> AsyncIterator[MutationWorker]:
         await task
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 90.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
-
-
-async def caught_up(bus: RedisEventLog, timeout_s: float = 90.0) -> None:
-    async def idle() -> bool:
-        return sum(partition.lag for partition in await bus.status()) == 0
-
-    await eventually(idle, timeout_s)
-
-
 def tool(name: str, chat: str = "c1", **more: Any) -> Event:
     return Event.create(
         "tool.call_complete", app_id=APP, chat_id=chat, workflow="Shop", data={"tool_name": name}, **more
@@ -130,7 +119,7 @@ async def test_events_take_effect_in_order(url: str, bus: RedisEventLog, graph: 
         for number in range(60):
             assert await client.emit(tool(f"t{number}", chat=f"c{number % 3}"), wait_s=30)
     async with running(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     for chat in range(3):
         expected = ",".join(f"t{number}" for number in range(chat, 60, 3)) + ","
         assert await column(graph, f"MATCH (j:Journey {{id: 'c{chat}'}}) RETURN j.trace") == [expected]
@@ -158,12 +147,12 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
             return await graph.apply(app_id, partition, writes)
 
     monkeypatch.setattr(applying, "rows_of", noted)
-    monkeypatch.setattr(app_queues, "_PATIENCE_S", 60.0)  # nobody gives the second batch before the first is applied
+    timing = Timing(queues=QueueTiming(batch_s=60.0))  # nobody gives the second batch before the first is applied
     async with Client(url) as client:
         for number in range(200):
             assert await client.emit(tool(f"t{number}"), wait_s=30)
-    async with running(bus, Waiting(), rules, batch_events=100):
-        await caught_up(bus, 40.0)
+    async with working(MutationWorker(bus, Waiting(), rules, name="w", batch_events=100, timing=timing)):  # type: ignore[arg-type]
+        await applied(bus)
     assert sizes == [100, 100]
     expected = ",".join(f"t{number}" for number in range(200)) + ","
     assert await column(graph, "MATCH (j:Journey {id: 'c1'}) RETURN j.trace") == [expected]
@@ -192,11 +181,11 @@ async def test_a_cancellation_by_a_driver_ends_no_partition(
         for number in range(20):
             assert await client.emit(tool(f"t{number}", chat=f"c{number % 4}"), wait_s=30)
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
         async with running(bus, graph, rules, name="other"):  # nothing is held for ever
             for number in range(20):
                 assert await client.emit(tool(f"s{number}", chat=f"c{number % 4}"), wait_s=30)
-            await caught_up(bus)
+            await applied(bus)
         assert sum(await column(graph, "MATCH (j:Journey) RETURN size(split(j.trace, ',')) - 1")) == 40
     assert not left
 
@@ -207,7 +196,7 @@ async def test_datetime_is_the_time_of_the_event(
     event = tool("t")
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(event)
-        await caught_up(bus)
+        await applied(bus)
     assert await column(graph, "MATCH (j:Journey) RETURN j.at") == [event.time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")]
 
 
@@ -219,15 +208,15 @@ async def test_the_second_copy_of_an_event_has_no_effect(
         for event in [*events, *events]:
             await client.emit(event)
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
         # A new worker knows what an earlier one has seen.
         for event in events:
             await client.emit(event)
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
         await client.emit(tool("t", id="e0").model_copy(update={"appid": "other"}))
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [20]
     # Another tenant's event of the same name is another event.
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls", "other") == [1]
@@ -256,11 +245,11 @@ async def test_events_of_another_app_push_no_copy_out_of_the_window(
             await client.emit(tool("t", id="order"))
             await flood(url, bus, "c1", [noise(number) for number in range(WINDOW + 500)])
             await client.emit(tool("t", id="order"))
-            await caught_up(bus, 60)
+            await applied(bus)
             assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
         await client.emit(tool("t", id="order"))
         async with running(bus, graph, rules):  # the note of the position says how far to read back
-            await caught_up(bus, 60)
+            await applied(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
 
 
@@ -310,7 +299,7 @@ async def test_an_event_behind_the_backlog_of_another_app_waits_for_a_batch_at_m
         await flood(url, bus, "c1", [noise(each, "order.seen", n=each, x="x" * size) for each in range(count)])
         await client.emit(tool("t").model_copy(update={"type": "order.seen", "data": {"n": 0}}))
         async with running(bus, watching, rules, batch_events=200):
-            await caught_up(bus, 60)
+            await applied(bus)
     assert await column(graph, SEEN) == [[1, 0]]
     assert await column(graph, SEEN, "globex") == [[count, 0]]  # in order
     # A neighbour waits for the batches that are in hand when its event is read.
@@ -353,18 +342,18 @@ async def test_a_parked_app_misses_nothing_that_was_read_ahead_of_it(
         await flood(url, bus, "c1", mixed)
         worker = MutationWorker(bus, gated, rules, name="w", batch_events=100, lease_s=1.0)  # type: ignore[arg-type]
         task = asyncio.create_task(worker.run())
-        await eventually(parked, 60)
+        await until(parked)
         if killed:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         gated.gate.set()
         await flood(url, bus, "c1", [*backlog[1_600:], *mine[:100], *backlog[:50]])  # new ones, and copies
         if not killed:
-            await caught_up(bus, 60)
+            await applied(bus)
             worker.stop()
             await task
         async with running(bus, graph, rules, name="other"):
-            await caught_up(bus, 60)
+            await applied(bus)
     assert "app_parked" in {log["event"] for log in logs}
     assert await column(graph, SEEN) == [[400, 0]]
     assert await column(graph, SEEN, "globex") == [[2_000, 0]]
@@ -404,7 +393,7 @@ async def test_whatever_is_interrupted_goes_on_where_it_stood(
             await client.emit(tool(f"t{number}"))
     breaking = Breaking(graph, after, effect=True)
     async with running(bus, breaking, rules, batch_events=1):
-        await caught_up(bus)
+        await applied(bus)
     assert breaking.broke.is_set()
     assert await column(graph, "MATCH (t:Tool) RETURN sum(t.calls)") == [10]
     expected = ",".join(f"t{number}" for number in range(10)) + ","
@@ -420,7 +409,7 @@ async def test_two_workers_at_once_double_nothing(
         assert await client.flush(30)
         # The same name holds the same lease, so both read and write every partition at the same time.
         async with running(bus, graph, rules, "twin", 20), running(bus, graph, rules, "twin", 33):
-            await caught_up(bus)
+            await applied(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN sum(t.calls)") == [300]
 
 
@@ -449,15 +438,11 @@ async def test_a_second_worker_waits_for_the_lease(
         claims = Claims()
         worker = MutationWorker(claims, graph, rules, name="two", lease_s=0.4)  # type: ignore[arg-type]
         async with working(worker):
-            async with asyncio.timeout(60):
-                while claims.count < 3 * count:  # noqa: ASYNC110 - the worker does not tell
-                    await asyncio.sleep(0.02)
+            await until(lambda: claims.count, lambda found: found >= 3 * count, why="the worker asks again and again")
             assert await owners() == {"one"}
             for partition in range(count):
                 await other.release(partition, "one")
-            async with asyncio.timeout(60):
-                while await owners() != {"two"}:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await until(owners, lambda found: found == {"two"}, why="the worker takes what is free")
     assert await owners() == {None}
 
 
@@ -468,7 +453,7 @@ async def test_a_mutation_that_fails_is_buried_and_hurts_no_other(
         for number, parts in enumerate([2, 0, 4, 0, 5]):
             await client.emit(split(parts, f"o{number}"))
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o0", "o2", "o4"]
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [5, 5]
     letters = await bus.dead_letters(limit=10)
@@ -487,14 +472,14 @@ async def test_a_retry_runs_only_what_failed_and_once(
     async with Client(url) as client:
         await client.emit(split(0, "o1"))
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
     [letter] = await bus.dead_letters(limit=10)
     file = tmp_path / "Shop" / "graph_injection.yaml"
     file.write_text(RULES.replace("100 / $parts", "100 / (CASE WHEN $parts = 0 THEN 1 ELSE $parts END)"))
     assert await retry(bus, letter)
     assert not (await retry(bus, letter)).events
     async with running(bus, graph, load_rules(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     assert await column(graph, "MATCH (s:Share) RETURN s.part") == [100]
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
     assert await bus.dead_letter_count() == 0
@@ -506,10 +491,10 @@ async def test_a_retry_that_fails_again_is_buried_again(
     async with Client(url) as client:
         await client.emit(split(0, "o1"))
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
             [letter] = await bus.dead_letters(limit=10)
             await retry(bus, letter)
-            await caught_up(bus)
+            await applied(bus)
     [again] = await bus.dead_letters(limit=10)
     assert again.id != letter.id
     assert (again.rule, again.mutation, again.event_id) == ("divide", "fragile", "o1")
@@ -535,7 +520,7 @@ async def test_a_broken_entry_is_buried_with_its_bytes(
         await raw.xadd(channels.events_stream(partition), fields)
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("after"))
-        await caught_up(bus)
+        await applied(bus)
     [letter] = await bus.dead_letters(limit=10)
     assert letter.reason == "invalid_event"
     assert expected in letter.message
@@ -560,7 +545,7 @@ async def test_a_message_with_an_unknown_field_is_a_dead_letter_that_names_it(
                 fields: Any = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: json.dumps(event).encode()}
                 await raw.xadd(channels.events_stream(channels.partition_of(f"{app}/c", 2)), fields)
     async with running(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=10)
     assert [letter.reason for letter in letters] == ["invalid_event"] * 4
     kept = "a message has role, text, time, message_id, author_name"
@@ -582,7 +567,7 @@ async def test_an_app_id_that_names_another_tenants_graph_is_refused(
             channels.events_stream(0), {b"content-type": wire.STRUCTURED, b"data": json.dumps(body).encode()}
         )
     async with running(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     [letter] = await bus.dead_letters(limit=10)
     assert "appid" in letter.message
 
@@ -596,7 +581,7 @@ async def test_a_missing_parameter_skips_that_mutation_and_warns_once(
     async with Client(url) as client, running(bus, graph, load_rules(tmp_path)):
         for number in range(3):
             await client.emit(tool(f"t{number}"))
-        await caught_up(bus)
+        await applied(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN count(t)") == [3]
     assert await column(graph, "MATCH (j:Journey) RETURN count(j)") == [0]
     [letter] = await bus.dead_letters(limit=10)
@@ -614,7 +599,7 @@ async def test_positions_are_seen_by_redis_itself(
         before = (await bus.status())[partition]
         assert (before.lag, before.position) == (1, "")
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
     after = (await bus.status())[partition]
     assert f"{partition}:{after.position}" == position
     assert after.end == after.position
@@ -630,7 +615,7 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
         await raw.xadd(channels.events_stream(channels.partition_of(f"{APP}/c1", 2)), fields)  # type: ignore[arg-type]
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("after"))
-        await caught_up(bus)
+        await applied(bus)
     [letter] = await bus.dead_letters(limit=10)
     assert letter.reason == "invalid_event"
     kept = wire.unpack(letter.fields)
@@ -638,7 +623,7 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
     assert kept == fields
     assert await column(graph, "MATCH (t:Tool) RETURN t.name") == ["after"]
     async with running(bus, graph, rules):  # and a worker that reads the window back gets past it
-        await caught_up(bus)
+        await applied(bus)
 
 
 async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
@@ -649,7 +634,7 @@ async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
         stream = channels.events_stream(channels.partition_of(f"{APP}/c1", 2))
         await raw.xadd(stream, wire.encode(tool("t")), id="1795319623488000000-0")  # type: ignore[arg-type]
     async with running(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN t.name") == ["t"]
 
 
@@ -679,7 +664,7 @@ async def test_rules_that_change_within_an_event_touch_that_event_only(
 """
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES + more)
     async with running(bus, graph, load_rules(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
 
 
@@ -695,14 +680,14 @@ async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
             await client.emit(tool("t", chat=chat).model_copy(update={"appid": "bad"}))
             await client.emit(tool("t", chat=near))
             async with running(bus, graph, rules, batch_events=1):
-                await caught_up(bus)
+                await applied(bus)
                 assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
                 # It may also happen under a running worker.
                 await raw.delete(channels.graph_name(APP))
                 await raw.set(channels.graph_name(APP), 1)
                 await client.emit(tool("u", chat=near))
                 await client.emit(tool("u", chat=chat).model_copy(update={"appid": "third"}))
-                await caught_up(bus)
+                await applied(bus)
     letters = await bus.dead_letters(limit=10)
     assert {(letter.app_id, letter.mutation) for letter in letters} == {
         ("bad", "tool"), ("bad", "trace"), (APP, "tool"), (APP, "trace"),
@@ -711,22 +696,33 @@ async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
 
 
 async def test_a_server_that_takes_no_writes_is_waited_out(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = EmbeddedServer(tmp_path / "graph")
     await other.start()
     raw = redis.Redis.from_url(f"unix://{other.socket}")
     store = FalkorDBStore(f"unix://{other.socket}")
+    apply, refused = FalkorDBStore.apply, 0
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal refused
+        try:
+            return await apply(*arguments, **options)
+        except GraphUnavailable:
+            refused += 1
+            raise
+
+    monkeypatch.setattr(FalkorDBStore, "apply", counted)
     try:
         async with Client(url) as client, running(bus, store, rules) as worker:  # type: ignore[arg-type]
             await client.emit(tool("t"))
-            await caught_up(bus)
+            await applied(bus)
             await raw.config_set("min-replicas-to-write", 1)  # answers NOREPLICAS, as a full disk answers MISCONF
             await client.emit(tool("t"))
-            await asyncio.sleep(0.5)
+            await until(lambda: refused >= 2)
             assert await bus.dead_letter_count() == 0
             await raw.config_set("min-replicas-to-write", 0)
-            await caught_up(bus)
+            await applied(bus)
             assert worker
         assert (await store.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=5)).rows == ((2,),)
     finally:
@@ -740,11 +736,11 @@ async def test_a_graph_that_was_deleted_gets_its_indexes_again(
 ) -> None:
     async with redis.Redis.from_url(url) as raw, Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("t"))
-        await caught_up(bus)
+        await applied(bus)
         before = await column(graph, "CALL db.indexes() YIELD label RETURN label ORDER BY label")
         await raw.execute_command("GRAPH.DELETE", channels.graph_name(APP))  # type: ignore[no-untyped-call]
         await client.emit(tool("t"))
-        await caught_up(bus)
+        await applied(bus)
     assert before
     assert await column(graph, "CALL db.indexes() YIELD label RETURN label ORDER BY label") == before
 
@@ -783,7 +779,7 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
                 async def idle() -> bool:
                     return sum(partition.lag for partition in await bus.status()) == 0
 
-                await eventually(idle)
+                await until(idle)
         letters = await bus.dead_letters(limit=100)
     assert [letter.mutation for letter in letters if letter.mutation != "slow"] == []
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [20]
@@ -798,7 +794,7 @@ async def test_a_worker_that_starts_reads_the_window_back_in_pages(
             await client.emit(event, wait_s=0)
         assert await client.flush(30)
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
         for event in events:
             await client.emit(event, wait_s=0)
         assert await client.flush(30)
@@ -816,7 +812,7 @@ async def test_a_worker_that_starts_reads_the_window_back_in_pages(
 
     counting = Counting()
     async with running(counting, graph, rules):  # type: ignore[arg-type]
-        await caught_up(bus)
+        await applied(bus)
     assert 0 < counting.largest <= 500
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [250]
 
@@ -846,7 +842,7 @@ async def test_a_mutation_may_begin_with_with(
     async with Client(url) as client:
         await client.emit(plain("a.b"))
     async with running(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     assert await bus.dead_letters(limit=10) == []
     assert await column(graph, "MATCH (n:N) RETURN n.id") == [1]
     assert await column(graph, "MATCH (n:M) RETURN n.c") == [1]
@@ -858,7 +854,7 @@ async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisEventLog
         async with Client(url) as client:
             await client.emit(tool("a"))
         async with running(bus, graph, rules):
-            await caught_up(bus)
+            await applied(bus)
         assert await bus.dead_letters(limit=10) == []
         assert (await graph.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=600)).rows == ((1,),)
     finally:
@@ -902,14 +898,14 @@ async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
         for number in range(20):
             await client.emit(tool(f"t{number}"))
 
-        async def applied() -> bool:
+        async def are_counted() -> bool:
             return worker.applied_events == 20  # applying waits for no disk
 
-        await eventually(applied)
+        await until(are_counted)
         await slow.asked.wait()
         assert sum(partition.lag for partition in await bus.status()) == 20
         slow.written.set()
-        await caught_up(bus)
+        await applied(bus)
 
 
 @pytest.mark.parametrize("batch_events", [1, 100])
@@ -940,7 +936,7 @@ mutation_rules:
     async with Client(url) as client, running(bus, graph, rules, batch_events=batch_events):
         for kind in ("a.count", "a.take", "a.count", "a.count", "a.take", "a.count"):
             await client.emit(Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop"))
-        await caught_up(bus)
+        await applied(bus)
     assert await bus.dead_letters(limit=10) == []
     assert await column(graph, "MATCH (n:N) RETURN n.c") == [4]
 
@@ -971,12 +967,12 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
             for number in range(60):
                 assert await client.emit(split(0, f"o{number}", chats[number % 5]), wait_s=30)
             async with running(bus, counting, rules, batch_events=200):
-                await caught_up(bus)
+                await applied(bus)
                 for number in range(60, 120):
                     assert await client.emit(split(0, f"o{number}", chats[number % 5]), wait_s=30)
                 await client.emit(split(0, "o119", chats[119 % 5]))  # a copy
                 await client.emit(tool("t"))  # of another rule
-                await caught_up(bus)
+                await applied(bus)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
     letters = await bus.dead_letters(limit=1_000)
     assert [letter.reason for letter in letters] == ["query_error"] * FAILURES_TO_QUARANTINE + ["quarantined"]
@@ -991,7 +987,7 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     assert sum([(await retry(bus, letter)).events for letter in letters]) == 120
     assert not (await retry(bus, whole)).events
     async with running(bus, graph, load_rules(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     expected = [(f"o{number}", 1) for number in range(120)]
     found = await graph.read(APP, "MATCH (s:Share) RETURN s.id, count(s) AS n", {}, timeout_s=5)
     assert sorted(found.rows) == sorted(expected)
@@ -1008,7 +1004,7 @@ async def test_failures_of_few_chats_put_nothing_in_quarantine(
             assert await client.emit(split(0, f"o{number}", f"c{number % (CHATS_TO_QUARANTINE - 1)}"), wait_s=30)
         assert await client.emit(split(4, "good", "c9"), wait_s=30)
     async with running(bus, graph, rules, batch_events=200):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=1_000)
     assert [letter.reason for letter in letters] == ["query_error"] * failing
     assert await column(graph, "MATCH (s:Share) RETURN s.id") == ["good"]
@@ -1022,7 +1018,7 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
             assert await client.emit(split(number % 4 // 3, f"o{number}"), wait_s=30)
     with capture_logs() as logs:
         async with running(bus, graph, rules, batch_events=200):
-            await caught_up(bus)
+            await applied(bus)
     letters = await bus.dead_letters(limit=1_000)
     assert [letter.reason for letter in letters] == ["query_error"] * (3 * FAILURES_TO_QUARANTINE)
     assert len(await column(graph, "MATCH (s:Share) RETURN s.id")) == FAILURES_TO_QUARANTINE
@@ -1040,7 +1036,7 @@ async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
     async with Client(url) as client:
         await client.emit(event)
     async with running(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=10)
     assert [(letter.rule, letter.count) for letter in letters] == [(f"rule{n}", 1) for n in range(4)]
     assert [bool(letter.fields) for letter in letters] == [True, False, False, False]
@@ -1053,7 +1049,7 @@ async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
         assert (await retry(bus, letter)).events == 1
         assert not (await retry(bus, letter)).events
     async with running(bus, graph, good):
-        await caught_up(bus)
+        await applied(bus)
     assert await bus.dead_letter_count() == 0
     assert await column(graph, "MATCH (s) WHERE NOT s:__Progress RETURN count(s)") == [4]
 
@@ -1086,18 +1082,18 @@ async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_no
     async def broke() -> bool:
         return dying.broke
 
-    await eventually(broke)
+    await until(broke)
     running_first.cancel()
     await asyncio.gather(running_first, return_exceptions=True)
     # Whoever goes on has other rules, by which the row would not fail. It has been given up, and stays so.
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(mended)
     async with running(bus, graph, load_rules(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o2", "o5"]
     [letter] = await bus.dead_letters(limit=10)
     assert letter.event_id == "o0"
     assert (await retry(bus, letter)).events == 1
     async with running(bus, graph, load_rules(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o0", "o2", "o5"]
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [3, 3]

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.chaos.serial import Neo4jReference
+from tests.services.buses import applied
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.waiting import until
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -29,7 +31,6 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import app_queues
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.retries import retry
@@ -39,6 +40,7 @@ from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 2
@@ -85,19 +87,6 @@ async def working(bus: Bus, graph: Any, rules: RuleSet, **options: Any) -> Async
         await task
 
 
-async def until(condition: Any, longest_s: float = 90.0) -> None:
-    async with asyncio.timeout(longest_s):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
-
-
-async def caught_up(bus: Bus, longest_s: float = 90.0) -> None:
-    async def idle() -> bool:
-        return sum(part.lag for part in await bus.status()) == 0
-
-    await until(idle, longest_s)
-
-
 async def value(graph: GraphStore, app: str, statement: str) -> Any:
     rows = (await graph.read(app, statement, {}, timeout_s=5)).rows
     return rows[0][0] if rows else None
@@ -113,14 +102,14 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
     typo, mended = rules_of(tmp_path / "typo", "order_idd"), rules_of(tmp_path / "mended")
     positions = await put(transport, [placed(number, app) for number in range(50) for app in ("a", "b")])
     async with working(bus, graph, typo, batch_events=7):
-        await caught_up(bus)
+        await applied(bus)
     # The next worker reads a part again, and counts nothing twice.
     for partition in range(PARTITIONS):
         at = await bus.committed(partition)
         async with _rewound(bus, partition, at):
             pass
     async with working(bus, graph, typo, batch_events=7):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=100)
     assert {(letter.app_id, letter.reason, letter.rule, letter.mutation) for letter in letters} == {
         ("a", "skipped", "order", "item"),
@@ -136,7 +125,7 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
     async with working(bus, graph, mended):
         for letter in letters:
             assert (await retry(bus, letter)).events == letter.count
-        await caught_up(bus)
+        await applied(bus)
     for app in ("a", "b"):
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [50, 50]
     assert await bus.dead_letter_count() == 0
@@ -148,9 +137,9 @@ async def test_what_is_sent_again_does_not_count_as_applied(
     events = [placed(number, app) for number in range(20) for app in ("a", "b")]
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd")):
         first = await put(transport, events)
-        await caught_up(bus)
+        await applied(bus)
         again = await put(transport, [*events, placed(20, "a"), placed(20, "a")])
-        await caught_up(bus)
+        await applied(bus)
     outcome = await outcome_of(bus, Sent(events=40, positions=set(first)))
     assert (outcome.applied, outcome.skipped, outcome.repeated) == (0, 40, 0)
     outcome = await outcome_of(bus, Sent(events=42, positions=set(again)))
@@ -174,12 +163,12 @@ async def test_a_letter_of_skips_that_is_full_is_followed_by_another(
     monkeypatch.setattr("graphweft_workers.engine.skips.MOST_OFFSETS", 8)
     await put(transport, [placed(number, chat="one") for number in range(30)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd"), batch_events=5):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=100)
     assert sorted(letter.count for letter in letters) == [6, 8, 8, 8]
     async with working(bus, graph, rules_of(tmp_path / "mended")):
         assert sum([(await retry(bus, letter)).events for letter in letters]) == 30
-        await caught_up(bus)
+        await applied(bus)
     assert await value(graph, "a", ORDERS) == 30
 
 
@@ -189,7 +178,7 @@ async def test_events_of_a_workflow_whose_rules_come_later_are_kept(
     rules = rules_of(tmp_path)
     await put(transport, [placed(number, workflow=name) for number, name in enumerate(("Shop", "Late", "Later") * 4)])
     async with working(bus, graph, rules):
-        await caught_up(bus)
+        await applied(bus)
     letters = [letter for letter in await bus.dead_letters(limit=100) if letter.workflow == "Late"]
     assert {letter.reason for letter in letters} == {"no_rules"}
     assert sum(letter.count for letter in letters) == 4
@@ -197,7 +186,7 @@ async def test_events_of_a_workflow_whose_rules_come_later_are_kept(
     async with working(bus, graph, rules_of(tmp_path, workflows=("Shop", "Late"))):
         for letter in letters:
             await retry(bus, letter)
-        await caught_up(bus)
+        await applied(bus)
     assert await value(graph, "a", ORDERS) == 8
     assert {letter.workflow for letter in await bus.dead_letters(limit=100)} == {"Later"}
 
@@ -207,7 +196,7 @@ async def test_a_retry_whose_events_left_the_bus_keeps_its_letter(
 ) -> None:
     positions = await put(transport, [placed(number, chat="one") for number in range(10)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd")):
-        await caught_up(bus)
+        await applied(bus)
     [letter] = await bus.dead_letters(limit=10)
     await bus._redis.xtrim(  # pyright: ignore[reportPrivateUsage]
         channels.events_stream(letter.partition), minid=positions[4].partition(":")[2], approximate=False
@@ -217,7 +206,7 @@ async def test_a_retry_whose_events_left_the_bus_keeps_its_letter(
     assert await bus.dead_letters(limit=10) == [letter]
     async with working(bus, graph, rules_of(tmp_path / "mended")):
         assert (await retry(bus, letter, partial=True)).events == 6
-        await caught_up(bus)
+        await applied(bus)
     assert await value(graph, "a", ORDERS) == 6
     [rest] = await bus.dead_letters(limit=10)
     assert (rest.reason, rest.count) == ("trimmed", 4)
@@ -260,14 +249,12 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
     transport: Transport,
     tmp_path: Path,
     batch_events: int,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.3)
-    rules = rules_of(tmp_path)
+    rules, timing = rules_of(tmp_path), Timing(queues=QueueTiming(park_s=0.3))
     slow = Slow(graph, "slow")
     await put(transport, [placed(number, app) for number in range(10) for app in ("slow", "quick")])
     with capture_logs() as logs:
-        async with working(bus, slow, rules, batch_events=batch_events):
+        async with working(bus, slow, rules, batch_events=batch_events, timing=timing):
             await slow.waits.wait()
             for start in range(10, 60, 10):
                 await put(transport, [placed(number, app) for number in range(start, start + 10)
@@ -286,7 +273,7 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
             await until(shown)
             assert sum(part.lag for part in await bus.status()) > 0
             slow.free.set()
-            await caught_up(bus)
+            await applied(bus)
             assert all(not PositionNote.decode(part.note).parked for part in await bus.status())
     assert any(log["event"] == "app_parked" for log in logs) == (batch_events == 4)
     for app in ("slow", "quick"):
@@ -295,13 +282,13 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
 
 
 async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
-    typo = rules_of(tmp_path / "typo", "order_idd")
+    typo, timing = rules_of(tmp_path / "typo", "order_idd"), Timing(queues=QueueTiming(park_s=0.2))
     slow = Slow(graph, "slow")
     await put(transport, [placed(number, app) for number in range(40) for app in ("slow", "quick")])
-    first = asyncio.create_task(MutationWorker(bus, slow, typo, name="w", batch_events=4).run())  # type: ignore[arg-type]
+    worker = MutationWorker(bus, slow, typo, name="w", batch_events=4, timing=timing)  # type: ignore[arg-type]
+    first = asyncio.create_task(worker.run())
 
     async def parked() -> bool:
         notes = [PositionNote.decode(part.note) for part in await bus.status()]
@@ -312,14 +299,14 @@ async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
     await asyncio.gather(first, return_exceptions=True)
     # What was counted of the quick app is not counted again, and the slow one's is counted now.
     async with working(bus, graph, typo):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=100)
     counts = {app: sum(letter.count for letter in letters if letter.app_id == app) for app in ("slow", "quick")}
     assert counts == {"slow": 40, "quick": 40}
     async with working(bus, graph, rules_of(tmp_path / "mended")):
         for letter in letters:
             await retry(bus, letter)
-        await caught_up(bus)
+        await applied(bus)
     for app in ("slow", "quick"):
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [40, 40]
 
@@ -352,7 +339,7 @@ async def test_an_app_whose_graph_refuses_work_waits_alone(
         await until(well)
         await until(lambda: _true(broken.asked > 4))
         broken.mended = True
-        await caught_up(bus)
+        await applied(bus)
     assert await value(graph, "ill", ORDERS) == 20
     assert await bus.dead_letter_count() == 0
 
@@ -378,7 +365,7 @@ async def test_a_write_that_the_server_never_answers_is_cut_and_left_out(
 ) -> None:
     await put(transport, [placed(number, app, chat="one") for number in range(20) for app in ("a", "b")])
     async with working(bus, Silent(graph, "o7"), rules_of(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=100)
     assert {(letter.app_id, letter.reason, letter.event_id) for letter in letters} == {
         ("a", "unresponsive", "a7"),
@@ -389,7 +376,7 @@ async def test_a_write_that_the_server_never_answers_is_cut_and_left_out(
     async with working(bus, graph, rules_of(tmp_path)):
         for letter in letters:
             await retry(bus, letter)
-        await caught_up(bus)
+        await applied(bus)
     assert [await value(graph, app, ORDERS) for app in ("a", "b")] == [20, 20]
 
 
@@ -437,7 +424,7 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
         await transport.append([last_moment(poison(number)) for number in range(8)])
         await put(transport, [placed(number, app) for number in range(40)])
         async with working(bus, graph, rules_of(tmp_path)):
-            await caught_up(bus, 60.0)
+            await applied(bus)
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [40, 40]
         memories = await value(graph, "evil", "MATCH (m:Memory) RETURN count(m)") or 0
         assert memories + 2 * await bus.dead_letter_count() == 16
@@ -468,7 +455,7 @@ async def test_a_defect_becomes_a_letter_and_the_others_go_on(
     await put(transport, events)
     with capture_logs() as logs:
         async with working(bus, graph, exploding):
-            await caught_up(bus)
+            await applied(bus)
     assert [await value(graph, app, "MATCH (m:Memory) RETURN count(m)") for app in ("a", "b")] == [16, 16]
     letters = await bus.dead_letters(limit=100)
     assert {letter.reason for letter in letters} == {"internal_error"}
@@ -479,7 +466,7 @@ async def test_a_defect_becomes_a_letter_and_the_others_go_on(
     assert "secret" not in json.dumps(logs, default=str) + "".join(letter.message for letter in letters)
     async with working(bus, graph, rules):
         assert sum([(await retry(bus, letter)).events for letter in letters]) == 8
-        await caught_up(bus)
+        await applied(bus)
     assert [await value(graph, app, "MATCH (m:Memory) RETURN count(m)") for app in ("a", "b")] == [20, 20]
 
 
@@ -497,7 +484,7 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 ) -> None:
     await put(transport, [placed(number, app) for number in range(30) for app in ("a", "b")])
     async with working(bus, Unsendable(graph, "o11"), rules_of(tmp_path)):
-        await caught_up(bus)
+        await applied(bus)
     letters = await bus.dead_letters(limit=100)
     assert {(letter.reason, letter.event_id, letter.mutation) for letter in letters} == {
         ("internal_error", "a11", "item"),
@@ -510,7 +497,7 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_event_is_set_aside(
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.engine import turns, worker
+    from graphweft_workers.engine import turns
 
     real = turns.match_range
 
@@ -521,12 +508,11 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
         return real(partition, decoded, recent, passed_over=passed_over, **options)
 
     monkeypatch.setattr(turns, "match_range", matching)
-    monkeypatch.setattr(worker, "_DEFECT_RETRY_S", 0.05)
     events = [placed(number, chat=f"c{number % 4}") for number in range(20)]
     [at] = [position for position, event in zip(await put(transport, events), events, strict=True)
             if event.id == "a3"]  # fmt: skip
     with capture_logs() as logs:
-        async with working(bus, graph, rules_of(tmp_path)):
+        async with working(bus, graph, rules_of(tmp_path), timing=Timing(defect_s=0.05)):
             held_up = int(at.partition(":")[0])
 
             async def others() -> bool:
@@ -536,11 +522,11 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
             await until(lambda: _true(any(log["event"] == "partition_failed" for log in logs)))
             letter = await set_aside(bus, at)
             assert (await set_aside(bus, at)).count == 1
-            await caught_up(bus)
+            await applied(bus)
     assert await value(graph, "a", ORDERS) == 19
     assert (letter.reason, letter.event_id) == ("set_aside", "a3")
     monkeypatch.setattr(turns, "match_range", real)
     async with working(bus, graph, rules_of(tmp_path)):
         assert (await retry(bus, await bus.dead_letter(letter.id) or letter)).events == 1
-        await caught_up(bus)
+        await applied(bus)
     assert await value(graph, "a", ORDERS) == 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ import pytest_asyncio
 import redis.asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateConnection
+from tests.services.waiting import turns, until
 
-from graphweft.transports.redis import connection
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 
@@ -30,13 +30,6 @@ async def lines(url: str) -> AsyncIterator[Lines]:
 async def raw(url: str) -> AsyncIterator[Any]:
     async with redis.Redis.from_url(url, decode_responses=True) as client:
         yield client
-
-
-async def eventually[Result](call: Callable[[], Awaitable[Result]]) -> Result:
-    async with asyncio.timeout(60):
-        while not (result := await call()):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    return result
 
 
 async def blocked(raw: Any) -> list[str]:
@@ -62,11 +55,11 @@ async def test_a_connection_is_used_again_and_there_are_as_many_as_concurrent_ca
 
 async def test_a_cancelled_call_ends_at_the_server_and_leaves_no_reply(lines: Lines, raw: Any) -> None:
     call = asyncio.create_task(lines.execute("BLPOP", "lines", 0))
-    [number] = await eventually(lambda: blocked(raw))
+    [number] = await until(lambda: blocked(raw))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await eventually(lambda: gone(raw, number))
+    await until(lambda: gone(raw, number))
     await raw.rpush("lines", "for nobody")
     assert await lines.execute("ECHO", "mine") == b"mine"
     assert await raw.lpop("lines") == "for nobody"
@@ -98,9 +91,9 @@ async def test_a_call_whose_connection_breaks_is_repeated_as_often_as_said(url: 
     async with contextlib.aclosing(Lines(url, io_timeout_s=20, repeats=repeats)) as lines:
         call = asyncio.create_task(Together(lines, connections=1).execute("BLPOP", "lines", 0))
         for _ in range(repeats + 1):
-            [number] = await eventually(lambda: blocked(raw))
+            [number] = await until(lambda: blocked(raw))
             await raw.execute_command("CLIENT KILL", "ID", number)
-            await eventually(lambda number=number: gone(raw, number))
+            await until(lambda number=number: gone(raw, number))
         with pytest.raises(RedisError):
             await call
         assert await lines.execute("ECHO", "next") == b"next"
@@ -128,7 +121,7 @@ async def test_a_first_command_is_sent_at_once_and_the_next_ones_go_together(lin
 async def test_a_cancelled_command_that_was_sent_at_once_leaves_no_reply(lines: Lines, raw: Any) -> None:
     together = Together(lines, connections=8, at_once=lambda: True)
     call = asyncio.create_task(together.execute("BLPOP", "lines", 0))
-    await eventually(lambda: blocked(raw))
+    await until(lambda: blocked(raw))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -146,10 +139,9 @@ async def test_a_server_that_is_not_there_is_an_error_each_time() -> None:
                 await lines.execute("PING")
 
 
-async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str) -> None:
     """A worker opens the connections of all its partitions at once, which may take longer than a network may."""
-    monkeypatch.setattr(connection, "_CONNECT_S", 1e-6)
-    client = connect(url, io_timeout_s=20)
+    client = connect(url, io_timeout_s=20, connect_s=1e-6)
     try:
         assert all(await asyncio.gather(*(client.ping() for _ in range(32))))
     finally:
@@ -157,11 +149,10 @@ async def test_a_unix_socket_opens_however_busy_the_event_loop_is(url: str, monk
 
 
 async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(url: str) -> None:
-    for turns in range(8):
+    for count in range(8):
         lines = Lines(url, io_timeout_s=5)
         asked = asyncio.create_task(lines.execute("PING"))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(count)
         await lines.aclose()
         await asyncio.gather(asked, return_exceptions=True)
         assert not [line for line in lines._idle if line.is_connected]

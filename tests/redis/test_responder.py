@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tests.services.rules import load_rules, rule_set
+from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft_contracts import Block, ContextReply, ContextRequest, channels
@@ -32,6 +33,7 @@ from graphweft_workers.apps import AppPolicies, AppPolicy
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
@@ -103,10 +105,8 @@ DATA = """CREATE (:Product {name: 'Anvil', price: 10, note: 'heavy'})-[:IN {sinc
                  (:Product {name: 'Bolt', price: 0.5, note: 'small'}), (:Product {name: 'Crate'})"""
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
+SHORT_WAITS = RedisBusTiming(request_s=0.05)
+"""An idle responder waits this long for requests before it sees that it is to stop."""
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ def rules(tmp_path: Path) -> RuleSet:
 
 @asynccontextmanager
 async def responding(
-    url: str, graph: Any, rules: RuleSet, name: str = "r", **options: Any
+    url: str, graph: Any, rules: RuleSet, name: str = "r", timing: RedisBusTiming = SHORT_WAITS, **options: Any
 ) -> AsyncIterator[InjectionResponder]:
-    queue = RedisRequestQueue(url, consumer=name)
+    queue = RedisRequestQueue(url, consumer=name, timing=timing)
     pipeline = ContextPipeline(rules, graph)
     responder = InjectionResponder(queue, pipeline.answer, **options)
     task = asyncio.create_task(responder.run())
@@ -141,12 +141,6 @@ async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterato
 
 def asking(url: str) -> Client:
     return Client(url, app_id=APP, workflow="Shop", budget_ms=60_000)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await condition():  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
 
 
 async def write(url: str, statement: str, app: str = APP) -> None:
@@ -188,7 +182,7 @@ async def counted(answered: Callable[[], int], count: int) -> None:
     async def enough() -> bool:
         return answered() >= count
 
-    await eventually(enough)
+    await until(enough)
     assert answered() == count
 
 
@@ -241,7 +235,7 @@ class Listener:
         async def enough() -> bool:
             return len(self.ids) >= count
 
-        await eventually(enough)
+        await until(enough)
 
 
 async def test_the_four_formats(url: str, client: Client) -> None:
@@ -399,22 +393,23 @@ async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rul
         await put(raw, [late.model_dump_json().encode(), live.model_dump_json().encode()])
         async with responding(url, graph, rules) as responder:
             await replies.until(1)
-            await eventually(lambda: nothing_pending(url))
+            await until(lambda: nothing_pending(url))
             assert (responder.expired, responder.answered) == (1, 1)
         assert replies.ids == [live.id]
 
 
-async def test_of_two_replicas_one_answers(
-    url: str, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._ALIVE_MS", 60_000)  # no replica counts as dead
+async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
+    patient = RedisBusTiming(request_s=0.05, alive_ms=60_000)  # no replica counts as dead
     requests = [request() for _ in range(100)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
-        async with responding(url, graph, rules, "one") as one, responding(url, graph, rules, "two") as two:
+        async with (
+            responding(url, graph, rules, "one", patient) as one,
+            responding(url, graph, rules, "two", patient) as two,
+        ):
             for start in range(0, 100, 10):
                 await put(raw, [each.model_dump_json().encode() for each in requests[start : start + 10]])
             await replies.until(100)
-            await eventually(lambda: nothing_pending(url))
+            await until(lambda: nothing_pending(url))
             assert one.answered + two.answered == 100
         assert sorted(replies.ids) == sorted(each.id for each in requests)
 
@@ -430,7 +425,7 @@ async def test_who_is_idle_gets_what_comes_before_who_is_full(url: str, graph: F
 
             for each in requests[:2]:
                 await put(raw, [each.model_dump_json().encode()])
-            await eventually(full)
+            await until(full)
             async with responding(url, graph, rules, "free") as free:
                 # It waits on the bus, so it is given a request before the other one looks, but for one that comes while
                 # it takes the one before.
@@ -440,7 +435,7 @@ async def test_who_is_idle_gets_what_comes_before_who_is_full(url: str, graph: F
                     async def taken(number: int = number) -> bool:
                         return free.answered + len(busy._waiting) + busy.shed >= number
 
-                    await eventually(taken)
+                    await until(taken)
                 assert free.answered > 14
             gate.open.set()
             await replies.until(30)
@@ -456,7 +451,7 @@ async def test_a_stopped_responder_finishes_what_it_has(url: str, graph: FalkorD
             async def begun() -> bool:
                 return gate.waiting == 1
 
-            await eventually(begun)
+            await until(begun)
             responder.stop()
             gate.open.set()
         assert (await asked).reason is None
@@ -485,7 +480,7 @@ async def test_a_broken_request_hurts_no_other(url: str, client: Client, body: b
             await put(raw, [body])
             await raw.xadd(channels.CONTEXT_REQUESTS, {b"other": b"field"})
             reply = await client.context(agent="One", chat_id="c1")
-            await eventually(lambda: nothing_pending(url))
+            await until(lambda: nothing_pending(url))
     assert reply.injected == {"one": None}
     assert "request_invalid" in {log["event"] for log in logs}
     assert not [log for log in logs if "event:" in log.get("error", "")]
@@ -501,7 +496,7 @@ async def test_requests_for_many_other_apps_cannot_flood_the_log(
     async with redis.Redis.from_url(url) as raw:
         with capture_logs() as logs:
             await put(raw, bodies)
-            await eventually(lambda: nothing_pending(url))
+            await until(lambda: nothing_pending(url))
     lines = [log for log in logs if log["event"] == "request_refused" and log["log_level"] == "warning"]
     assert 1 < len(lines) <= 100
 
@@ -512,9 +507,9 @@ async def test_replies_that_nobody_reads_leave_a_neighbour_its_own(url: str, cli
     late = request(app_id="near", reply_to=near)
     async with redis.Redis.from_url(url) as raw:
         await put(raw, [request(reply_to=own).model_dump_json().encode() for _ in range(300)])
-        await eventually(lambda: nothing_pending(url))
+        await until(lambda: nothing_pending(url))
         await put(raw, [late.model_dump_json().encode()])
-        await eventually(lambda: nothing_pending(url))
+        await until(lambda: nothing_pending(url))
         async with Listener(url, near) as listener:
             await listener.until(1)
     assert listener.ids == [late.id]
@@ -542,7 +537,7 @@ async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, 
                     reply = await client.context(agent="One", chat_id="c1", budget_ms=2_000)
                     return reply.injected == {"one": {"n": 1}}
 
-                await eventually(answered)
+                await until(answered)
         finally:
             await server.stop()
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from tests.chaos.serial import Neo4jReference
 from tests.edges.test_cli import Call, call
-from tests.kafka.test_rules_log import eventually, lose
+from tests.kafka.test_rules_log import lose
 from tests.redis.test_rebuild import RULES, App, printed
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import looks, until
 
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -109,7 +110,7 @@ async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> Non
         while not stop.is_set():
             await app.emit("shop", range(emitted, emitted + 3))
             emitted += 3
-            await asyncio.sleep(0.05)
+            await looks(app.bus.status, 10)
 
     async with app.worker(), app.worker():
         emitting = asyncio.create_task(emit())
@@ -221,7 +222,7 @@ async def test_an_app_that_waits_alone_is_behind_no_others(app: App) -> None:
         return await parked(app) == {"shop"}
 
     async with app.worker():
-        await eventually(waits)
+        await until(waits)
         doctor, status = await app.run("doctor"), await app.run("status")
     assert "apps that are behind: shop" in " ".join(doctor.out.split())
     assert "Apps that are behind" in status.out
@@ -249,7 +250,7 @@ async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
         return await parked(app) == {*names}
 
     async with app.worker():
-        await eventually(all_wait)
+        await until(all_wait)
         for arguments in (["--verify"], ["--swap"]):
             without = await app.run("rebuild", "--app", "shop", *arguments)
             assert (without.code, f"has lost the rule set {first.digest[:12]}" in without.err) == (1, True), without
@@ -261,7 +262,7 @@ async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
         async def all_have_taken_effect() -> bool:
             return sum(row[0] for row in (await orders(app)).values()) == 70
 
-        await eventually(all_have_taken_effect)
+        await until(all_have_taken_effect)
         made = await orders(app)
         assert {name: row[0] for name, row in made.items()} == {
             name: row[0] for name, row in expected(range(70)).items()

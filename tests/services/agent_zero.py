@@ -21,6 +21,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.services.waiting import turns
 
 __all__ = ("AGENT_ZERO_POINTS", "Agent", "Extension", "HandledError", "Tool", "make_root", "running")
 
@@ -226,7 +227,7 @@ class Agent:
         async def later() -> None:
             loop_data.extras_persistent.pop("memories", None)
             loop_data.extras_persistent.pop("solutions", None)
-            await asyncio.sleep(0.01)
+            await turns(3)  # others come in between
             memories, solutions = self.recalls
             if memories:
                 text = self.parse_prompt("agent.system.memories.md", memories=memories)

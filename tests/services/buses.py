@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+from tests.services.waiting import until
 
 from graphweft_contracts import Layout, channels
 from graphweft_workers.drivers import bus_driver
@@ -19,8 +22,20 @@ def mutation_bus(url: str, layout: Layout, *, lease_s: float) -> Bus:
     return bus_driver(url).make_bus(url, options)
 
 
-async def applied(bus: Bus, within_s: float = 60) -> None:
-    """Wait until the group of the bus has read all events."""
-    async with asyncio.timeout(within_s):
-        while sum(each.lag for each in await bus.status()):  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
+async def applied(*buses: Bus, worker: asyncio.Task[Any] | None = None) -> None:
+    """Wait until the groups of the buses have read all events, those included that one makes for another.
+
+    ``worker`` must not end meanwhile.
+    """
+    before: list[tuple[int, str, int]] = []
+
+    async def look() -> list[tuple[int, str, int]]:
+        return [(each.id, each.end, each.lag) for bus in buses for each in await bus.status()]
+
+    def are_read(found: list[tuple[int, str, int]]) -> bool:
+        nonlocal before
+        # What one group has made of its last events may come between the looks at two.
+        settled, before = len(buses) == 1 or found == before, found
+        return settled and not any(lag for _, _, lag in found)
+
+    await until(look, are_read, beside=worker, why="all events are applied (partition, end, lag)")

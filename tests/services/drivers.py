@@ -48,6 +48,12 @@ async def graph(url: str) -> AsyncIterator[FalkorDBStore]:
     await driver.aclose()
 
 
+@pytest.fixture
+def with_keys(request: pytest.FixtureRequest) -> bool:
+    """Whether every entry needs a signature. No, unless a test is marked."""
+    return bool(getattr(request, "param", False))
+
+
 @pytest_asyncio.fixture(params=["redis", "kafka"])
 async def own_bus_url(request: pytest.FixtureRequest) -> str | None:
     """The URL of an empty Kafka, or None for the Redis that holds the graph too."""

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 from tests.services.certificates import Authority
 from tests.services.kafka import KafkaServer, Secure
 from tests.services.neo4j import Neo4jServer
+from tests.services.waiting import until
 
 from graphweft_contracts import channels
 
-__all__ = ("SecureKafka", "empty_kafka", "kafka", "kafka_url", "neo4j_server", "secure_kafka")
+__all__ = (
+    "Logs",
+    "SecureKafka",
+    "empty_kafka",
+    "events_of",
+    "kafka",
+    "kafka_url",
+    "logs",
+    "neo4j_server",
+    "secure_kafka",
+)
+
+type Logs = list[MutableMapping[str, Any]]
+"""Entries of the logs: their fields, with ``event`` and ``log_level``."""
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    """What the workers' loggers write while the test runs in this process."""
+    with capture_logs() as entries:
+        yield entries
+
+
+def events_of(logs: Logs) -> list[str]:
+    """Return the names of the entries."""
+    return [entry["event"] for entry in logs]
 
 
 @pytest.fixture(scope="session")
@@ -54,15 +80,19 @@ async def empty_kafka(kafka: KafkaServer) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
     try:
-        while ours := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
-            await admin.delete_topics(ours)
-            await asyncio.sleep(0.02)
-        loaded = False
-        while not loaded:
+
+        async def ours() -> list[str]:
+            if found := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
+                await admin.delete_topics(found)
+            return found
+
+        async def is_loaded() -> bool:
             with contextlib.suppress(GroupCoordinatorNotAvailableError):
-                loaded = bool(await admin.list_consumer_group_offsets("any", partitions=[TopicPartition("any", 0)]))
-            if not loaded:
-                await asyncio.sleep(0.02)
+                return bool(await admin.list_consumer_group_offsets("any", partitions=[TopicPartition("any", 0)]))
+            return False
+
+        await until(ours, lambda found: not found, why="the broker lists none of our topics")
+        await until(is_loaded, why="the broker has loaded its groups")
         await _take_out_members(admin)
     finally:
         await admin.close()

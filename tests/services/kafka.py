@@ -6,7 +6,6 @@ import functools
 import os
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,14 +13,13 @@ from uuid import uuid4
 
 from tests.services.class_archive import ClassArchive
 from tests.services.maven import free_port, jars
+from tests.services.waiting import until_sync
 
 __all__ = ("KafkaServer", "Secure", "make_archive")
 
 _POM: Final = Path(__file__).with_name("kafka.pom.xml")
 _READY: Final = b"Kafka Server started"
-_START_S: Final = 90.0
 _STOP_S: Final = 30.0
-_POLL_S: Final = 0.05
 _JAVA: Final = ("java", "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LOGGING: Final = """\
 appender.out.type = Console
@@ -148,12 +146,17 @@ class KafkaServer:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        deadline = time.monotonic() + _START_S
-        while _READY not in log.read_bytes():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"Kafka did not start:\n{log.read_text(errors='replace')[-4000:]}")
-            time.sleep(_POLL_S)
+        started = self._process
+
+        def is_ready() -> bool:
+            assert started.poll() is None, f"Kafka did not start:\n{log.read_text(errors='replace')[-4000:]}"
+            return _READY in log.read_bytes()
+
+        try:
+            until_sync(is_ready, why=f"Kafka is ready, by {log}")
+        except BaseException:
+            self.kill()
+            raise
 
     def stop(self) -> None:
         """End the broker in order; a broker that does not run is fine."""

@@ -12,7 +12,6 @@ import math
 import re
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -212,7 +211,7 @@ class ModelServer:
             handler.close_connection = True
             return
         if failure.wait_s:
-            time.sleep(failure.wait_s)
+            self._stopped.wait(failure.wait_s)
         if failure.drip:
             handler.send_response(200)
             handler.end_headers()

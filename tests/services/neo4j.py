@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +20,11 @@ from typing import Final
 import neo4j
 from tests.services.class_archive import ClassArchive
 from tests.services.maven import cache, free_port, jars, require_java
+from tests.services.waiting import until_sync
 
 __all__ = ("Neo4jServer", "make_archive")
 
 _HERE: Final = Path(__file__).parent / "neo4j"
-_START_S: Final = 120.0
-"""It takes 10 s on an idle machine."""
 _STOP_S: Final = 60.0
 _JAVA: Final = (
     *("java", "-Xmx512m", "-XX:+UseSerialGC"),
@@ -111,12 +109,17 @@ class Neo4jServer:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        until = time.monotonic() + _START_S
-        while b"ready" not in self.log.read_bytes().splitlines():
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.kill()
-                raise RuntimeError(f"Neo4j did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.1)
+        started = self.process
+
+        def is_ready() -> bool:
+            assert started.poll() is None, f"Neo4j did not start:\n{self.log.read_text(errors='replace')[-3000:]}"
+            return b"ready" in self.log.read_bytes().splitlines()
+
+        try:
+            until_sync(is_ready, why=f"Neo4j is ready, by {self.log}")
+        except BaseException:
+            self.kill()
+            raise
 
     def stop(self) -> None:
         """Shut it down as an operator would; nothing happens when it does not run."""

@@ -19,6 +19,7 @@ from graphweft_contracts import (
     Permanent,
     Transient,
 )
+from graphweft_contracts.events import data_of, known
 from graphweft_contracts.wire import decode, encode
 
 
@@ -56,6 +57,15 @@ def context(reply: ContextReply, letter: DeadLetter) -> None:
     assert_type(reply.text, str)
     assert_type(reply.partial, bool)
     assert_type(letter.fields, dict[str, str])
+
+
+def data(handed_to: str | None) -> None:
+    """The fields of an event's data are those of its payload model; pyright knows their names, too."""
+    found = data_of(AgentTurnComplete, agent_name="Planner", outcome="failed", handed_to=known(handed_to))
+    assert_type(found, dict[str, Any])
+    data_of(AgentTurnComplete, agent_name="Planner", outcom="failed")  # pyright: ignore[reportCallIssue]
+    data_of(AgentTurnComplete, agent_name="Planner", outcome="lost")  # pyright: ignore[reportArgumentType]
+    data_of(AgentTurnComplete, outcome="failed")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def errors(permanent: Permanent, transient: Transient) -> None:

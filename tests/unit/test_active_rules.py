@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import structlog
 from tests.services.rules import rule_set
+from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
 from graphweft_contracts import Event, Layout, wire
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
-from graphweft_workers import active_rules
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.engine.app_queue import AppQueue
 from graphweft_workers.engine.app_writer import AppWriter
@@ -30,6 +30,7 @@ from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
+from graphweft_workers.timing import RulesTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -66,13 +67,19 @@ def made_of(stored: StoredRules) -> RuleSet:
     return RuleSet.of_files({"W/graph_injection.yaml": text} if stored.files else {})
 
 
-def logged(log: Log) -> LoggedRules:
+def is_after(offset: str, other: str) -> bool:
+    return int(offset or 0) > int(other or 0)
+
+
+def logged(log: Log, **timing: float) -> LoggedRules:
     def made(stored: StoredRules) -> RuleSet:
         log.compiled.append(stored.files.get("name", b"none").decode())
         return RuleSet(rule_set().workflows, files=stored.files)
 
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made)
-    asyncio.run(rules.refresh())
+    rules = LoggedRules(
+        log, lambda one, other: int(one or 0) > int(other or 0), made, clock=VIRTUAL, timing=RulesTiming(**timing)
+    )
+    run(rules.refresh())
     return rules
 
 
@@ -116,7 +123,7 @@ def test_a_restatement_gives_the_rules_of_the_past_of_its_app_only() -> None:
     assert name(rules.cursor(1, "18").at("acme", "19")) == "anew"
     assert (name(rules.current("acme")), [name(each) for each in rules.in_use()]) == ("two", ["two"])
     log.add("restated:acme", "last", p0="17", p1="40")
-    asyncio.run(rules.refresh())
+    run(rules.refresh())
     assert [name(cursor.at("acme", offset)) for offset in ("16", "18")] == ["last", "two"]
     for offset, expected in (("9", "last"), ("18", "two")):
         found = activation_at(rules.activations, "acme", 0, offset, rules.is_after)
@@ -131,11 +138,11 @@ def test_the_last_restatement_of_an_app_is_known_until_the_bus_is_emptied() -> N
     rules = logged(log)
     assert [rules.restatement(app) for app in ("acme", "globex")] == [1, 0]
     log.add("restated:acme", "last", p0="17")
-    asyncio.run(rules.refresh())
+    run(rules.refresh())
     assert rules.restatement("acme") == 3
     log.found.clear()
     log.add("*", "all", p0="1")
-    asyncio.run(rules.refresh())
+    run(rules.refresh())
     assert rules.restatement("acme") == 0
 
 
@@ -170,9 +177,9 @@ def test_a_cursor_sees_activations_that_are_read_later_and_compiles_each_set_onc
     log.add("*", "one", p0="7")
     entry = Entry(offset="5", fields=log.found[1].entry(), received=NOW)
     assert not cursor.knows(2)
-    asyncio.run(rules.refresh([Entry(offset="4", fields={b"data": b"{}"}, received=NOW)]))
+    run(rules.refresh([Entry(offset="4", fields={b"data": b"{}"}, received=NOW)]))
     assert not cursor.knows(2)  # nothing announced it
-    asyncio.run(rules.refresh([entry]))
+    run(rules.refresh([entry]))
     assert cursor.knows(2)
     assert not cursor.knows(9)
     assert [name(cursor.at("any", offset)) for offset in ("4", "6", "8")] == ["one", "two", "one"]
@@ -185,14 +192,14 @@ def test_an_announced_activation_may_become_visible_later() -> None:
     made = Activation(number=1, scope="*", digest="one", time=NOW, positions={0: "3"})
     entry = Entry(offset="3", fields=made.entry(), received=NOW)
 
-    async def run() -> None:
+    async def main() -> None:
         reading = asyncio.create_task(rules.refresh([entry]))
-        await asyncio.sleep(0.2)
+        await VIRTUAL.sleep(4.0)
         assert not reading.done()
         log.found.append(made)
         await reading
 
-    asyncio.run(run())
+    run(main())
     assert name(rules.cursor(0, "3").at("any", "4")) == "one"
 
 
@@ -200,64 +207,63 @@ def imitation(number: object) -> Entry:
     return Entry(offset="3", fields={wire.ACTIVATION: b'{"number": %s}' % str(number).encode()}, received=NOW)
 
 
-def test_an_activation_without_a_record_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
-    rules = logged(Log())
-    asyncio.run(rules.refresh([imitation(1)]))
-    monkeypatch.setattr(active_rules, "_VISIBLE_S", 1e9)
-    asyncio.run(rules.refresh([imitation(1)]))
+def test_an_activation_without_a_record_is_waited_for_once(clock: VirtualClock) -> None:
+    rules, began = logged(Log(), visible_s=5.0), clock.monotonic()
+    run(rules.refresh([imitation(1)]))
+    waited = clock.monotonic()
+    assert waited >= began + 5.0
+    run(rules.refresh([imitation(1)]))
+    assert clock.monotonic() == waited
     assert not rules.cursor(0, "").knows(1)
 
 
-def test_partitions_that_read_the_same_imitation_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+def test_partitions_that_read_the_same_imitation_wait_together(clock: VirtualClock) -> None:
     log = Log()
-    rules = logged(log)
+    rules = logged(log, visible_s=5.0)
 
-    async def run() -> None:
+    async def main() -> None:
         first = asyncio.create_task(rules.refresh([imitation(1)]))
-        await asyncio.sleep(0)
-        assert log.reads == 2  # it waits now
-        monkeypatch.setattr(active_rules, "_VISIBLE_S", 1e9)  # no wait of its own
+        await clock.sleep(3.0)
+        assert not first.done()
+        began = clock.monotonic()
         await asyncio.gather(first, rules.refresh([imitation(1)]))
+        assert clock.monotonic() - began < 2.1  # no wait of its own
 
-    asyncio.run(run())
+    run(main())
     assert not rules.cursor(0, "").knows(1)
 
 
-def test_an_imitation_hides_no_real_activation_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+def test_an_imitation_hides_no_real_activation_of_its_batch() -> None:
     log = Log()
     rules = logged(log)
-    asyncio.run(rules.refresh([imitation(10**9)]))
-    asyncio.run(rules.refresh([imitation(1)]))  # before its time
+    run(rules.refresh([imitation(10**9)]))
+    run(rules.refresh([imitation(1)]))  # before its time
     log.add("*", "one", p0="5")
     real = Entry(offset="5", fields=log.found[0].entry(), received=NOW)
-    asyncio.run(rules.refresh([imitation(10**9), real, imitation(10**9)]))
+    run(rules.refresh([imitation(10**9), real, imitation(10**9)]))
     assert rules.cursor(0, "").knows(1)
     assert name(rules.cursor(0, "5").at("any", "6")) == "one"
 
 
-def test_growing_imitations_cost_one_read_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+def test_growing_imitations_cost_one_read_for_each_batch() -> None:
     log = Log()
     log.add("*", "one", p0="1")
     rules = logged(log)
     before = log.reads
     for number in range(1_000, 1_020):
-        asyncio.run(rules.refresh([imitation(number), imitation(-number), imitation('"x"'), imitation(10 * number)]))
+        run(rules.refresh([imitation(number), imitation(-number), imitation('"x"'), imitation(10 * number)]))
     assert log.reads == before + 20
-    asyncio.run(rules.refresh([imitation(number) for number in (1, 0, -1, "true", '"x"')]))
+    run(rules.refresh([imitation(number) for number in (1, 0, -1, "true", '"x"')]))
     assert log.reads == before + 20
 
 
-def test_imitations_are_counted_in_few_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = logged(Log())
+def test_imitations_are_counted_in_few_warnings(clock: VirtualClock) -> None:
+    rules = logged(Log(), warn_s=60.0)
     with structlog.testing.capture_logs() as logs:
         for number in range(1_000, 1_020):
-            asyncio.run(rules.refresh([imitation(number)] * 3))
-        monkeypatch.setattr(active_rules, "_WARN_S", 0.0)
-        asyncio.run(rules.refresh([Entry(offset="4", fields={b"data": b"{}"}, received=NOW)]))
+            run(rules.refresh([imitation(number)] * 3))
+        clock.advance(60.0)
+        run(rules.refresh([Entry(offset="4", fields={b"data": b"{}"}, received=NOW)]))
     assert [(each["event"], each["entries"]) for each in logs] == [
         ("unknown_activations", 3),
         ("unknown_activations", 57),
@@ -278,25 +284,27 @@ def of_app(app: str, number: int) -> Entry:
     return Entry(offset=str(number), fields=wire.encode(made), received=NOW)
 
 
-def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_rules, "_LOOK_S", 0.0)
+def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(clock: VirtualClock) -> None:
     log = Log()
     log.add("acme", "one", p0="1")
     log.add("*", "two", p0="2")
     log.lost.add("one")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
-    asyncio.run(rules.refresh())
+    rules = LoggedRules(
+        log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True, clock=clock
+    )
+    run(rules.refresh())
     cursor = rules.cursor(0, "")
     entries = [of_app("acme", 3), of_app("globex", 4), of_app("acme", 5)]
     found = read_range(0, entries, cursor, RecentEvents())
     assert (found.lost, list(found.apps), found.letters, found.skips) == ({"acme": "one"}, ["globex"], [], [])
     assert (rules.lost, rules.summary) == ({"one"}, UNKNOWN)
     other = rules.over(log, rules.is_after)
-    asyncio.run(other.refresh())
+    run(other.refresh())
     assert other.lost == {"one"}
     log.lost.clear()
+    clock.advance(1.0)
     known = rules.known
-    asyncio.run(rules.refresh([]))
+    run(rules.refresh([]))
     assert (rules.lost, rules.known > known, rules.summary == UNKNOWN) == (set(), True, False)
     found = read_range(0, entries, cursor, RecentEvents())  # with the cursor of before
     assert (found.lost, {app: len(events) for app, events in found.apps.items()}) == ({}, {"acme": 2, "globex": 1})
@@ -337,7 +345,7 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     log.add("*", "two", p0="2")
     log.add("acme", "one", p0="5")
     log.lost.add("one")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True)
+    rules = LoggedRules(log, is_after, made_of, without_lost=True)
     await rules.refresh()
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
@@ -395,12 +403,12 @@ def test_the_summary_holds_the_mutations_of_all_rule_sets() -> None:
 
     log = Log()
     log.add("*", "one", p0="1")
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made)
-    asyncio.run(rules.refresh())
+    rules = LoggedRules(log, is_after, made)
+    run(rules.refresh())
     assert (rules.known, rules.summary.shared) == (1, {"A", "B"})
     log.add("acme", "two", p0="2")
     log.add("*", "one", p0="3")
-    asyncio.run(rules.refresh())
+    run(rules.refresh())
     assert (rules.known, rules.summary.shared) == (2, {"A", "B", "C"})
     assert rules.summary.groups == {frozenset("AB"), frozenset("BC")}
 
@@ -412,9 +420,9 @@ def test_a_bus_that_was_emptied_gives_its_new_activations_only() -> None:
     rules = logged(log)
     log.found.clear()
     log.add("*", "three", p0="1")
-    asyncio.run(rules.refresh())
+    run(rules.refresh())
     assert name(rules.current("any")) == "three"
     assert name(rules.cursor(0, "").at("any", "5")) == "three"
     log.found.clear()
-    asyncio.run(rules.refresh())
+    run(rules.refresh())
     assert name(rules.current("any")) == "none"

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.declared_fields import check_declared
 
 from graphweft import Client
 from graphweft.adapters.chat_runs import ChatRuns
@@ -70,16 +71,19 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.delenv("GRAPHWEFT_CONTEXT", raising=False)
     monkeypatch.delenv("GRAPHWEFT_CAPTURE", raising=False)
     made: list[Adapter] = []
+    buses: list[Bus] = []
 
     def adapter(bus: Bus | None = None, **settings: Any) -> tuple[Adapter, Bus]:
         transport = bus or Bus()
         one = Adapter(Client("redis://127.0.0.1:1", transport=transport), **{"budget_ms": 5_000, **settings})
         made.append(one)
+        buses.append(transport)
         return one, transport
 
     yield adapter
     for one in made:
         one.close(0.0)
+    check_declared(event for bus in buses for event in bus.events)
 
 
 def test_a_turn_is_asked_for_context_once_and_tells_which_it_got(make: Make) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 import pytest
+from tests.services.fixtures import Logs
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies, Quotas, read_policies
@@ -70,7 +70,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_policies(tmp_path / "none.yaml")
 
 
-def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, logs: Logs) -> None:
     file = written(tmp_path, "apps: {acme: {workflows: [A]}}")
     watched = WatchedFile(file, read_policies)
     assert not watched.refresh()
@@ -82,10 +82,9 @@ def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, caplog
             new = file.with_suffix(".new")
             new.write_text(text)
             os.replace(new, file)
-        with caplog.at_level(logging.INFO, "graphweft.settings"):
-            caplog.clear()
-            assert watched.refresh()
-            assert not watched.refresh(), "each change is read once"
+        logs.clear()
+        assert watched.refresh()
+        assert not watched.refresh(), "each change is read once"
 
     change("apps: {acme: {workflows: [B]}}")
     assert (watched.current.allows_workflow("acme", "B"), watched.problem) == (True, None)
@@ -93,7 +92,7 @@ def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, caplog
         change(broken)
         assert watched.current.allows_workflow("acme", "B"), "the earlier content stays in use"
         assert watched.problem
-        assert watched.problem in caplog.text
+        assert watched.problem in [entry.get("error") for entry in logs]
     change("apps: {acme: {workflows: [D]}}")
     assert (watched.current.allows_workflow("acme", "D"), watched.problem) == (True, None)
 

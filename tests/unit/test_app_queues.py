@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.engine import app_queues
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.timing import QueueTiming
 
 
 def is_after(offset: str, other: str) -> bool:
@@ -72,18 +72,26 @@ def at(place: int) -> Committed:
     return Committed(offset=str(place), count=place)
 
 
+PATIENT: Final = QueueTiming(batch_s=3_600.0, pace_s=0.0)
+
+
 @pytest.fixture
-def gates(monkeypatch: pytest.MonkeyPatch) -> Gates:
-    monkeypatch.setattr(app_queues, "_PATIENCE_S", 3_600.0)
-    monkeypatch.setattr(app_queues, "_PACE_S", 0.0)
+def gates() -> Gates:
     return Gates()
+
+
+def queues_of(
+    writer: Any, *, timing: QueueTiming = PATIENT, apps_at_once: int = 16, progressed: Callable[[], None] = lambda: None
+) -> AppQueues:
+    return AppQueues(
+        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=progressed,
+        apps_at_once=apps_at_once, clock=VIRTUAL, timing=timing,
+    )  # fmt: skip
 
 
 @pytest_asyncio.fixture
 async def queues(gates: Any) -> AsyncIterator[AppQueues]:
-    made = AppQueues(
-        gates, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    made = queues_of(gates)
     yield made
     await made.aclose()
 
@@ -129,10 +137,7 @@ async def test_a_batch_of_one_app_is_waited_for(gates: Gates, queues: AppQueues)
 
 async def test_who_commits_is_told_when_the_app_that_was_furthest_behind_gets_on(gates: Any) -> None:
     told: list[str] = []
-    queues = AppQueues(
-        gates, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(),
-        progressed=lambda: told.append(queues.floor.offset),
-    )  # fmt: skip
+    queues = queues_of(gates, progressed=lambda: told.append(queues.floor.offset))
     opened(gates, "a")
     queues.give({"a": some(1), "b": some(1)}, {}, at(0), {"a": at(1), "b": at(3)})  # entry 2 is not taken yet
     await turns()
@@ -159,14 +164,7 @@ async def test_who_commits_is_told_while_another_app_has_trouble(gates: Any, mon
     """The note of the position says how far that one is, so the others need not wait for it."""
     monkeypatch.setattr(gates, "reread", never)
     told: list[int] = []
-    queues = AppQueues(
-        gates,
-        run="",
-        skips=Skips(0, is_after),
-        position=at(0),
-        before=PositionNote(),
-        progressed=lambda: told.append(1),
-    )
+    queues = queues_of(gates, progressed=lambda: told.append(1))
     opened(gates, "quick")
     queues.give({"parked": some(1)}, {}, at(2), {}, without=frozenset({"parked"}))
     queues.give({"quick": some(1)}, {}, at(5), {})
@@ -192,22 +190,18 @@ async def test_an_app_that_is_half_a_batch_behind_is_waited_for(gates: Gates, qu
 
 
 async def test_an_app_that_waits_for_its_turn_is_not_looked_at_without_a_pause(
-    gates: Gates, monkeypatch: pytest.MonkeyPatch
+    gates: Gates, clock: VirtualClock
 ) -> None:
-    """With more apps than may be written at once, some wait longer than others have patience."""
-    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
-    given: Any = gates
-    queues = AppQueues(
-        given, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    """With more apps than may be written at once, some wait longer than a batch is waited for."""
+    queues = queues_of(gates, apps_at_once=1)
     queues.give({"first": some(1), "second": some(1)}, {}, at(2), {})
     await turns()
     waiting = queues._busy["second"]  # pyright: ignore[reportPrivateUsage]
     assert waiting.awaits_slot
-    waiting.busy_since -= 2 * 3_600.0
-    due = queues._due(time.monotonic())  # pyright: ignore[reportPrivateUsage]
+    clock.advance(2 * 3_600.0)
+    due = queues._due(clock.monotonic())  # pyright: ignore[reportPrivateUsage]
     assert due is not None
-    assert due > time.monotonic()
+    assert due > clock.monotonic()
     await queues.aclose()
 
 
@@ -216,10 +210,8 @@ async def test_an_app_is_parked_with_a_warning_if_it_is_not_the_only_one(
     gates: Any, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...], level: str
 ) -> None:
     """Where one app is alone, nobody needs to hear that others go on; one that comes later must."""
-    monkeypatch.setattr(app_queues, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(app_queues, "_PARK_S", 0.0)
     monkeypatch.setattr(gates, "reread", never)
-    queues = of_waiting(gates)
+    queues = queues_of(gates, timing=QueueTiming(batch_s=0.0, park_s=0.0, pace_s=0.0))
     opened(gates, "quick")
     queues.give({app: some(1) for app in ("slow", *others)}, {}, at(2), {})
     await turns()
@@ -248,9 +240,7 @@ async def test_nobody_waits_for_an_app_that_is_parked_while_it_has_nothing_to_do
 
 async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_all() -> None:
     writer: Any = Writer()
-    queues = AppQueues(
-        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
+    queues = queues_of(writer)
     queues.park("p")
     # Another app's entries still wait in the window, so the position of all stands at 5.
     queues.give({}, {}, at(5), {"p": at(50), "q": at(60)}, {"p"})
@@ -292,7 +282,7 @@ class Waiting(Writer):
             raise RulesLost("digest")
         self.reading += 1
         self.most = max(self.most, self.reading)
-        await turns()
+        await VIRTUAL.sleep(5.0)
         self.reading -= 1
         return given
 
@@ -302,56 +292,38 @@ class Waiting(Writer):
         self.applied.append(queue.app_id)
 
 
-@pytest.fixture
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_queues, "backoff_s", lambda *_: 0.0)
-
-
-def of_waiting(writer: Any) -> AppQueues:
-    return AppQueues(
-        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
-    )
-
-
-@pytest.mark.usefixtures("without_pauses")
-async def test_apps_need_slots_when_a_lost_rule_set_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 2)
+async def test_apps_need_slots_when_a_lost_rule_set_is_back() -> None:
     writer = Waiting(looks=30)
-    queues = of_waiting(writer)
+    queues = queues_of(writer, apps_at_once=2)
     apps = frozenset(f"app{number}" for number in range(10))
     for app in apps:
         queues.park(app)
     queues.give({}, {}, at(9), {}, apps)
-    async with asyncio.timeout(10):
-        while queues.parked:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await VIRTUAL.sleep(100)
+    assert not queues.parked
     assert writer.most == 2
     assert queues.floor == at(9)
     await queues.aclose()
 
 
-@pytest.mark.usefixtures("without_pauses")
 async def test_an_app_with_events_in_hand_looks_for_a_lost_rule_set() -> None:
     """Nobody else may look: the partition reads nothing while too many events wait."""
     writer = Waiting(looks=3)
-    queues = of_waiting(writer)
+    queues = queues_of(writer)
     queues.give({"app": some(1)}, {}, at(1), {})
-    await turns()
-    await turns()
+    await VIRTUAL.sleep(10)
     assert writer.applied == ["app"]
     await queues.aclose()
 
 
-@pytest.mark.usefixtures("without_pauses")
 async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> None:
     writer = Waiting(looks=1_000_000)
-    queues = of_waiting(writer)
+    queues = queues_of(writer)
     queues.give({}, {}, at(9), {}, frozenset({"app"}))
-    await turns()
+    await VIRTUAL.sleep(10)
     assert queues.parked == {"app"}
     writer.restatements = 1
-    await turns()
-    await turns()
+    await VIRTUAL.sleep(10)
     assert not queues.parked
     await queues.aclose()
 
@@ -366,21 +338,18 @@ class Late(Waiting):
         return await super().reread(queue, given)
 
 
-@pytest.mark.usefixtures("without_pauses")
 async def test_a_past_that_is_restated_just_before_an_app_waits_is_noticed() -> None:
-    queues = of_waiting(Late(looks=1_000_000))
+    queues = queues_of(Late(looks=1_000_000))
     queues.give({}, {}, at(9), {}, frozenset({"app"}))
-    for _ in range(10):
-        await turns()
+    await VIRTUAL.sleep(20)
     assert not queues.parked
     await queues.aclose()
 
 
 async def test_an_app_that_gets_more_events_all_the_time_takes_turns_at_its_slot(
-    gates: Any, monkeypatch: pytest.MonkeyPatch
+    gates: Any,
 ) -> None:
-    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
-    queues = of_waiting(gates)
+    queues = queues_of(gates, apps_at_once=1)
     opened(gates, "quiet")
     queues.give({"loud": some(1)}, {}, at(1), {})
     await turns()
@@ -393,11 +362,10 @@ async def test_an_app_that_gets_more_events_all_the_time_takes_turns_at_its_slot
 
 
 async def test_an_app_that_has_caught_up_needs_no_slot_of_those_that_have_not(
-    gates: Any, monkeypatch: pytest.MonkeyPatch
+    gates: Any,
 ) -> None:
     """One that reads a long past again, however quickly, must not keep its slot until the end."""
-    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
-    queues = of_waiting(gates)
+    queues = queues_of(gates, apps_at_once=1)
     queues.give({}, {}, at(2_000), {}, frozenset({"late"}))
     await turns()
     opened(gates, "quick")
@@ -467,20 +435,16 @@ class Model(Writer):
     parked=st.lists(st.sampled_from(["", "", "", "a", "b", "c"]), min_size=60, max_size=60),
     fates=st.lists(st.sampled_from([0, 1, 1, 2, 3, 8, 30]), max_size=200),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 def test_each_event_takes_effect_in_order_and_is_committed_only_then(
-    monkeypatch: pytest.MonkeyPatch, apps: list[str], sizes: list[int], parked: list[str], fates: list[int]
+    apps: list[str], sizes: list[int], parked: list[str], fates: list[int]
 ) -> None:
     """Whatever is parked, fails or piles up."""
-    for name in ("_PATIENCE_S", "_PACE_S", "_PARK_S"):
-        monkeypatch.setattr(app_queues, name, 0.0)
-    monkeypatch.setattr(app_queues, "backoff_s", lambda *_: 0.0)
     model: Any = Model(apps, iter(fates))
 
     async def work() -> None:
-        queues = AppQueues(
-            model, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=committed
-        )
+        hasty = QueueTiming(batch_s=0.0, pace_s=0.0, park_s=0.0)
+        queues = queues_of(model, timing=hasty, progressed=committed)
         made.append(queues)
         start = 0
         for size, park in zip(sizes, parked, strict=True):
@@ -489,12 +453,13 @@ def test_each_event_takes_effect_in_order_and_is_committed_only_then(
                 queues.park(park)
             for _ in range(8 * size):  # meanwhile a parked app may catch up
                 await asyncio.sleep(0)
+            await VIRTUAL.sleep(size % 3)  # and one that failed is tried again
             found = {app: model.of(app, start, end) for app in set(apps) - without}
             queues.give({app: events for app, events in found.items() if events}, {}, at(end), {}, without)
             await queues.settle()
             start = end
-        while queues._busy:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        while queues._busy:  # pyright: ignore[reportPrivateUsage]
+            await VIRTUAL.sleep(0.1)
         assert queues.floor == at(len(apps))
         assert queues.floor in committed_at
         await queues.aclose()
@@ -506,6 +471,6 @@ def test_each_event_takes_effect_in_order_and_is_committed_only_then(
         assert model.is_done(int(made[0].floor.offset))
         committed_at.add(made[0].floor)
 
-    asyncio.run(work())
+    run(work())
     for app, done in model.done.items():
         assert done == [place for place, each in enumerate(apps, start=1) if each == app]

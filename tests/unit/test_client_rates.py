@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft import Client, SyncClient
 from graphweft.transport import Outgoing
@@ -41,7 +42,10 @@ def note(number: int, **data: Any) -> Event:
 
 async def test_events_above_the_rate_wait_in_order_and_another_client_does_not() -> None:
     mine, theirs = ListTransport(), ListTransport()
-    async with Client(transport=mine, max_events_per_s=50) as client, Client(transport=theirs) as neighbour:
+    async with (
+        Client(transport=mine, clock=VIRTUAL, max_events_per_s=50) as client,
+        Client(transport=theirs, clock=VIRTUAL) as neighbour,
+    ):
         positions = await client.emit_all([note(number) for number in range(90)], wait_s=0)
         assert positions[50:] == [None] * 40
         assert all(await neighbour.emit_all([note(number) for number in range(500)], wait_s=FOR_EVER_S))
@@ -57,7 +61,7 @@ async def test_events_above_the_rate_wait_in_order_and_another_client_does_not()
 
 async def test_while_events_wait_emit_returns_at_once_and_a_full_buffer_drops() -> None:
     transport = ListTransport()
-    client = Client(transport=transport, max_events_per_s=0.001, buffer=2)
+    client = Client(transport=transport, clock=VIRTUAL, max_events_per_s=0.001, buffer=2)
     assert await client.emit(note(0), wait_s=FOR_EVER_S) is not None
     assert await client.emit(note(1), wait_s=0.01) is None
     assert await client.emit(note(2), wait_s=FOR_EVER_S) is None
@@ -70,12 +74,12 @@ async def test_while_events_wait_emit_returns_at_once_and_a_full_buffer_drops() 
 
 async def test_bytes_above_the_rate_wait_and_one_large_event_passes() -> None:
     transport = ListTransport()
-    async with Client(transport=transport, max_bytes_per_s=20_000) as client:
+    async with Client(transport=transport, clock=VIRTUAL, max_bytes_per_s=20_000) as client:
         await client.emit_all([note(number, text="x" * 6_000) for number in range(6)], wait_s=0)
         assert await client.flush(30)
     assert transport.taken == list(range(6))
     assert len(transport.batches[0]) == 3
-    async with Client(transport=transport, max_bytes_per_s=100) as client:
+    async with Client(transport=transport, clock=VIRTUAL, max_bytes_per_s=100) as client:
         assert await client.emit(note(9, text="x" * 6_000), wait_s=FOR_EVER_S)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.adapters.shared.kit import Bus
+from tests.declared_fields import check_declared
 
 from graphweft import Client, MemoryScope, SyncClient
 from graphweft.transport import BUS_STEP, CLOSED, with_bus_step
@@ -21,6 +22,7 @@ def client_of(bus: Bus, **more: Any) -> Client:
 
 
 def lines(bus: Bus) -> list[str]:
+    check_declared(bus.events)
     names = ("agent_name", "turn_number", "tool_name", "success", "outcome", "error_type")
     return [
         " ".join([event.type, *(str(event.data[name]) for name in names if name in event.data)]) for event in bus.events
@@ -84,6 +86,7 @@ async def test_a_message_is_the_question_and_is_remembered_with_the_answer() -> 
     memory = bus.events[-1]
     assert (memory.type, memory.data["user_id"], memory.data["thread_id"]) == ("memory.add", "ada", "c1")
     assert [message["text"] for message in memory.data["messages"]] == ["Is it sunny?", "Done."]
+    check_declared(bus.events)
     assert all(event.data["context"] == {"phase": "plan"} for event in bus.events)
 
 

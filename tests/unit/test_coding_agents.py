@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
+from tests.declared_fields import check_declared
 
 from graphweft_workers.coding_agents import Moment, Owner, UnreadableHook, read_hook
 
@@ -25,6 +26,7 @@ def hook(name: str, **fields: Any) -> dict[str, Any]:
 def told(moment: Moment) -> list[tuple[str, dict[str, Any]]]:
     """Return types and data of the events, without the context variables."""
     events = [*moment.before, *moment.after]
+    check_declared(events)
     return [(event.type, {k: v for k, v in event.data.items() if k != "context"}) for event in events]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.virtual_time import VirtualClock
 
 from graphweft_rules import BoundQuery, InjectionQuery, Place
 from graphweft_rules.cypher.query import parse
@@ -163,15 +164,8 @@ def test_the_bytes_are_near_to_what_python_takes(kind: str) -> None:
     assert 0.6 < cache.bytes / taken < 2.5
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_the_breaker_opens_at_the_fifth_failure_in_a_row() -> None:
-    breaker = Breaker(Clock())
+    breaker = Breaker(VirtualClock())
     for _ in range(4):
         breaker.failed("shop")
     breaker.succeeded("shop")
@@ -183,20 +177,20 @@ def test_the_breaker_opens_at_the_fifth_failure_in_a_row() -> None:
 
 
 def test_one_at_a_time_tries_and_waits_longer_each_time() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     breaker = Breaker(clock)
     for _ in range(5):
         breaker.failed("shop")
     for wait_s in (0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
-        clock.now += wait_s - 0.01
+        clock.advance(wait_s - 0.01)
         assert breaker.enter("shop") == "open"
-        clock.now += 0.02
+        clock.advance(0.02)
         assert (breaker.enter("shop"), breaker.enter("shop")) == ("trial", "open")
         breaker.failed("shop")
-        clock.now += 10
+        clock.advance(10)
         assert breaker.enter("shop") == "open"
         breaker.leave("shop")
-    clock.now += 5.01
+    clock.advance(5.01)
     assert breaker.enter("shop") == "trial"
     breaker.succeeded("shop")
     breaker.leave("shop")
@@ -204,13 +198,13 @@ def test_one_at_a_time_tries_and_waits_longer_each_time() -> None:
 
 
 def test_a_trial_without_a_word_from_the_server_is_none() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     breaker = Breaker(clock)
     for _ in range(5):
         breaker.failed("shop")
-    clock.now = 1
+    clock.advance(1)
     assert breaker.enter("shop") == "trial"
     breaker.leave("shop")
     assert breaker.enter("shop") == "open"
-    clock.now = 2
+    clock.advance(1)
     assert breaker.enter("shop") == "trial"

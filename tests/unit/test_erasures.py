@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.archive import erasures
-from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.erasures import Erasures, alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshots import Snapshots
 
@@ -18,12 +19,6 @@ from graphweft_workers.replay.snapshots import Snapshots
 @pytest.fixture
 def blobs(tmp_path: Path) -> BlobStore:
     return open_blobs(str(tmp_path))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasures, "_BEAT_S", 0.02)
-    monkeypatch.setattr(erasures, "STALE_S", 0.5)
 
 
 async def test_an_erasure_counts_when_it_begins_and_when_it_ends(blobs: BlobStore) -> None:
@@ -45,13 +40,13 @@ async def test_an_erasure_counts_when_it_begins_and_when_it_ends(blobs: BlobStor
 
 
 async def test_a_second_erasure_of_an_app_is_refused(blobs: BlobStore) -> None:
-    async with alone(blobs, "shop"):
+    async with alone(blobs, "shop", clock=VIRTUAL):
         with pytest.raises(BusUnavailable, match="another erasure of the app 'shop' runs"):
-            async with alone(blobs, "shop"):
+            async with alone(blobs, "shop", clock=VIRTUAL):
                 pytest.fail("two at once")
-        async with alone(blobs, "shop_x"):
+        async with alone(blobs, "shop_x", clock=VIRTUAL):
             pass
-    async with alone(blobs, "shop"):
+    async with alone(blobs, "shop", clock=VIRTUAL):
         pass
 
 
@@ -60,10 +55,10 @@ async def test_of_erasures_that_begin_at_once_one_runs_at_a_time(blobs: BlobStor
 
     async def one() -> None:
         nonlocal running, most, done
-        async with alone(blobs, "shop"):
+        async with alone(blobs, "shop", clock=VIRTUAL):
             running += 1
             most = max(most, running)
-            await asyncio.sleep(0.1)
+            await VIRTUAL.sleep(3.0)
             running -= 1
             done += 1
 
@@ -75,13 +70,13 @@ async def test_of_erasures_that_begin_at_once_one_runs_at_a_time(blobs: BlobStor
 
 async def test_one_that_was_killed_is_followed_by_the_next(blobs: BlobStore) -> None:
     await blobs.put("erasing/shop/0", b'{"beat": 7, "asks": false}')
-    async with alone(blobs, "shop"):
+    async with alone(blobs, "shop", clock=VIRTUAL):
         assert len(await blobs.names("erasing/shop/")) == 1
 
 
 async def test_one_that_was_taken_for_killed_ends(blobs: BlobStore) -> None:
     async def taken_over() -> None:
-        async with alone(blobs, "shop"):
+        async with alone(blobs, "shop", clock=VIRTUAL):
             await blobs.delete(await blobs.names("erasing/shop/"))
             await asyncio.Event().wait()
 

@@ -15,6 +15,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.services.rules import load_rules, rules_of_parts
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
@@ -38,6 +39,7 @@ from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.timing import TIMING, QuarantineTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PARTS: Final = {
@@ -237,12 +239,14 @@ def applier(
     quarantine: bool = False,
     arrangers: Arrangers | None = None,
     log: OneEntry | None = None,
+    timing: QuarantineTiming = TIMING.quarantine,
 ) -> Applier:
     """``log`` is for rows that the rules no longer have: only these are read again."""
     arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
     return Applier(
-        cast("EventLog", log), cast("DeadLetters", letters), cast("GraphStore", graph), arrangers, quarantine=quarantine
-    )
+        cast("EventLog", log), cast("DeadLetters", letters), cast("GraphStore", graph), arrangers,
+        quarantine=quarantine, clock=VIRTUAL, timing=timing,
+    )  # fmt: skip
 
 
 async def run(rules: RuleSet, graph: Graph, letters: Letters, batches: Sequence[Sequence[MatchedEvent]]) -> None:
@@ -412,8 +416,7 @@ def test_suspects_with_sound_rows_between_them_put_nothing_in_quarantine(rules: 
     assert "quarantined" in {letter.reason for letter in letters.kept.values()}
 
 
-def test_a_suspect_that_fails_as_a_probe_ends_no_quarantine(rules: RuleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "FIRST_PROBE_S", 0.0)
+def test_a_suspect_that_fails_as_a_probe_ends_no_quarantine(rules: RuleSet) -> None:
     sound = [(f"s{number}", 1) for number in range(50)]
     # The last row runs before the sound one before it, because the first row has a step of its own already.
     batches = [
@@ -423,7 +426,7 @@ def test_a_suspect_that_fails_as_a_probe_ends_no_quarantine(rules: RuleSet, monk
         [("s1", BROKEN), ("s2", 1), ("s3", 1), ("s4", SOMETIMES)],
     ]
     graph, letters = Graph(), Letters()
-    worker = applier(rules, graph, letters, quarantine=True)
+    worker = applier(rules, graph, letters, quarantine=True, timing=QuarantineTiming(first_probe_s=0.0))
     events = iter(events_of(rules, [each for batch in batches for each in batch]))
 
     async def apply(batch: Sequence[object]) -> list[str]:

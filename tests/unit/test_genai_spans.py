@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.declared_fields import undeclared
 
 from graphweft.adapters.genai import Conversations, Span, SpanEvent, events_of, time_of
 from graphweft_contracts import LIFECYCLE
@@ -35,6 +36,7 @@ def span(number: int, operation: str | None, start: int, end: int, above: int = 
 
 
 def said(events: list[SpanEvent]) -> list[str]:
+    assert [fault for one in events for fault in undeclared(one.type, one.data)] == []
     shown = ("agent_name", "tool_name", "success")
     return [" ".join([one.type, *(str(one.data[name]) for name in shown if name in one.data)]) for one in events]
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.drivers.falkordb import limiter as module
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
+from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 
 QUICK, SLOW = 0.25, 500.0
 
@@ -19,8 +21,8 @@ QUICK, SLOW = 0.25, 500.0
 class Server:
     """A server on which queries end when they are told to."""
 
-    def __init__(self, *, threads: int = 2) -> None:
-        self.places = Places(threads=threads)
+    def __init__(self, *, threads: int = 2, timing: FalkorDBTiming = FALKORDB_TIMING) -> None:
+        self.places = Places(threads=threads, clock=VIRTUAL, timing=timing)
         self.at: list[tuple[Query, asyncio.Future[float | None]]] = []
         """What it works on."""
         self.begun: list[str] = []
@@ -115,9 +117,8 @@ async def test_what_turns_out_to_be_slow_counts_for_those_that_wait_already() ->
     assert_all_given_back(server.places)
 
 
-async def test_what_turns_out_to_be_quick_counts_for_those_that_wait_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SLOW_S", 0.0)
-    server = Server()
+async def test_what_turns_out_to_be_quick_counts_for_those_that_wait_already() -> None:
+    server = Server(timing=FalkorDBTiming(slow_s=0.0))
     await server.teach("a", "late", SLOW)
     asked = [server.ask("a", "late") for _ in range(50)]
     for _ in range(40):
@@ -187,13 +188,13 @@ async def test_a_query_that_is_aborted_as_a_quick_one_is_asked_again_as_a_slow_o
     await settle()
     first = server.at[0][0]
     assert not first.is_slow
-    assert first.limit_s <= module._TRY_S
+    assert first.limit_s <= FALKORDB_TIMING.try_s
     first.aborted = True
-    server.end(0, module._TRY_S * 1000)
+    server.end(0, FALKORDB_TIMING.try_s * 1000)
     await settle()
     second = server.at[0][0]
     assert second.is_slow
-    assert second.limit_s > module._TRY_S
+    assert second.limit_s > FALKORDB_TIMING.try_s
     second.aborted = True
     server.end(0, 60_000.0)
     assert await asked == "new"  # once only

@@ -31,6 +31,7 @@ from graphweft_workers.features.graphrag.expansion import (
     connect,
     expand,
 )
+from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import Node, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
 from graphweft_workers.features.graphrag.seeds import entity_terms, seed
@@ -545,6 +546,48 @@ def test_secrets_are_kept_out_of_every_part() -> None:
     assert key not in text
     assert word not in text.replace(f"{word}9", "")
     assert sum(REDACTED in fact for fact in facts) >= 4
+
+
+def test_kept_facts_are_the_same_as_new_ones() -> None:
+    rnd = random.Random(5)
+    words = (
+        "Redis",
+        "DB password",
+        "hunter2-Zx",
+        "AKIA" + "IOSFODNN7EXAMPLE",
+        "a:b:c",
+        "caf\u00e9",
+        "it's",
+        "Kind3",
+        "",
+    )
+    long = ("x " * 400, "password=" + "Zx19Qw7k" * 60)
+
+    def some() -> str:
+        return rnd.choice(long if rnd.random() < 0.1 else words)
+
+    def node_of(handle: int) -> Node:
+        return node(handle, some(), kind=some(), description=some())
+
+    kept = FactTexts()
+    for _ in range(400):
+        source, target = node_of(1), node_of(2)
+        given = Relation(handle=1, source=source, type="OWNS", target=target, fact=some(), label=some(), hop=1)
+        assert packed(given, pinned=(source,), texts=kept) == packed(given, pinned=(source,))
+        assert packed(given, pinned=(source,), texts=kept) == packed(given, pinned=(source,))
+    packed(pinned=(node(1, "Redis", kind="DB password", description="hunter2-Zx"),), texts=kept)
+    assert kept.get(("Redis", "DB password", "hunter2-Zx")) == f"Redis (DB password): {REDACTED}"
+
+
+def test_kept_facts_are_bounded_by_characters_and_the_last_used_ones_stay() -> None:
+    kept = FactTexts(100)
+    for number in range(10):
+        kept.keep((f"name{number}",), "x" * 15)  # 20 characters
+        assert kept.get(("name0",)) is not None
+    assert [number for number in range(10) if kept.get((f"name{number}",))] == [0, 6, 7, 8, 9]
+    assert kept.chars == 100
+    kept.keep(("long",), "x" * 200)
+    assert kept.chars == 0
 
 
 # Caps and queries

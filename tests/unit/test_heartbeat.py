@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.fixtures import Logs
 
 from graphweft_contracts import InvalidRules
 from graphweft_workers.roles import heartbeat
@@ -190,14 +191,14 @@ async def test_what_ended_a_process_stays_in_its_file(error: Exception, said: st
 
 
 async def test_a_role_works_on_where_no_heartbeat_can_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     (folder / "file").write_text("")
     monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(folder / "file" / "below"))
     async with heartbeat.beating("gateway") as own:
         own.begin()
-    [record] = caplog.records
-    assert "set GRAPHWEFT_HEARTBEAT_DIR" in record.getMessage()
+    [entry] = logs
+    assert "set GRAPHWEFT_HEARTBEAT_DIR" in entry["next"]
 
 
 def test_the_folder_comes_back_when_it_was_removed(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.declared_fields import check_declared
 
 from graphweft.adapters.values import error_in
 from graphweft_contracts import Event
@@ -57,7 +58,9 @@ def run(*messages: Any, number: int = 0, **fields: Any) -> Run:
 
 
 def imported(*messages: Any, options: ImportOptions = OPTIONS, **fields: Any) -> tuple[Event, ...]:
-    return events_of(run(*messages, **fields), options)
+    events = events_of(run(*messages, **fields), options)
+    check_declared(events)
+    return events
 
 
 def of_type(events: tuple[Event, ...], type: str) -> list[Json]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.declared_fields import check_declared
 
 from graphweft_contracts import Event, MemoryScope, wire
 from graphweft_contracts.episodes import EpisodeAdd
@@ -43,7 +44,9 @@ TALK = {
 
 def of(store: Store, report: ImportReport, *items: Any, otherwise: MemoryScope | None = None) -> list[Event]:
     read = [Item(f"f.jsonl:{number}", item) for number, item in enumerate(items, 1)]
-    return list(events_of_items(read, store, report, app_id="acme", otherwise=otherwise, now=NOW))
+    events = list(events_of_items(read, store, report, app_id="acme", otherwise=otherwise, now=NOW))
+    check_declared(events)
+    return events
 
 
 def mem0(*items: Any, user: str | None = None) -> tuple[list[Event], ImportReport]:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 import structlog
 from structlog.testing import capture_logs
+from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.engine.lease_thread import LeaseThread
@@ -36,15 +37,15 @@ class Keeper:
         self.closed = True
 
 
-async def test_leases_are_extended_only_while_the_loop_is_silent_and_not_for_ever() -> None:
+async def test_leases_are_extended_only_while_the_loop_is_silent_and_not_for_ever(clock: VirtualClock) -> None:
     keeper = Keeper()
-    now = 0.0
-    kept = LeaseThread(keeper, owner="w", lease_s=10.0, logger=LOGGER, clock=lambda: now)
+    began = clock.monotonic()
+    kept = LeaseThread(keeper, owner="w", lease_s=10.0, logger=LOGGER, clock=clock)
     kept.held |= {3, 1}
 
     async def look(*times: float) -> None:
-        nonlocal now
-        for now in times:  # noqa: B007 - the clock reads it
+        for at in times:
+            clock.advance(began + at - clock.monotonic())
             await kept.look()
 
     with capture_logs() as logs:
@@ -57,11 +58,10 @@ async def test_leases_are_extended_only_while_the_loop_is_silent_and_not_for_eve
     assert [log["event"] for log in logs] == ["event_loop_blocked", "event_loop_hangs"]
 
 
-async def test_a_blocked_worker_without_partitions_extends_nothing() -> None:
-    now = 0.0
+async def test_a_blocked_worker_without_partitions_extends_nothing(clock: VirtualClock) -> None:
     keeper = Keeper()
-    kept = LeaseThread(keeper, owner="w", lease_s=10.0, logger=LOGGER, clock=lambda: now)
-    now = 30.0
+    kept = LeaseThread(keeper, owner="w", lease_s=10.0, logger=LOGGER, clock=clock)
+    clock.advance(30.0)
     await kept.look()
     assert keeper.extended == []
     kept.held.add(0)

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import logging
 
+from tests.services.virtual_time import VirtualClock
+
 from graphweft_workers.log_limit import LimitedLines, LogLimit
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_one_line_of_a_kind_a_minute_and_the_others_counted() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     limit = LogLimit(clock=clock)
     assert [limit.admit("a") for _ in range(3)] == [0, None, None]
     assert limit.admit("b") == 0
-    clock.now = 59.9
+    clock.advance(59.9)
     assert limit.admit("a") is None
-    clock.now = 60.0
+    clock.advance(0.1)
     assert limit.admit("a") == 3
     assert limit.take_left_out() == 0
 
 
 def test_kinds_without_end_are_limited_too() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     limit = LogLimit(kinds=3, clock=clock)
     assert [limit.admit(number) for number in range(5)] == [0, 0, 0, None, None]
     assert limit.take_left_out() == 2
     assert limit.take_left_out() == 0
-    clock.now = 60.0
+    clock.advance(60.0)
     assert [limit.admit(number) for number in range(5, 9)] == [0, 0, 0, None]
 
 
@@ -43,7 +38,7 @@ def test_a_filter_counts_by_the_text_and_lets_errors_pass() -> None:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
-    clock = Clock()
+    clock = VirtualClock()
     logger = logging.Logger("x")
     logger.addHandler(Kept())
     logger.addFilter(LimitedLines(LogLimit(clock=clock)))
@@ -51,8 +46,28 @@ def test_a_filter_counts_by_the_text_and_lets_errors_pass() -> None:
         logger.warning("bad request %d", number)
     logger.error("a defect")
     logger.error("a defect")
-    clock.now = 60.0
+    clock.advance(60.0)
     logger.warning("bad request %d", 7)
     assert lines == [
         "bad request 0", "a defect", "a defect", "bad request 7 (999 lines of this kind were left out before)",
+    ]  # fmt: skip
+
+
+def test_entries_with_fields_are_counted_by_their_event() -> None:
+    entries: list[object] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            entries.append(record.msg)
+
+    clock = VirtualClock()
+    logger = logging.Logger("x")
+    logger.addHandler(Kept())
+    logger.addFilter(LimitedLines(LogLimit(clock=clock)))
+    for number in range(3):
+        logger.warning({"event": "request_refused", "address": number})
+    clock.advance(60.0)
+    logger.warning({"event": "request_refused", "address": 7})
+    assert entries == [
+        {"event": "request_refused", "address": 0}, {"event": "request_refused", "address": 7, "left_out": 2},
     ]  # fmt: skip

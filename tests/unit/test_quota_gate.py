@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import Event
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
@@ -13,13 +14,6 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.quotas import QuotaGate
 
 HOG, NEIGHBOUR = "hog", "neighbour"
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def events(number: int, app_id: str = HOG, **data: Any) -> Sequence[Event]:
@@ -30,7 +24,7 @@ def events(number: int, app_id: str = HOG, **data: Any) -> Sequence[Event]:
 ERASE = Event.create("memory.erase", app_id=HOG, chat_id="c", data={"user_id": "u"}, source="/s", id="e")
 
 
-def gate_of(clock: Clock, **quotas: float) -> QuotaGate:
+def gate_of(clock: VirtualClock, **quotas: float) -> QuotaGate:
     policies = AppPolicies(apps={HOG: AppPolicy(quotas=Quotas.model_validate(quotas))})
     return QuotaGate(lambda app_id: policies.of(app_id).quotas, clock=clock)
 
@@ -42,7 +36,7 @@ def refusal(gate: QuotaGate, app_id: str = HOG) -> Problem:
 
 
 def test_events_above_the_rate_wait_and_the_neighbour_does_not() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     gate = gate_of(clock, events_per_s=100)
     gate.take(HOG, events(250))
     problem = refusal(gate)
@@ -55,24 +49,24 @@ def test_events_above_the_rate_wait_and_the_neighbour_does_not() -> None:
     )
     for _ in range(100):
         gate.take(NEIGHBOUR, events(500, NEIGHBOUR))
-    clock.now = 1.6
+    clock.advance(1.6)
     gate.take(HOG, events(1))
     assert gate.refused == {HOG: {"events_per_s": 1}}
 
 
 def test_bytes_are_those_of_the_encoded_events() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     gate = gate_of(clock, bytes_per_s=10_000)
     gate.take(HOG, events(1, text="x" * 50_000))
     problem = refusal(gate)
     assert problem.more["quota"] == "bytes_per_s"
     assert 50_000 < problem.more["used"] < 50_500
-    clock.now = 4.5
+    clock.advance(4.5)
     gate.check(HOG)
 
 
 def test_a_request_that_was_read_while_others_used_up_the_rate_is_refused() -> None:
-    gate = gate_of(Clock(), events_per_s=10)
+    gate = gate_of(VirtualClock(), events_per_s=10)
     gate.check(HOG)
     gate.check(HOG)
     gate.take(HOG, events(10))
@@ -83,7 +77,7 @@ def test_a_request_that_was_read_while_others_used_up_the_rate_is_refused() -> N
 
 @pytest.mark.parametrize("quota", ["stored_bytes", "dead_letters"])
 def test_an_app_that_keeps_too_much_is_refused_until_it_keeps_less(quota: Any) -> None:
-    gate = gate_of(Clock(), **{quota: 1_000})
+    gate = gate_of(VirtualClock(), **{quota: 1_000})
     gate.stored = {HOG: {quota: 1_000}, NEIGHBOUR: {quota: 1_000_000}}
     gate.take(HOG, events(1))
     gate.stored = {HOG: {quota: 1_001}, NEIGHBOUR: {quota: 1_000_000}}
@@ -103,7 +97,7 @@ def test_an_app_that_keeps_too_much_is_refused_until_it_keeps_less(quota: Any) -
 
 def test_another_quota_takes_effect_at_once_and_none_ends_it() -> None:
     current = Quotas(events_per_s=1)
-    gate = QuotaGate(lambda app_id: current, clock=Clock())
+    gate = QuotaGate(lambda app_id: current, clock=VirtualClock())
     gate.take(HOG, events(50))
     refusal(gate)
     current = Quotas(events_per_s=100)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from typing import Any
 
 import pytest
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft.transports.redis import connection
 from graphweft.transports.redis.connection import connect
@@ -15,7 +15,7 @@ from graphweft.transports.redis.connection import connect
 
 def work() -> None:
     """Keep the event loop busy for longer than the network may take."""
-    time.sleep(0.03)
+    VIRTUAL.advance(0.03)
 
 
 async def agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -25,10 +25,9 @@ async def agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_a_busy_event_loop_does_not_make_a_server_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_CONNECT_S", 0.01)
+async def test_a_busy_event_loop_does_not_make_a_server_unavailable() -> None:
     async with await asyncio.start_server(agree, "127.0.0.1", 0) as server:
-        client = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}", io_timeout_s=None)
+        client = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}", io_timeout_s=None, connect_s=0.01)
         opened = client.connection_pool.make_connection()
         opening = asyncio.create_task(opened.connect())
         for _ in range(5):
@@ -39,8 +38,7 @@ async def test_a_busy_event_loop_does_not_make_a_server_unavailable(monkeypatch:
         await opened.disconnect()
 
 
-async def test_a_host_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_CONNECT_S", 0.01)
+async def test_a_host_that_does_not_answer_is_given_up() -> None:
     never = asyncio.Event()
     opening = asyncio.ensure_future(never.wait())
 

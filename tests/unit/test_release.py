@@ -19,7 +19,7 @@ from deploy import release
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 
-from graphweft_contracts import asyncapi
+from graphweft_contracts import wire
 from graphweft_rules.files import schema
 
 ROOT = Path(__file__).parents[2]
@@ -124,9 +124,7 @@ def test_every_place_has_the_version_of_the_metadata() -> None:
     written = {
         path for path in sources if re.search(r'(?m)^_*VERSION_*\b.*"\d', path.read_text("utf-8"), re.IGNORECASE)
     }
-    assert written == {Path(asyncapi.__file__), Path(schema.__file__)}, (
-        "the wire contract and rule files have their own"
-    )
+    assert written == {Path(wire.__file__), Path(schema.__file__)}, "the wire contract and rule files have their own"
 
 
 def test_a_wheel_that_names_another_version_is_found(tmp_path: Path) -> None:

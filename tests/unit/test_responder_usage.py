@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 from tests.chaos.memory_bus import MemoryBus
 
 from graphweft_contracts import BusUnavailable
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock, PastClock
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.apps.quotas import Quotas
 from graphweft_workers.cli.app_uses import show_uses
@@ -16,6 +18,10 @@ from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.responder_usage import ResponderUsage
 
 NOW = 1_000_000.0
+
+
+def at(seconds: float) -> Clock:
+    return PastClock(datetime.fromtimestamp(seconds, UTC), SYSTEM_CLOCK)
 
 
 async def uses(bus: MemoryBus) -> AppUses:
@@ -27,7 +33,7 @@ async def uses(bus: MemoryBus) -> AppUses:
 async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.CaptureFixture[str]) -> None:
     bus = MemoryBus([[]], lambda: None)
     for name, counts in (("r1", Counter(acme=1)), ("r2", Counter(acme=2, other=1)), ("r3", Counter[str]())):
-        responder = ResponderUsage(bus, counts, name=name, clock=lambda: NOW)
+        responder = ResponderUsage(bus, counts, name=name, clock=at(NOW))
         await responder.report()
         counts.update(counts.keys())
         await responder.report()
@@ -52,7 +58,7 @@ def test_an_app_without_turns_is_told_beyond_the_table_and_the_rest_is_counted(
 async def test_a_report_that_fails_is_made_later() -> None:
     bus = Refusing([[]], lambda: None)
     counts = Counter(acme=1)
-    responder = ResponderUsage(bus, counts, name="r1", clock=lambda: NOW)
+    responder = ResponderUsage(bus, counts, name="r1", clock=at(NOW))
     await responder.report()
     bus.refuses = False
     await responder.report()
@@ -63,9 +69,9 @@ async def test_a_report_that_fails_is_made_later() -> None:
 async def test_the_record_of_a_responder_that_is_long_gone_is_removed() -> None:
     bus = MemoryBus([[]], lambda: None)
     for name, age_s in (("old", FORGOTTEN_S + 1), ("young", FORGOTTEN_S - 1)):
-        await ResponderUsage(bus, Counter(acme=1), name=name, clock=lambda age_s=age_s: NOW - age_s).report()
+        await ResponderUsage(bus, Counter(acme=1), name=name, clock=at(NOW - age_s)).report()
     await bus.put_usage("gateway:x", b"{}")
-    await ResponderUsage(bus, Counter(acme=1), name="new", clock=lambda: NOW).report()
+    await ResponderUsage(bus, Counter(acme=1), name="new", clock=at(NOW)).report()
     assert sorted(await bus.usage()) == ["gateway:x", "responder:new", "responder:young"]
 
 

@@ -84,7 +84,6 @@ async def test_turns_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 async def test_other_tasks_run_between_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     active = FixedRules(rules(tmp_path))
-    monkeypatch.setattr(turns, "_TURN_S", -1.0)
     steps: list[str] = []
 
     async def other() -> None:
@@ -95,7 +94,7 @@ async def test_other_tasks_run_between_turns(tmp_path: Path, monkeypatch: pytest
     real = turns.decode_range
     monkeypatch.setattr(turns, "decode_range", lambda some, rules: (steps.append("turn"), real(some, rules))[1])
     task = asyncio.create_task(other())
-    await turns.decode_in_turns(log(), active)
+    await turns.decode_in_turns(log(), active, turns=turns.TurnClock(turn_s=-1.0))
     task.cancel()
     assert "turn other turn" in " ".join(steps)
     assert "turn turn" not in " ".join(steps)

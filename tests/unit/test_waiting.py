@@ -9,6 +9,7 @@ from importlib import import_module
 
 import pytest
 from tests.ports import toy
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import Event
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -17,11 +18,6 @@ from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.publishing import interruptible
 
 sqlite_url = toy.sqlite_url
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_POLL_S", 0)
 
 
 async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
@@ -44,7 +40,9 @@ async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
             if polls == 2 * delivery.MOST_UNATTENDED_POLLS + 1:
                 asked.set()
 
-        waiting = asyncio.create_task(wait_until_applied(bus, sent.last, on_lag=on_lag, on_unattended=said.append))
+        waiting = asyncio.create_task(
+            wait_until_applied(bus, sent.last, on_lag=on_lag, on_unattended=said.append, clock=VIRTUAL)
+        )
         await asked.wait()
         waiting.cancel()
         assert [list(each) for each in said] in ([], [[partition]])

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Set
-from typing import Final, Protocol
+from typing import Protocol
 
 from graphweft_contracts import wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, announced, newest, restated_scope
 from graphweft_rules import RuleSet
@@ -24,16 +24,9 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.rules_log import RulesLog
+from graphweft_workers.timing import TIMING, RulesTiming
 
 logger = get_logger("graphweft.rules")
-
-_VISIBLE_S: Final = 5.0
-"""How long an announced activation may be missing: a bus may show a transaction in one place before another."""
-_STEP_S: Final = 0.05
-_LOOK_S: Final = 1.0
-"""How often lost rule sets are looked for."""
-_WARN_S: Final = 60.0
-"""At most one warning about imitated activations in this time."""
 
 
 class RulesCursor(Protocol):
@@ -162,6 +155,8 @@ class LoggedRules:
         *,
         none: RuleSet | None = None,
         without_lost: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: RulesTiming = TIMING.rules,
     ) -> None:
         """``make`` makes a rule set of stored files, or of none; it runs in a thread.
 
@@ -175,6 +170,8 @@ class LoggedRules:
         self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
         self._without_lost = without_lost
+        self._clock = clock
+        self._timing = timing
         self.sets: dict[str, RuleSet] = {}
         """By digest; lost ones are ``MissingRules``."""
         self._lost: set[str] = set()
@@ -208,13 +205,13 @@ class LoggedRules:
             await self._read_announced({number for number in numbers if number is not None})
             known = len(self.activations)
             self._imitations += sum(number is None or not 0 < number <= known for number in numbers)
-        if self._imitations and time.monotonic() - self._warned_at >= _WARN_S:
+        if self._imitations and self._clock.monotonic() - self._warned_at >= self._timing.warn_s:
             logger.warning(
                 "unknown_activations", entries=self._imitations,
                 next="somebody who may append to the bus wrote entries that only look like activations of rules; they "
                 "have no effect. Find them with `graphweft events tail`",
             )  # fmt: skip
-            self._imitations, self._warned_at = 0, time.monotonic()
+            self._imitations, self._warned_at = 0, self._clock.monotonic()
 
     async def _read_announced(self, numbers: Set[int]) -> None:
         """Read the records once if a number has none yet, and wait for the next number if it is among them.
@@ -227,10 +224,10 @@ class LoggedRules:
         await self._read()
         while (number := len(self.activations) + 1) in numbers:
             if self._awaited[0] != number:
-                self._awaited = (number, time.monotonic() + _VISIBLE_S)
-            if time.monotonic() >= self._awaited[1]:
+                self._awaited = (number, self._clock.monotonic() + self._timing.visible_s)
+            if self._clock.monotonic() >= self._awaited[1]:
                 return
-            await asyncio.sleep(_STEP_S)
+            await self._clock.sleep(self._timing.step_s)
             await self._read()
 
     async def _read(self) -> None:
@@ -264,9 +261,9 @@ class LoggedRules:
     async def _recover(self) -> bool:
         """Look for the lost rule sets, seldom: many apps may wait for them. Return False if it is too early."""
         async with self._reading:
-            if time.monotonic() - self._looked_at < _LOOK_S:
+            if self._clock.monotonic() - self._looked_at < self._timing.lost_s:
                 return False
-            self._looked_at = time.monotonic()
+            self._looked_at = self._clock.monotonic()
             for digest in [*self._lost]:
                 stored = await self._log.stored_rules(digest)
                 if stored is not None:
@@ -287,7 +284,10 @@ class LoggedRules:
 
     def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> LoggedRules:
         """See ``ActiveRules.over``."""
-        return LoggedRules(log, is_after, self._make, none=self.none, without_lost=self._without_lost)
+        return LoggedRules(
+            log, is_after, self._make, none=self.none, without_lost=self._without_lost, clock=self._clock,
+            timing=self._timing,
+        )  # fmt: skip
 
     def restatement(self, app_id: str) -> int:
         """See ``ActiveRules.restatement``."""

@@ -16,7 +16,17 @@ from uuid import uuid4
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import error_in
 from graphweft.json_copy import json_copy
-from graphweft_contracts import Event
+from graphweft_contracts import (
+    AgentTurnComplete,
+    AgentTurnStart,
+    Event,
+    ToolCallComplete,
+    ToolCallStart,
+    WorkflowComplete,
+    WorkflowError,
+    WorkflowStart,
+)
+from graphweft_contracts.events import data_of
 from graphweft_contracts.memory import derived_id
 from graphweft_workers.redaction import redact_cell
 
@@ -102,32 +112,40 @@ class _Session:
         }
 
     def moment(self) -> Moment:
-        agent = {"agent_name": self._agent}
         match self._name:
             case "SessionStart":
-                return self._does(self.event("workflow.start", {"reason": self._said("source")}), asks=True)
+                return self._does(
+                    self.event("workflow.start", data_of(WorkflowStart, reason=self._said("source"))), asks=True
+                )
             case "SessionEnd":
-                return self._does(self.event("workflow.complete", {"status": self._said("reason") or "COMPLETE"}))
+                ended = data_of(WorkflowComplete, status=self._said("reason") or "COMPLETE")
+                return self._does(self.event("workflow.complete", ended))
             case "UserPromptSubmit":
                 prompt = self._said("prompt")
                 if prompt is not None and _NOT_THE_USER.match(prompt):
                     prompt = None
                 kept = self._remembered(prompt, None)
-                return self._does(self.event("agent.turn_start", agent), after=kept, asks=True, message=prompt)
+                return self._does(self._started(), after=kept, asks=True, message=prompt)
             case "SubagentStart":
-                return self._does(self.event("agent.turn_start", agent))
+                return self._does(self._started())
             case "Stop" | "SubagentStop":
                 answer = self._said("last_assistant_message")
-                ended = {**agent, "success": True, "outcome": "completed", "response": answer}
+                ended = data_of(
+                    AgentTurnComplete, agent_name=self._agent, success=True, outcome="completed", response=answer
+                )
                 kept = self._remembered(None, answer) if self._name == "Stop" else ()
                 return self._does(self.event("agent.turn_complete", ended), after=kept)
             case "StopFailure":
-                failure = self._failure(_error_type(self._fields.get("error")), self._said("error_details"))
-                ended = {**agent, "success": False, "outcome": "failed", "response": None, **failure}
-                error = self.event("workflow.error", {**agent, **failure})
-                return self._does(self.event("agent.turn_complete", ended), error)
+                return self._failed(_error_type(self._fields.get("error")), self._said("error_details"))
             case "PreToolUse":
-                return self._does(self._tool("tool.call_start", arguments=self._fields.get("tool_input")))
+                called = data_of(
+                    ToolCallStart,
+                    tool_name=self._tool(),
+                    call_id=_text(self._fields, "tool_use_id"),
+                    agent_name=self._agent,
+                    arguments=self._fields.get("tool_input"),
+                )
+                return self._does(self.event("tool.call_start", called))
             case "PostToolUse":
                 result = self._fields.get("tool_response")
                 return self._ended_tool(result, error_in(result))
@@ -160,23 +178,45 @@ class _Session:
             name=self._name, chat_id=self._chat_id, before=before, variables=self._variables, agent=self._agent, **more
         )
 
-    def _tool(self, type: str, **data: Any) -> Event:
-        call = {"tool_name": _text(self._fields, "tool_name"), "call_id": _text(self._fields, "tool_use_id")}
-        if call["tool_name"] is None:
+    def _started(self) -> Event:
+        return self.event("agent.turn_start", data_of(AgentTurnStart, agent_name=self._agent))
+
+    def _failed(self, error_type: str, message: str | None) -> Moment:
+        ended = data_of(
+            AgentTurnComplete,
+            agent_name=self._agent,
+            success=False,
+            outcome="failed",
+            response=None,
+            error_type=error_type,
+            error_message=message,
+        )
+        error = data_of(WorkflowError, agent_name=self._agent, error_type=error_type, error_message=message)
+        return self._does(self.event("agent.turn_complete", ended), self.event("workflow.error", error))
+
+    def _tool(self) -> str:
+        name = _text(self._fields, "tool_name")
+        if name is None:
             raise UnreadableHook(f"the hook {self._name} has no tool_name: pass on what the coding agent writes")
-        return self.event(type, {**call, "agent_name": self._agent, **data})
+        return name
 
     def _ended_tool(self, result: Any, error: str | None) -> Moment:
-        ended = {"result": result, "success": error is None, "error": error, "duration_ms": self._duration_ms()}
-        return self._does(self._tool("tool.call_complete", **ended))
+        ended = data_of(
+            ToolCallComplete,
+            tool_name=self._tool(),
+            call_id=_text(self._fields, "tool_use_id"),
+            agent_name=self._agent,
+            result=result,
+            success=error is None,
+            error=error,
+            duration_ms=self._duration_ms(),
+        )
+        return self._does(self.event("tool.call_complete", ended))
 
     def _duration_ms(self) -> int | float | None:
         value = self._fields.get("duration_ms")
         sound = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_MS
         return value if sound else None
-
-    def _failure(self, error_type: str, message: str | None) -> dict[str, Any]:
-        return {"error_type": error_type, **({} if message is None else {"error_message": message})}
 
     def _remembered(self, message: str | None, answer: str | None) -> Sequence[Event]:
         scope = {"thread_id": self._chat_id} | ({"user_id": self._owner.user_id} if self._owner.user_id else {})

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Hashable
-from typing import Final, override
+from collections.abc import Hashable
+from typing import Any, Final, override
 
-_EVERY_S: Final = 60.0
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.timing import TIMING
+
 _KINDS: Final = 100
 
 
 class LogLimit:
     """Admits one line of each kind a minute, and lines of at most 100 kinds; counts the others."""
 
-    def __init__(
-        self, *, every_s: float = _EVERY_S, kinds: int = _KINDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, every_s: float = TIMING.log_s, kinds: int = _KINDS, clock: Clock = SYSTEM_CLOCK) -> None:
         self._every_s = every_s
         self._kinds = kinds
         self._clock = clock
@@ -27,7 +26,7 @@ class LogLimit:
 
     def admit(self, kind: Hashable) -> int | None:
         """Return how many lines of a kind were left out before this one; None: leave this one out, too."""
-        now = self._clock()
+        now = self._clock.monotonic()
         since = self._since.get(kind)
         if since is not None and now - since < self._every_s:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
@@ -49,9 +48,9 @@ class LogLimit:
 
 
 class LimitedLines(logging.Filter):
-    """A filter for loggers whose lines unknown peers can cause. The text before its arguments are put in is the kind.
+    """A filter for loggers whose lines unknown peers can cause. Errors always pass.
 
-    Errors always pass.
+    The kind is the event of an entry of ours, and the text before its arguments are put in of others.
     """
 
     def __init__(self, limit: LogLimit | None = None) -> None:
@@ -62,10 +61,14 @@ class LimitedLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
             return True
-        left_out = self._limit.admit((record.name, record.msg))
+        fields: Any = record.msg  # structlog's loggers put the fields of an entry here
+        ours = isinstance(fields, dict)
+        left_out = self._limit.admit((record.name, fields["event"] if ours else fields))
         if left_out is None:
             return False
-        if left_out:
+        if left_out and ours:
+            record.msg = {**fields, "left_out": left_out}
+        elif left_out:
             record.msg = f"{record.getMessage()} ({left_out:,} lines of this kind were left out before)"
             record.args = None
         return True

@@ -6,21 +6,20 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, Final
 
 import httpx
 from pydantic import BaseModel, Field, SecretStr
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import Permanent, Transient
+from graphweft_workers.timing import TIMING
 
 _REFUSALS: Final = frozenset({400, 413, 422})
 """May be about the content of a request; others are about the key (401), the model (404) or a quota (429)."""
 _SOON: Final = frozenset({408, 409, 425, 429})
-_SOON_S: Final = 1.0
-_SET_UP_WRONGLY_S: Final = 30.0
-_LONGEST_WAIT_S: Final = 600.0
 _FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
@@ -84,15 +83,15 @@ class Endpoint:
         except (TimeoutError, httpx.TimeoutException) as error:
             message = f"{url} did not answer in {self._timeout_s:g} s"
             sent = not isinstance(error, httpx.ConnectTimeout)
-            raise EndpointUnavailable(message, retry_after_s=_SOON_S, sent=sent, timed_out=True) from None
+            raise EndpointUnavailable(message, retry_after_s=TIMING.models.soon_s, sent=sent, timed_out=True) from None
         except (httpx.LocalProtocolError, httpx.InvalidURL) as error:
             # The message may quote a header, and with it the key.
             message = f"cannot send a request to {url} ({type(error).__name__}): check the URL and the key"
-            raise EndpointUnavailable(message, retry_after_s=_SET_UP_WRONGLY_S, sent=False) from None
+            raise EndpointUnavailable(message, retry_after_s=TIMING.models.set_up_s, sent=False) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
             message = f"cannot reach {url} ({type(error).__name__}: {error})"
             sent = not isinstance(error, httpx.ConnectError)
-            raise EndpointUnavailable(message, retry_after_s=_SOON_S, sent=sent) from error
+            raise EndpointUnavailable(message, retry_after_s=TIMING.models.soon_s, sent=sent) from error
         if answer.is_success:
             return answer.content
         raise _failure(url, answer)
@@ -140,7 +139,7 @@ def _failure(url: str, answer: httpx.Response) -> EndpointUnavailable | Endpoint
         message += f": check {hint}"
     wait_s = _retry_after_s(answer)
     if wait_s is None:
-        wait_s = _SOON_S if soon else _SET_UP_WRONGLY_S
+        wait_s = TIMING.models.soon_s if soon else TIMING.models.set_up_s
     return EndpointUnavailable(message, retry_after_s=wait_s, status=status)
 
 
@@ -154,15 +153,15 @@ def _code(answer: httpx.Response) -> str:
     return next((f" ({code})" for code in codes if isinstance(code, str) and _CODE.fullmatch(code)), "")
 
 
-def _retry_after_s(answer: httpx.Response) -> float | None:
+def _retry_after_s(answer: httpx.Response, clock: Clock = SYSTEM_CLOCK) -> float | None:
     """Return the wait of ``retry-after-ms``, or of ``Retry-After`` in seconds or as a date."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = answer.headers.get(name, "")
         if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value, re.ASCII):
-            return min(float(value) * unit_s, _LONGEST_WAIT_S)
+            return min(float(value) * unit_s, TIMING.models.longest_s)
     try:
         date = parsedate_to_datetime(answer.headers.get("retry-after", ""))
     except ValueError:
         return None
-    wait_s = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(wait_s, 0.0), _LONGEST_WAIT_S)
+    wait_s = (date.replace(tzinfo=date.tzinfo or UTC) - clock.now()).total_seconds()
+    return min(max(wait_s, 0.0), TIMING.models.longest_s)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.timing import TIMING
 
-logger = logging.getLogger("graphweft.settings")
+logger = get_logger("graphweft.settings")
 
-_EVERY_S: Final = 1.0
 type _Stamp = tuple[int, int, int]
 
 
@@ -39,16 +38,18 @@ class WatchedFile[Content]:
             self.current = self._read(self._path)
         except InvalidSettings as error:
             self.problem = str(error)
-            logger.error("the changed file is not used, its earlier content stays in use: %s", error)
+            logger.error(
+                "file_refused", file=str(self._path), error=str(error), next="its earlier content stays in use"
+            )
         else:
             self.problem = None
-            logger.info("%s has changed and is in use", self._path)
+            logger.info("file_in_use", file=str(self._path))
         return True
 
     async def follow(self) -> None:
         """Refresh once a second until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(TIMING.file_s)
             # A large file takes time to parse.
             await asyncio.to_thread(self.refresh)
 

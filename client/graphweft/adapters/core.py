@@ -12,11 +12,10 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
@@ -30,7 +29,9 @@ from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, Tu
 from graphweft.adapters.values import bounded_copy
 from graphweft.client import Client, ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
+from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft_contracts import ContextReply
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -41,7 +42,6 @@ Stamp: TypeAlias = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
 _CLOSED: Final = "the adapter is closed: make a new one"
-_MAX_TICK_S: Final = 5.0
 """Longest time between two checks for abandoned turns."""
 
 
@@ -104,18 +104,25 @@ class Adapter:
         idle_s: float = 300.0,
         buffer: int = 10_000,
         source: str = "/graphweft/adapters",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: AdapterTiming = CLIENT_TIMING.adapters,
     ) -> None:
         settings = ClientSettings.from_environment()
         self._client = client or Client()
         self._sender = Sender(
-            self._client, source=source, redact=redact, max_tokens=max_tokens, read_own_writes=read_own_writes
+            self._client,
+            source=source,
+            redact=redact,
+            max_tokens=max_tokens,
+            read_own_writes=read_own_writes,
+            clock=clock,
+            timing=timing,
         )
         self._context_on, self._capture_on = settings.context, settings.capture
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._carried = None if carried is None else frozenset(carried)
         self._budget_ms = budget_ms
-        self._tick_s = min(_MAX_TICK_S, max(0.01, idle_s / 4))
+        self._tick_s = min(timing.tick_s, max(0.01, idle_s / 4))
         self._buffer = buffer
         self._clock = clock
         self._lock = threading.Lock()
@@ -195,7 +202,7 @@ class Adapter:
         if self._loop.forked:
             return
         with self.guarded("tick"), self._lock:
-            self._enqueue(self._book.tick(self._clock()))
+            self._enqueue(self._book.tick(self._clock.monotonic()))
 
     # Context
 
@@ -213,7 +220,7 @@ class Adapter:
                 return request
             if request.reply is None and request.future is not None:
                 with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):  # one since Python 3.11
-                    request.future.result(max(0.0, request.deadline_s - time.monotonic()))
+                    request.future.result(max(0.0, request.deadline_s - self._clock.monotonic()))
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
@@ -227,7 +234,7 @@ class Adapter:
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
-                left_s = max(0.0, request.deadline_s - time.monotonic())
+                left_s = max(0.0, request.deadline_s - self._clock.monotonic())
                 await asyncio.wait({asyncio.wrap_future(request.future)}, timeout=left_s)
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
@@ -330,7 +337,7 @@ class Adapter:
             with self._lock:
                 if self._closed:
                     return
-                self._enqueue(self._book.close(self._clock()))
+                self._enqueue(self._book.close(self._clock.monotonic()))
                 self._closed = True
             atexit.unregister(self.close)
             self._loop.stop(partial(self._client.aclose, drain_s))
@@ -357,7 +364,7 @@ class Adapter:
                 return
             copied, context = bounded_copy(values or {}), self._carry(variables)
             with self._lock:
-                at = Moment(chat=chat, context=context, now_s=self._clock())
+                at = Moment(chat=chat, context=context, now_s=self._clock.monotonic())
                 events = step(self._book, at, *args, **copied)
                 self._enqueue(events if stamp is None else stamp(events))
 
@@ -411,7 +418,7 @@ class Adapter:
                 self._drop(position)
                 continue
             self._queued += 1
-            if not self._loop.call(partial(self._send, event, datetime.now(timezone.utc), position)):
+            if not self._loop.call(partial(self._send, event, self._clock.now(), position)):
                 self._queued -= 1
                 self._drop(position)
                 continue
@@ -436,7 +443,7 @@ class Adapter:
         """Send the turn's request, if that has not happened yet, and return it, or a reply if it needs no request."""
         if not self._context_on:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
-        started_s = time.monotonic()
+        started_s = self._clock.monotonic()
         if self._forked():
             return no_context("bus_unavailable", "the adapter belongs to another process: make one in this process")
         chat = self.chat(variables)
@@ -449,7 +456,9 @@ class Adapter:
             turn = self._book.turn(chat, agent, run)
             if turn is None:
                 self._enqueue(
-                    self._book.start_turn(Moment(chat=chat, context=context, now_s=self._clock()), agent, run=run)
+                    self._book.start_turn(
+                        Moment(chat=chat, context=context, now_s=self._clock.monotonic()), agent, run=run
+                    )
                 )
                 turn = self._book.turn(chat, agent, run)
                 assert turn is not None

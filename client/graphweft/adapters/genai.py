@@ -25,9 +25,19 @@ from graphweft.adapters.events import (
     WORKFLOW_ERROR,
     WORKFLOW_START,
 )
-from graphweft.adapters.turn_book import Failure
+from graphweft.adapters.turn_book import Failure, TurnFields
 from graphweft.adapters.values import milliseconds
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.events import (
+    AgentTurnComplete,
+    AgentTurnStart,
+    ModelCallComplete,
+    ToolCallComplete,
+    ToolCallStart,
+    WorkflowComplete,
+    data_of,
+    known,
+)
 
 SOURCE: Final = "/graphweft/otel"
 """``source`` of the events, on all paths."""
@@ -189,14 +199,14 @@ class Span:
     def model_fields(self) -> dict[str, Any]:
         """Return the further fields of a model call's event."""
         failure = self.failure
-        known: dict[str, Any] = {
-            "duration_ms": milliseconds(self.duration_s),
-            "model": self._text(_RESPONSE_MODEL) or self._text(_REQUEST_MODEL),
-            "input_tokens": self.attributes.get(_INPUT_TOKENS),
-            "output_tokens": self.attributes.get(_OUTPUT_TOKENS),
-            "error_type": None if failure is None else failure.error_type,
-        }
-        return {name: value for name, value in known.items() if value is not None}
+        return data_of(
+            ModelCallComplete,
+            duration_ms=milliseconds(self.duration_s),
+            model=known(self._text(_RESPONSE_MODEL) or self._text(_REQUEST_MODEL)),
+            input_tokens=known(self.attributes.get(_INPUT_TOKENS)),
+            output_tokens=known(self.attributes.get(_OUTPUT_TOKENS)),
+            error_type=known(None if failure is None else failure.error_type),
+        )
 
     def event_id(self, moment: Literal["start", "end"]) -> str:
         """Return the id of the event of a moment."""
@@ -333,10 +343,16 @@ def _started(span: Span, place: Place) -> Iterator[SpanEvent]:
         case "workflow" if place.workflows == 1:
             yield event(WORKFLOW_START, {})
         case "agent":
-            yield event(TURN_START, _turn(span, place))
+            yield event(TURN_START, data_of(AgentTurnStart, agent_name=span.agent, agent_id=known(span.agent_id)))
         case "tool":
-            called = {"tool_name": span.tool, "call_id": span.call_id, "arguments": span.arguments}
-            yield event(TOOL_CALL_START, {**called, **_agent(place)})
+            called = data_of(
+                ToolCallStart,
+                tool_name=span.tool,
+                call_id=span.call_id,
+                arguments=span.arguments,
+                agent_name=known(place.agent),
+            )
+            yield event(TOOL_CALL_START, called)
         case _:
             pass
 
@@ -348,40 +364,46 @@ def _ended(span: Span, place: Place) -> Iterator[SpanEvent]:
         )  # fmt: skip
 
     failure, response, duration_ms = span.failure, span.response, milliseconds(span.duration_s)
-    failed = {} if failure is None else failure.fields()
+    succeeded = failure is None
     match span.kind:
-        case "workflow" if place.workflows == 1 and failure is None:
+        case "workflow" if place.workflows == 1 and succeeded:
+            duration_s = round(span.duration_s, 6)
             yield event(
-                WORKFLOW_COMPLETE, {"status": "COMPLETE", "duration": round(span.duration_s, 6), "outputs": response}
+                WORKFLOW_COMPLETE, data_of(WorkflowComplete, status="COMPLETE", duration=duration_s, outputs=response)
             )
         case "agent":
-            done = {
-                "success": failure is None,
-                "outcome": "completed" if failure is None else "failed",
-                "response": response,
-                "duration_ms": duration_ms,
-            }
-            yield event(TURN_COMPLETE, {**_turn(span, place), **done, **failed})
+            done = data_of(
+                AgentTurnComplete,
+                agent_name=span.agent,
+                agent_id=known(span.agent_id),
+                success=succeeded,
+                outcome="completed" if succeeded else "failed",
+                response=response,
+                duration_ms=duration_ms,
+                error_type=known(None if failure is None else failure.error_type),
+                error_message=known(None if failure is None else failure.error_message),
+            )
+            yield event(TURN_COMPLETE, done)
         case "tool":
-            done = {"result": span.result, "success": failure is None, "duration_ms": duration_ms}
-            error = {} if failure is None else {"error": failure.error_message or failure.error_type}
-            called = {"tool_name": span.tool, "call_id": span.call_id}
-            yield event(TOOL_CALL_COMPLETE, {**called, **_agent(place), **done, **error})
+            called = data_of(
+                ToolCallComplete,
+                tool_name=span.tool,
+                call_id=span.call_id,
+                agent_name=known(place.agent),
+                result=span.result,
+                success=succeeded,
+                duration_ms=duration_ms,
+                error=known(None if failure is None else failure.error_message or failure.error_type),
+            )
+            yield event(TOOL_CALL_COMPLETE, called)
         case "model":
-            yield event(MODEL_CALL_COMPLETE, {**_agent(place), "success": failure is None, **span.model_fields()})
+            called = data_of(ModelCallComplete, agent_name=known(place.agent), success=succeeded)
+            yield event(MODEL_CALL_COMPLETE, {**called, **span.model_fields()})
         case _:
             pass
     if failure is not None and (span.kind == "agent" or (span.kind == "workflow" and place.workflows == 1)):
-        about = _agent(place) if span.kind == "agent" else {}
-        yield event(WORKFLOW_ERROR, {**failed, **about}, span.error_id(failure, place.chat_id))
-
-
-def _turn(span: Span, place: Place) -> dict[str, Any]:
-    return {**_agent(place), **({} if span.agent_id is None else {"agent_id": span.agent_id})}
-
-
-def _agent(place: Place) -> dict[str, Any]:
-    return {} if place.agent is None else {"agent_name": place.agent}
+        whose: TurnFields = {"agent_name": span.agent} if span.kind == "agent" else {}
+        yield event(WORKFLOW_ERROR, failure.data(whose), span.error_id(failure, place.chat_id))
 
 
 def _name(value: Any) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,8 +18,10 @@ from pydantic import ValidationError
 from graphweft.adapters.events import CONTEXT_REQUEST
 from graphweft.adapters.turn_book import Chat, EmittedEvent
 from graphweft.json_copy import json_copy
+from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft.transport import with_bus_step
 from graphweft_contracts import ContextReply, Event, ReasonCode, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -30,7 +31,6 @@ holds the context variables. ``type`` is the type of an event, or ``context.requ
 app, chat and user are not shown to the hook; pass pseudonyms to the adapter if they must not be sent.
 """
 
-_CONFIRM_S: Final = 5.0
 """How long the adapter's thread waits for the position of an event. A turn waits only within its budget."""
 
 _MAX_WARNINGS: Final = 1_000
@@ -112,9 +112,12 @@ class Sender:
     """Uses ``client`` on the event loop that runs ``publish`` and ``ask``. Counting is thread-safe."""
 
     def __init__(
-        self, client: EventClient, *, source: str, redact: Redact | None, max_tokens: int | None, read_own_writes: bool
-    ) -> None:
+        self, client: EventClient, *, source: str, redact: Redact | None, max_tokens: int | None, read_own_writes: bool,
+        clock: Clock = SYSTEM_CLOCK, timing: AdapterTiming = CLIENT_TIMING.adapters,
+    ) -> None:  # fmt: skip
         self._client = client
+        self._clock = clock
+        self._timing = timing
         self._source = source
         self._redact = redact
         self._max_tokens = max_tokens
@@ -129,7 +132,7 @@ class Sender:
         if event is None:
             position.set_result(None)
             return
-        emitting = asyncio.get_running_loop().create_task(self._client.emit(event, wait_s=_CONFIRM_S))
+        emitting = asyncio.get_running_loop().create_task(self._client.emit(event, wait_s=self._timing.confirm_s))
         emitting.add_done_callback(partial(_settle, position))
 
     def event_of(self, emitted: EmittedEvent, time: datetime) -> Event | None:
@@ -186,7 +189,7 @@ class Sender:
             after: str | None = None
             if self._read_own_writes and before is not None:
                 waiting = asyncio.wrap_future(before)
-                await asyncio.wait({waiting}, timeout=max(0.0, deadline_s - time.monotonic()) / 2)
+                await asyncio.wait({waiting}, timeout=max(0.0, deadline_s - self._clock.monotonic()) / 2)
                 after = waiting.result() if waiting.done() and not waiting.cancelled() else None
             reply = await self._client.context(
                 agent=agent,
@@ -195,7 +198,7 @@ class Sender:
                 workflow=chat.workflow,
                 user_id=chat.user_id,
                 context=data["context"],
-                budget_ms=int(max(0.0, deadline_s - time.monotonic()) * 1000),
+                budget_ms=int(max(0.0, deadline_s - self._clock.monotonic()) * 1000),
                 max_tokens=max_tokens or self._max_tokens,
                 after=after,
             )

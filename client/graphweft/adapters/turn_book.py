@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from typing_extensions import Self
 
@@ -24,10 +24,22 @@ from graphweft.adapters.events import (
     WORKFLOW_COMPLETE,
     WORKFLOW_ERROR,
     WORKFLOW_START,
-    Outcome,
 )
 from graphweft.adapters.values import MAX_CHARACTERS, milliseconds
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.events import (
+    AgentTurnComplete,
+    AgentTurnStart,
+    ModelCallComplete,
+    Outcome,
+    ToolCallComplete,
+    ToolCallStart,
+    WorkflowComplete,
+    WorkflowError,
+    WorkflowPhaseComplete,
+    data_of,
+    known,
+)
 
 _TOOL_PATIENCE: Final = 12
 """A turn with an open tool call is abandoned after this many times ``idle_s``: tools may wait for people."""
@@ -66,6 +78,13 @@ class Moment:
         return EmittedEvent(type=type, chat=self.chat, data=data, context=self.context)
 
 
+class TurnFields(TypedDict, total=False):
+    """The fields that identify the turn of an event, if there is one."""
+
+    agent_name: str
+    turn_number: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """The error fields of an event."""
@@ -82,10 +101,10 @@ class Failure:
             message = None
         return cls(error_type=type(error).__name__, error_message=message)
 
-    def fields(self) -> dict[str, Any]:
-        """Return the error as fields of an event's data."""
-        message = {} if self.error_message is None else {"error_message": self.error_message}
-        return {"error_type": self.error_type, **message}
+    def data(self, turn: TurnFields | None = None) -> dict[str, Any]:
+        """Return the data of ``workflow.error``."""
+        message = known(self.error_message)
+        return data_of(WorkflowError, error_type=self.error_type, error_message=message, **(turn or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +134,9 @@ class Turn:
     calls: dict[str, _Call] = field(default_factory=dict[str, "_Call"])
     context_id: str | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields that identify the turn in an event's data."""
+    @property
+    def fields(self) -> TurnFields:
+        """The fields that identify the turn in an event's data."""
         return {"agent_name": self.agent, "turn_number": self.number}
 
     def event(self, type: str, data: dict[str, Any]) -> EmittedEvent:
@@ -179,7 +199,8 @@ class TurnBook:
         if state.run_started_s is None:
             self.strays += 1
             return events
-        data = {"status": "COMPLETE", "duration": round(at.now_s - state.run_started_s, 6), "outputs": outputs}
+        duration_s = round(at.now_s - state.run_started_s, 6)
+        data = data_of(WorkflowComplete, status="COMPLETE", duration=duration_s, outputs=outputs)
         state.run_started_s = None
         return [*events, at.event(WORKFLOW_COMPLETE, data)]
 
@@ -192,7 +213,7 @@ class TurnBook:
         if failure in state.failures:
             state.failures.clear()
             return events
-        return [*events, at.event(WORKFLOW_ERROR, failure.fields())]
+        return [*events, at.event(WORKFLOW_ERROR, failure.data())]
 
     # Turns
 
@@ -217,7 +238,8 @@ class TurnBook:
         state.last_turn += 1
         turn = Turn(agent=agent, run=run, number=state.last_turn, chat=at.chat, last=at, started_s=at.now_s)
         state.turns[agent, run] = turn
-        return [*events, at.event(TURN_START, turn.fields())]
+        data = data_of(AgentTurnStart, agent_name=agent, turn_number=turn.number)
+        return [*events, at.event(TURN_START, data)]
 
     def end_turn(
         self,
@@ -235,7 +257,7 @@ class TurnBook:
         """
         state, events = self._state(at)
         turn = state.turns.get((agent, run))
-        fields: dict[str, Any] = {"agent_name": agent}
+        fields: TurnFields = {"agent_name": agent}
         if turn is None:
             self.strays += 1
         else:
@@ -245,7 +267,7 @@ class TurnBook:
         if failure is not None and not reported:
             if state.run_started_s is not None:
                 state.failures.add(failure)
-            events.append(at.event(WORKFLOW_ERROR, {**failure.fields(), **fields}))
+            events.append(at.event(WORKFLOW_ERROR, failure.data(fields)))
         return events
 
     def hand_over(self, at: Moment, agent: str, to: str, *, run: str = "") -> list[EmittedEvent]:
@@ -256,7 +278,8 @@ class TurnBook:
             turn.last = at
             events += self._close(state, turn, at.now_s, "handed_off", handed_to=to)
         state.phase = to
-        return [*events, at.event(PHASE_COMPLETE, {"phase_name": agent, "next_phase": to})]
+        data = data_of(WorkflowPhaseComplete, phase_name=agent, next_phase=to)
+        return [*events, at.event(PHASE_COMPLETE, data)]
 
     def abandon_turn(self, at: Moment, agent: str, *, run: str = "") -> list[EmittedEvent]:
         """End the agent's turn as abandoned, for example when the reader of a stream closes it."""
@@ -297,7 +320,8 @@ class TurnBook:
             return events
         state.ended.pop(call_id, None)  # an id that comes back is a new call
         (state.calls if turn is None else turn.calls)[call_id] = _Call(tool=tool, started_s=at.now_s)
-        data = {"tool_name": tool, "call_id": call_id, "arguments": arguments, **self._touch(turn, at)}
+        fields = self._touch(turn, at)
+        data = data_of(ToolCallStart, tool_name=tool, call_id=call_id, arguments=arguments, **fields)
         return [*events, at.event(TOOL_CALL_START, data)]
 
     def end_tool(
@@ -325,9 +349,16 @@ class TurnBook:
             return events
         state.ended[call_id] = None
         fields = self._touch(self._turn_of(state, agent, run) if call is None else turn, at)
-        data = {"tool_name": tool, "call_id": call_id, "result": result, "success": success, **fields}
-        data |= {} if error is None else {"error": error}
-        data |= {} if call is None else {"duration_ms": milliseconds(at.now_s - call.started_s)}
+        data = data_of(
+            ToolCallComplete,
+            tool_name=tool,
+            call_id=call_id,
+            result=result,
+            success=success,
+            **fields,
+            error=known(error),
+            duration_ms=known(None if call is None else milliseconds(at.now_s - call.started_s)),
+        )
         return [*events, at.event(TOOL_CALL_COMPLETE, data)]
 
     def model_call(
@@ -336,10 +367,10 @@ class TurnBook:
         """Record a model call that has ended; ``about`` holds further fields of the event."""
         state, events = self._state(at)
         turn = state.turns.get((agent, run))
-        data: dict[str, Any] = {"agent_name": agent, "success": success, **(about or {})}
+        data = {**data_of(ModelCallComplete, agent_name=agent, success=success), **(about or {})}
         if turn is not None:
             turn.model_calls += 1
-            data |= {**self._touch(turn, at), "call_number": turn.model_calls}
+            data |= data_of(ModelCallComplete, **self._touch(turn, at), call_number=turn.model_calls)
         return [*events, at.event(MODEL_CALL_COMPLETE, data)]
 
     def emit(
@@ -347,7 +378,7 @@ class TurnBook:
     ) -> list[EmittedEvent]:
         """Emit an event of the runtime's own, as part of the agent's turn if one is open."""
         state, events = self._state(at)
-        fields: dict[str, Any] = {} if agent is None else {"agent_name": agent}
+        fields: TurnFields = {} if agent is None else {"agent_name": agent}
         fields |= self._touch(None if agent is None else state.turns.get((agent, run)), at)
         return [*events, at.event(type, {**fields, **data})]
 
@@ -399,19 +430,29 @@ class TurnBook:
         events: list[EmittedEvent] = []
         for call_id, call in turn.calls.items():
             state.ended[call_id] = None
-            data = {"tool_name": call.tool, "call_id": call_id, "result": None, "success": None, **turn.fields()}
-            data["duration_ms"] = milliseconds(now_s - call.started_s)
+            data = data_of(
+                ToolCallComplete,
+                tool_name=call.tool,
+                call_id=call_id,
+                result=None,
+                success=None,
+                **turn.fields,
+                duration_ms=milliseconds(now_s - call.started_s),
+            )
             events.append(turn.event(TOOL_CALL_COMPLETE, data))
-        optional = {"context_id": turn.context_id, "handed_to": handed_to}
-        data = {
-            **turn.fields(),
-            "success": outcome in {"completed", "handed_off"},
-            "outcome": outcome,
-            "response": response,
-            "duration_ms": milliseconds(now_s - turn.started_s),
-            **{name: value for name, value in optional.items() if value is not None},
-            **({} if failure is None else failure.fields()),
-        }
+        data = data_of(
+            AgentTurnComplete,
+            agent_name=turn.agent,
+            turn_number=turn.number,
+            success=outcome in {"completed", "handed_off"},
+            outcome=outcome,
+            response=response,
+            duration_ms=milliseconds(now_s - turn.started_s),
+            context_id=known(turn.context_id),
+            handed_to=known(handed_to),
+            error_type=known(None if failure is None else failure.error_type),
+            error_message=known(None if failure is None else failure.error_message),
+        )
         return [*events, turn.event(TURN_COMPLETE, data)]
 
     def _take_over(self, state: _ChatState, at: Moment, agent: str) -> list[EmittedEvent]:
@@ -422,7 +463,8 @@ class TurnBook:
         for turn in others:
             events += self._close(state, turn, at.now_s, "handed_off", handed_to=agent)
         if state.phase is not None and state.phase != agent:
-            events.append(at.event(PHASE_COMPLETE, {"phase_name": state.phase, "next_phase": agent}))
+            data = data_of(WorkflowPhaseComplete, phase_name=state.phase, next_phase=agent)
+            events.append(at.event(PHASE_COMPLETE, data))
         state.phase = agent
         return events
 
@@ -434,8 +476,8 @@ class TurnBook:
             return state.turns.get((agent, run))
         return max(state.turns.values(), key=lambda turn: turn.last.now_s, default=None)
 
-    def _touch(self, turn: Turn | None, at: Moment) -> dict[str, Any]:
+    def _touch(self, turn: Turn | None, at: Moment) -> TurnFields:
         if turn is None:
             return {}
         turn.last = at
-        return turn.fields()
+        return turn.fields

@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.json_copy import json_copy
+from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.events import ModelCallComplete, data_of, known
 
 MAX_CHARACTERS: Final = 200_000
 """Characters copied from one text; the bus refuses an event of a megabyte."""
@@ -59,22 +60,22 @@ def about_model(
     started_s: float | None,
     *,
     model: object = None,
-    input_tokens: object = None,
-    output_tokens: object = None,
+    input_tokens: Any = None,
+    output_tokens: Any = None,
     error: BaseException | None = None,
 ) -> dict[str, Any]:
     """Return the further fields of ``model.call_complete``, without those that are None or empty.
 
-    ``started_s`` is a ``time.monotonic`` value.
+    ``started_s`` is a time of ``SYSTEM_CLOCK.monotonic``.
     """
-    fields = {
-        "duration_ms": None if started_s is None else ms_since(started_s),
-        "model": str(model) if model else None,
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-        "error_type": None if error is None else type(error).__name__,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    return data_of(
+        ModelCallComplete,
+        duration_ms=known(None if started_s is None else ms_since(started_s)),
+        model=known(str(model) if model else None),
+        input_tokens=known(input_tokens),
+        output_tokens=known(output_tokens),
+        error_type=known(None if error is None else type(error).__name__),
+    )
 
 
 def milliseconds(seconds: float) -> float:
@@ -83,8 +84,8 @@ def milliseconds(seconds: float) -> float:
 
 
 def ms_since(started_s: float) -> float:
-    """Return the milliseconds since a ``time.monotonic`` value."""
-    return milliseconds(time.monotonic() - started_s)
+    """Return the milliseconds since a time of ``SYSTEM_CLOCK.monotonic``."""
+    return milliseconds(SYSTEM_CLOCK.monotonic() - started_s)
 
 
 def parsed(arguments: Any) -> Any:

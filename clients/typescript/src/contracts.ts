@@ -1,12 +1,15 @@
 // The types of the contracts, generated from the models of graphweft.
-// Do not change them here: renew them with `python -m graphweft_contracts.typescript --write`.
+// Do not change them here: renew them with `make generate`.
 
 /** `agent.turn_start`: an agent is about to process. */
 export interface AgentTurnStart {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
   agent_name: string;
+  /** The turn of the agent, from 1 within the chat. */
   turn_number?: number | null | undefined;
+  /** The runtime's own id of the agent. */
+  agent_id?: string | null | undefined;
   [field: string]: unknown;
 }
 
@@ -15,11 +18,22 @@ export interface AgentTurnComplete {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
   agent_name: string;
+  /** The turn of the agent, from 1 within the chat. */
   turn_number?: number | null | undefined;
   response?: unknown;
   success?: boolean | null | undefined;
   /** Name of the context that the agent was given. */
   context_id?: string | null | undefined;
+  /** How the turn ended; `success` is true for `completed` and `handed_off`. */
+  outcome?: "completed" | "failed" | "handed_off" | "abandoned" | null | undefined;
+  duration_ms?: number | null | undefined;
+  /** The agent that works on. */
+  handed_to?: string | null | undefined;
+  /** The runtime's own id of the agent. */
+  agent_id?: string | null | undefined;
+  /** The kind of error, if the turn failed. */
+  error_type?: string | null | undefined;
+  error_message?: string | null | undefined;
   [field: string]: unknown;
 }
 
@@ -27,6 +41,10 @@ export interface AgentTurnComplete {
 export interface WorkflowPhaseComplete {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
+  /** The agent whose turn the event belongs to. */
+  agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
   phase_name: string;
   next_phase?: string | null | undefined;
   [field: string]: unknown;
@@ -36,6 +54,10 @@ export interface WorkflowPhaseComplete {
 export interface WorkflowComplete {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
+  /** The agent whose turn the event belongs to. */
+  agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
   status?: string | null | undefined;
   /** Seconds from the workflow's start to its end. */
   duration?: number | null | undefined;
@@ -47,6 +69,10 @@ export interface WorkflowComplete {
 export interface WorkflowError {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
+  /** The agent whose turn the event belongs to. */
+  agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
   error_type: string;
   error_message?: string | null | undefined;
   [field: string]: unknown;
@@ -56,9 +82,20 @@ export interface WorkflowError {
 export interface ToolCallComplete {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
+  /** The agent whose turn the event belongs to. */
+  agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
   tool_name: string;
   result?: unknown;
   success?: boolean | null | undefined;
+  /** The id of the call, as at its start. */
+  call_id?: string | null | undefined;
+  /** Only of an imported run, which has no event of the start. */
+  arguments?: unknown;
+  /** The text of the error, if the tool failed. */
+  error?: string | null | undefined;
+  duration_ms?: number | null | undefined;
   [field: string]: unknown;
 }
 
@@ -66,6 +103,12 @@ export interface ToolCallComplete {
 export interface WorkflowStart {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
+  /** The agent whose turn the event belongs to. */
+  agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
+  /** Why the session of a coding agent begins. */
+  reason?: string | null | undefined;
   [field: string]: unknown;
 }
 
@@ -73,7 +116,14 @@ export interface WorkflowStart {
 export interface ToolCallStart {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
+  /** The agent whose turn the event belongs to. */
+  agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
   tool_name: string;
+  /** Unique within the turn, or the chat. */
+  call_id?: string | null | undefined;
+  arguments?: unknown;
   [field: string]: unknown;
 }
 
@@ -82,7 +132,17 @@ export interface ModelCallComplete {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
   agent_name?: string | null | undefined;
+  /** The turn of the agent, from 1 within the chat. */
+  turn_number?: number | null | undefined;
   success?: boolean | null | undefined;
+  /** The call, from 1 within the turn. */
+  call_number?: number | null | undefined;
+  duration_ms?: number | null | undefined;
+  model?: string | null | undefined;
+  input_tokens?: number | null | undefined;
+  output_tokens?: number | null | undefined;
+  /** The kind of error, if the call failed. */
+  error_type?: string | null | undefined;
   [field: string]: unknown;
 }
 
@@ -106,6 +166,8 @@ export interface MemoryAdd {
   user_id?: string | null | undefined;
   thread_id?: string | null | undefined;
   messages: readonly MemoryMessage[];
+  /** What another store kept with an imported memory. Rules read it; memory does not store it. */
+  metadata?: Record<string, unknown> | null | undefined;
   [field: string]: unknown;
 }
 

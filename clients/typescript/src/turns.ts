@@ -9,11 +9,13 @@ import { after } from "./timers.js";
 import {
   about,
   type Asked,
+  type Ending,
   type Exchange,
   memoryOf,
   type ModelAnswer,
   of,
   type Emitted,
+  type Outcome,
   type Place,
   toolEnd,
   type Turn,
@@ -186,7 +188,7 @@ export class Recorder {
     return reply.text;
   }
 
-  #end(turn: Turn, outcome: string, more: Record<string, unknown>): Emitted[] {
+  #end(turn: Turn, outcome: Outcome, more: Ending): Emitted[] {
     if (turn.ended) return [];
     turn.ended = true;
     clearTimeout(turn.timer);

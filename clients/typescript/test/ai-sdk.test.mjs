@@ -7,7 +7,7 @@ import * as ai5 from "ai-5";
 import * as ai7 from "ai-7";
 import { graphweftMiddleware } from "graphweft/ai-sdk";
 import { z } from "zod";
-import { answer, bodyOf, BUDGET_MS, connected, fresh, gone, problem, serving } from "./kit.mjs";
+import { answer, bodyOf, BUDGET_MS, checkDeclared, connected, fresh, gone, problem, serving } from "./kit.mjs";
 
 const VERSIONS = [
   ["5", ai5, "v2"],
@@ -77,6 +77,7 @@ async function recording(t, options = {}) {
   const client = connected({ url });
   const onWarning = (message) => warnings.push(message);
   const middleware = graphweftMiddleware({ client, chatId: "c1", userId: "ada", budgetMs: 2_000, onWarning, ...options });
+  t.after(() => checkDeclared(events));
   return { middleware, events, questions, warnings };
 }
 

@@ -1,5 +1,6 @@
 // What the tests share: the gateway that pytest runs, and servers that misbehave.
 
+import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import net from "node:net";
 import { Client } from "graphweft";
@@ -12,10 +13,21 @@ export const url = given.url;
 export const tokens = given.tokens;
 /** The id that the Python client derives for the messages of a test. */
 export const derived = given.derived;
+/** The declared fields of the data of each event type of the contracts. */
+const declared = given.declared;
 export const BUDGET_MS = 10_000;
 
 export function connected(options = {}) {
   return new Client({ url, token: tokens.acme, workflow: "Notes", budgetMs: BUDGET_MS, ...options });
+}
+
+/** Fail if the data of an event has a field that the contracts do not declare. */
+export function checkDeclared(events) {
+  const undeclared = events.flatMap(({ type, data }) => {
+    const fields = declared[type];
+    return fields ? Object.keys(data).filter((name) => !fields.includes(name)).map((name) => `${type}: ${name}`) : [];
+  });
+  assert.deepEqual(undeclared, []);
 }
 
 let count = 0;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from graphweft_rules.cypher.clauses import Outline, outline
@@ -36,7 +37,7 @@ def shared_labels(cyphers: Iterable[Cypher]) -> frozenset[str] | None:
     """
     found: set[str] = set()
     for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
-        given = labels_of(outline(statement))
+        given = labels_in(statement)
         if given.dynamic:
             return None
         found |= given.shared
@@ -55,6 +56,12 @@ class Labels:
     """A label is put on nodes that may have any other label."""
     dynamic: bool = False
     """The labels are known only when the query runs."""
+
+
+@lru_cache(maxsize=16_384)
+def labels_in(statement: str) -> Labels:
+    """Return the labels of a statement; see ``labels_of``."""
+    return labels_of(outline(statement))
 
 
 def labels_of(query: Outline) -> Labels:

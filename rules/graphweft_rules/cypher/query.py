@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
@@ -79,17 +79,27 @@ def _batch_query(
 
 def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = ()) -> Cypher:
     """Parse a query. Never raises: ``problems`` holds what is wrong, including what each of ``dialects`` reports."""
+    cypher, problems = _parsed(text, role)
+    given = tuple(dialects)
+    if given:
+        query = outline(text)
+        problems += tuple(problem for dialect in given for problem in dialect.problems(query, role))
+    problems = tuple(sorted(problems, key=lambda problem: problem.start))
+    # A copy, because rows of different mutations are told apart by the identity of their queries.
+    return replace(cypher, problems=tuple(placed(text, problem) for problem in problems))
+
+
+@lru_cache(maxsize=16_384)  # the checks of a rule file parse each query before it is compiled
+def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[Problem, ...]]:
+    """Return a query without problems, and the problems that it has on any server."""
     query = outline(text)
     words = query.words
     clock: set[str] = set()
     edits = list(clock_edits(words, clock))
     uuids = list(uuid_edits(words)) if role == "mutation" else []
     main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
-    problems = list(own_problems(query, role, len(uuids)))
-    for dialect in dialects:
-        problems += dialect.problems(query, role)
     statement, pieces = edited(query, text, edits + uuids)
-    return Cypher(
+    cypher = Cypher(
         text=text,
         statement=statement,
         params=frozenset(word.identifier for word in words.tokens if word.kind == "param"),
@@ -100,9 +110,10 @@ def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = ()) -> Cypher:
         returns=bool(main) and main[-1].keyword == "RETURN",
         keys=frozenset(_keys(query)),
         names=frozenset(graph_names(query)),
-        problems=tuple(placed(text, problem) for problem in sorted(problems, key=lambda problem: problem.start)),
+        problems=(),
         pieces=pieces,
     )
+    return cypher, tuple(own_problems(query, role, len(uuids)))
 
 
 def placed(text: str, problem: Problem) -> CypherProblem:

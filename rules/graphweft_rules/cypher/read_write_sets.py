@@ -19,7 +19,7 @@ from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, Opaque
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, Pick
-from graphweft_rules.cypher.node_labels import Labels, labels_of
+from graphweft_rules.cypher.node_labels import Labels, labels_in
 from graphweft_rules.cypher.parts import PatternError
 from graphweft_rules.cypher.query import Cypher
 
@@ -80,12 +80,11 @@ def _pick(thing: Entity) -> Pick:
 
 
 # A worker reads each statement up to four times, and features bring the same statements to all workers of a process.
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=16_384)
 def read_statement(statement: str) -> tuple[Labels, EntityReader | str]:
     """Return the labels and the entities of a statement, or why it is opaque. Readers do not change afterwards."""
-    query = outline(statement)
-    labels = labels_of(query)
-    reader = EntityReader(query)
+    labels = labels_in(statement)
+    reader = EntityReader(outline(statement))
     try:
         reader.read()
     except (PatternError, Opaque) as error:

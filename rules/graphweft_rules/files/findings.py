@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal
 
 from graphweft_contracts.errors import InvalidRules
@@ -28,6 +29,10 @@ class Finding:
     def __str__(self) -> str:
         """Return ``file:line:column: level code: message``."""
         return f"{self.place}: {self.level} {self.code}: {self.message}"
+
+    def under(self, root: Path) -> Finding:
+        """Return the finding of a file that is named from ``root``."""
+        return replace(self, place=replace(self.place, file=str(root / self.place.file)))
 
     def to_dict(self) -> dict[str, str | int]:
         """Return a flat mapping for JSON."""

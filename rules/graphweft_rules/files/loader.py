@@ -130,10 +130,16 @@ class Resolved:
 class RuleFiles:
     """Reads each rule file once, however many files extend it; make a new one to see changed files."""
 
-    def __init__(self, dialects: Iterable[Dialect] = (), read: Callable[[Path], bytes] = Path.read_bytes) -> None:
-        """``read`` returns the content of a file, or raises ``OSError``."""
+    def __init__(
+        self,
+        dialects: Iterable[Dialect] = (),
+        read: Callable[[Path], bytes] = Path.read_bytes,
+        root: Path | None = None,
+    ) -> None:
+        """``read`` returns the content of a file, or raises ``OSError``. With ``root``, rules name files from there."""
         self._dialects = tuple(dialects)
         self._read_bytes = read
+        self._root = root
         self._read: dict[str, RuleFile | OSError | ValueError] = {}
         self._data: dict[str, bytes] = {}
         self.contents: dict[Path, bytes] = {}
@@ -141,7 +147,7 @@ class RuleFiles:
 
     def contents_from(self, root: Path) -> dict[str, bytes]:
         """Return the files that were read, by their paths from the root."""
-        return {Path(os.path.relpath(path, root)).as_posix(): data for path, data in self.contents.items()}
+        return {_from(root, path).as_posix(): data for path, data in self.contents.items()}
 
     def resolve(self, path: Path, root: Path | None = None) -> Resolved:
         """Return the rules of a file after ``extends``, with the findings of all files involved.
@@ -202,8 +208,13 @@ class RuleFiles:
                 self._read[identity] = error
             else:
                 self._data[identity] = self.contents[path] = data
-                self._read[identity] = read_rules(data, path, self._dialects)
+                named = path if self._root is None else _from(self._root, path)
+                self._read[identity] = read_rules(data, named, self._dialects)
         return identity, self._read[identity]
+
+
+def _from(root: Path, path: Path) -> Path:
+    return Path(os.path.relpath(path, root))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

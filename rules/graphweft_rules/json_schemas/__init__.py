@@ -1,7 +1,7 @@
 """JSON Schemas of the files that people write, for editors: ``rules.json``, ``test.json`` and
 ``ontology.json`` in this folder.
 
-``python -m graphweft_rules.json_schemas --write`` writes the files, and ``--check`` lists stale ones.
+``make generate`` writes them.
 """
 
 from __future__ import annotations

@@ -220,6 +220,7 @@ def _failure(error: str) -> Verdict:
     return Verdict(holds=False, error=error)
 
 
+@lru_cache(maxsize=16_384)  # the checks of a rule file compile each condition before the rule is compiled
 def compile_condition(text: str) -> Condition:
     """Compile a condition. Raises ``ConditionError`` with the column of the first mistake."""
     import cel  # takes 0.1 s, which commands without rules save

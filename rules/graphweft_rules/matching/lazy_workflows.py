@@ -28,6 +28,18 @@ _known: dict[_Origin, list[_Content]] = {}
 _compiled: WeakValueDictionary[tuple[_Origin, _Content], Workflow] = WeakValueDictionary()
 
 
+def share(workflow: Workflow, contents: Mapping[str, bytes], dialects: Iterable[Dialect]) -> None:
+    """Let rule sets with these files have a compiled workflow, as long as it is in use.
+
+    ``contents`` are its files by their paths from the root, as its places name them.
+    """
+    content = frozenset(contents.items())
+    origin = (workflow.name, tuple(dialects))
+    versions = [each for each in _known.get(origin, ()) if (origin, each) in _compiled]
+    _known[origin] = [*versions, content][-_MOST_VERSIONS:]
+    _compiled[origin, content] = workflow
+
+
 class LazyWorkflows(Mapping[str, Workflow]):
     """Workflow name -> compiled rules; threads may share it. Its names are known without compiling.
 
@@ -90,11 +102,7 @@ class LazyWorkflows(Mapping[str, Workflow]):
         except RulesError as error:
             return error
         names = (file.as_posix() for file in resolved.config.files)
-        content = frozenset((file, self._contents[file]) for file in names)
-        origin = (name, self._dialects)
-        versions = [each for each in _known.get(origin, ()) if (origin, each) in _compiled]
-        _known[origin] = [*versions, content][-_MOST_VERSIONS:]
-        _compiled[origin, content] = workflow
+        share(workflow, {file: self._contents[file] for file in names}, self._dialects)
         return workflow
 
     def _read(self, path: Path) -> bytes:

@@ -1,15 +1,19 @@
 """Mutation rules as Python functions: nearly all that rules need of an event are a few look-ups in its payload.
 
-``decider_of`` makes a function of a condition that compares references with literals, and ``binder_of`` one of the
-parameters of a rule. Each is one Python expression, in which names and literals of the rule are constants. These
-functions decide in the plain case alone. If a value is missing, is of another type than its literal or lies in a list,
-they leave the decision to ``Condition`` and ``Source``, which also word what is wrong.
+``decider_of`` makes a function of a condition that compares references with constants, ``group_decider_of`` one of many
+such conditions, and ``binder_of`` one of the parameters of a rule. Each is one Python expression, in which names and
+literals of the rule are constants. These functions decide in the plain case alone. If a value is missing, is of another
+type than its constant or lies in a list, they leave the decision to ``Condition`` and ``Source``, which also word what
+is wrong.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
 from typing import Any, Final
 
 from graphweft_contracts import Event
@@ -21,6 +25,8 @@ from graphweft_rules.matching.parameters import ListSource, LiteralSource, MapSo
 type Values = Mapping[str, Any]
 type Decide = Callable[[Event, Values, Values, str | None], bool | None]
 """Takes an event, its payload, context variables and agent. None or an error: the condition decides."""
+type DecideGroup = Callable[[Event, Values, Values, str | None], tuple[bool, ...] | None]
+"""Takes the same, and decides many conditions. None or an error: each condition decides."""
 type Bind = Callable[[Event, Values, Values, str | None], tuple[BoundMutation, ...]]
 """Takes the same. An error: the sources decide."""
 
@@ -49,30 +55,63 @@ _ROOTS: Final = {"event": ("data", _EVENT), "context": ("context", _CONTEXT), "w
 """By root: the variable with its values, and expressions for the fields that these lack, as in ``parameters``."""
 _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
+_ARITHMETIC: Final = frozenset("+-*/%()")
 _EQUAL: Final = ("==", "!=")
 _ORDERED: Final = ("<", "<=", ">", ">=")
+_PRESENT: Final = "has"
+_ABSENT: Final = "!has"
 
 
 class _OtherForm(Exception):
     """A condition has a part for which there is no function."""
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """An operand of a conjunction that a function can decide."""
+
+    path: str
+    """The reference."""
+    sign: str
+    constant: str | float | None = None
+    """What the value is compared with; None for ``has`` and ``!has``."""
+
+
+def comparisons_of(condition: Condition) -> tuple[Comparison, ...] | None:
+    """Return the comparisons that ``&&`` joins in a condition; None for a condition of another form."""
+    try:
+        return tuple(_comparison(operand) for operand in conjunction(condition.text)) or None
+    except _OtherForm:
+        return None
+
+
 def decider_of(condition: Condition | None) -> Decide:
     """Return the function that decides a condition in the plain case; ``undecided`` for one of another form."""
     if condition is None:
         return _always
+    comparisons = comparisons_of(condition)
+    if comparisons is None:
+        return undecided
     code = _Code()
-    plain: list[str] = []
-    compared: list[str] = []
-    try:
-        for operand in conjunction(condition.text):
-            compared.append(code.comparison(operand, plain))
-    except _OtherForm:
-        return undecided
-    if not compared:
-        return undecided
-    found: Decide = code.function(f"({' and '.join(compared)}) if {' and '.join(plain) or True} else None")
+    expression = code.conjunction(comparisons)
+    found: Decide = code.function(f"({expression}) if {code.is_plain} else None")
     return found
+
+
+def group_decider_of(conditions: Iterable[tuple[Comparison, ...]]) -> DecideGroup:
+    """Return the function that decides conditions in their order, and looks each value up once.
+
+    They should have the same ``plain_case``, because it decides none of them if one of their values is not plain.
+    """
+    code = _Code()
+    decided = "".join(f"{code.conjunction(each)}, " for each in conditions)
+    found: DecideGroup = code.function(f"({decided}) if {code.is_plain} else None")
+    return found
+
+
+def plain_case(comparisons: Iterable[Comparison]) -> frozenset[tuple[str, type]]:
+    """Return the references of comparisons, each with the type that its value needs."""
+    return frozenset((each.path, type(each.constant)) for each in comparisons if each.constant is not None)
 
 
 def binder_of(parts: Iterable[CompiledMutation]) -> Bind:
@@ -120,6 +159,10 @@ def _root(reference: Reference) -> str:
     return reference.absent.name.removeprefix("$").split(".")[0]
 
 
+def _is_number(text: str) -> bool:
+    return bool(_INTEGER.fullmatch(text) or _DECIMAL.fullmatch(text))
+
+
 def _literal(kind: str, text: str) -> str | float:
     if kind == "text" and PLAIN_TEXT.fullmatch(text):
         return text[1:-1]
@@ -130,6 +173,60 @@ def _literal(kind: str, text: str) -> str | float:
     if kind == "name" and text in ("true", "false"):
         return text == "true"
     raise _OtherForm
+
+
+def _comparison(operand: Sequence[tuple[str, str]]) -> Comparison:
+    match operand:
+        case [("has", path)]:
+            return _presence(path, _PRESENT)
+        case [("other", "!"), ("has", path)]:
+            return _presence(path, _ABSENT)
+        case [("reference", path), ("other", first), ("other", "="), *constant]:
+            return _compared(path, f"{first}=", _constant(constant))
+        case [("reference", path), ("other", sign), *constant]:
+            return _compared(path, sign, _constant(constant))
+        case [*constant, ("other", "="), ("other", "="), ("reference", path)]:
+            return _compared(path, "==", _constant(constant))
+        case _:
+            raise _OtherForm
+
+
+def _presence(path: str, sign: str) -> Comparison:
+    reference = Reference.parse(path)
+    if reference.path[0] in _ROOTS[_root(reference)][1]:  # it may come from the envelope
+        raise _OtherForm
+    return Comparison(path, sign)
+
+
+def _compared(path: str, sign: str, constant: str | float) -> Comparison:
+    if sign not in (_EQUAL if type(constant) in (str, bool) else (*_EQUAL, *_ORDERED)):
+        raise _OtherForm
+    return Comparison(path, sign, constant)
+
+
+def _constant(tokens: Sequence[tuple[str, str]]) -> str | float:
+    """Return the value of a literal, or of arithmetic with numbers."""
+    if len(tokens) == 1:
+        return _literal(*tokens[0])
+    for kind, text in tokens:
+        if not (text in _ARITHMETIC if kind == "other" else kind == "number" and _is_number(text)):
+            raise _OtherForm
+    return _arithmetic(" ".join(text for _, text in tokens))
+
+
+@lru_cache(maxsize=1_024)
+def _arithmetic(text: str) -> float:
+    """Return what CEL makes of an expression without references."""
+    import cel
+
+    try:
+        found: Any = cel.compile(text).execute({})
+    except (RuntimeError, TypeError, ArithmeticError, ValueError):  # the condition reports it for each event
+        raise _OtherForm from None
+    if type(found) not in (int, float) or not isfinite(found):
+        raise _OtherForm
+    number: float = found
+    return number
 
 
 class _Code:
@@ -143,6 +240,8 @@ class _Code:
             "uuids": uuids_of,
             "given": _given,
         }
+        self._plain: dict[tuple[str, type], tuple[str, str]] = {}
+        """Reference and type of a value -> its name, and the test that names it."""
 
     def function(self, expression: str) -> Any:
         """Return the function with this result."""
@@ -154,38 +253,35 @@ class _Code:
         self._names[name] = value
         return name
 
-    def comparison(self, operand: Sequence[tuple[str, str]], plain: list[str]) -> str:
-        """Return the expression for an operand of a conjunction, and add to ``plain`` what must hold to use it."""
-        match operand:
-            case [("has", path)]:
-                return self._presence(Reference.parse(path))
-            case [("other", "!"), ("has", path)]:
-                return f"not {self._presence(Reference.parse(path))}"
-            case [("reference", path), *signs, literal] if all(kind == "other" for kind, _ in signs):
-                return self._comparison(path, "".join(text for _, text in signs), _literal(*literal), plain)
-            case [literal, ("other", "="), ("other", "="), ("reference", path)]:
-                return self._comparison(path, "==", _literal(*literal), plain)
-            case _:
-                raise _OtherForm
+    def conjunction(self, comparisons: Iterable[Comparison]) -> str:
+        """Return the expression that decides comparisons, which holds if ``is_plain`` does."""
+        return " and ".join(self._comparison(each) for each in comparisons)
 
-    def _comparison(self, path: str, sign: str, literal: str | float, plain: list[str]) -> str:
-        if sign not in (_EQUAL if type(literal) in (str, bool) else (*_EQUAL, *_ORDERED)):
-            raise _OtherForm
-        name = f"v{len(plain)}"
-        plain.append(f"type({name} := {self.value(Reference.parse(path))}) is {type(literal).__name__}")
-        if type(literal) is str:
-            plain.append(f"{name}.isascii()")  # CEL takes no half of a surrogate pair, not even to compare it
-        elif type(literal) is int:
-            plain.append(f"{-(2**63)} <= {name} < {2**63}")  # the numbers of CEL
-        elif type(literal) is float:
-            plain.append(f"{name} - {name} == 0")  # a finite number
-        return f"{name} {sign} {self.constant(literal)}"
+    @property
+    def is_plain(self) -> str:
+        """The expression that tells whether the values of all comparisons until now are plain; it names them."""
+        return " and ".join(test for _, test in self._plain.values()) or "True"
 
-    def _presence(self, reference: Reference) -> str:
-        values, others = _ROOTS[_root(reference)]
-        if reference.path[0] in others:  # it may come from the envelope
-            raise _OtherForm
-        return f"has_path({values}, {self.constant(reference.path)})"
+    def _comparison(self, each: Comparison) -> str:
+        reference = Reference.parse(each.path)
+        if each.constant is None:
+            values, _ = _ROOTS[_root(reference)]
+            return f"{'not ' * (each.sign == _ABSENT)}has_path({values}, {self.constant(reference.path)})"
+        key = each.path, type(each.constant)
+        if key not in self._plain:
+            name = f"v{len(self._plain)}"
+            self._plain[key] = name, self._test(name, reference, key[1])
+        return f"{self._plain[key][0]} {each.sign} {self.constant(each.constant)}"
+
+    def _test(self, name: str, reference: Reference, kind: type) -> str:
+        test = f"type({name} := {self.value(reference)}) is {kind.__name__}"
+        if kind is str:
+            test += f" and {name}.isascii()"  # CEL takes no half of a surrogate pair, not even to compare it
+        elif kind is int:
+            test += f" and {-(2**63)} <= {name} < {2**63}"  # the numbers of CEL
+        elif kind is float:
+            test += f" and {name} - {name} == 0"  # a finite number
+        return test
 
     def value(self, source: Source) -> str:
         """Return the expression for the value of a parameter."""

@@ -18,10 +18,10 @@ from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.loader import RuleFiles, discover, reader_of, workflow_files
-from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
+from graphweft_rules.files.model import GraphInjectionConfig, InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
-from graphweft_rules.matching.lazy_workflows import LazyWorkflows
+from graphweft_rules.matching.lazy_workflows import LazyWorkflows, share
 from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
 from graphweft_rules.matching.pack import Logged, Pack
 from graphweft_rules.matching.parameters import Absent, Scope
@@ -151,23 +151,37 @@ class RuleSet:
         dialects: Iterable[Dialect] = (),
         *,
         only: Collection[str] | None = None,
+        as_stored: bool = False,
     ) -> RuleSet:
         """Load the workflows in the folder ``root``. Raises ``RulesError`` with the findings of all of them.
 
         ``dialects`` adds the problems of queries on their graph servers. With ``only``, other workflows are not read.
+        With ``as_stored``, the rules name their files from the root. Then a stored rule set with the same files has the
+        same workflows, and does not compile them again.
         """
-        files = RuleFiles(dialects)
+        dialects = tuple(dialects)
+        files = RuleFiles(dialects, root=root if as_stored else None)
         found = discover(root)
-        workflows = _compiled({name: found[name] for name in found if only is None or name in only}, files)
-        return cls(workflows, packs, files.contents_from(root))
+        try:
+            compiled = _compiled({name: found[name] for name in found if only is None or name in only}, files)
+        except RulesError as error:
+            if not as_stored:
+                raise
+            raise RulesError(finding.under(root) for finding in error.findings) from None
+        contents = files.contents_from(root)
+        if as_stored:
+            for workflow, config in compiled:
+                used = (file.as_posix() for file in config.files)
+                share(workflow, {file: contents[file] for file in used}, dialects)
+        return cls({workflow.name: workflow for workflow, _ in compiled}, packs, contents)
 
     @classmethod
     def of_files(
         cls, contents: Mapping[str, bytes], packs: Iterable[Pack] = (), dialects: Iterable[Dialect] = ()
     ) -> RuleSet:
         """Return the rule set of files that are given by their paths from the root. Raises ``RulesError``."""
-        workflows = _compiled(workflow_files(contents), RuleFiles(dialects, reader_of(contents)))
-        return cls(workflows, packs, contents)
+        compiled = _compiled(workflow_files(contents), RuleFiles(dialects, reader_of(contents)))
+        return cls({workflow.name: workflow for workflow, _ in compiled}, packs, contents)
 
     @classmethod
     def of_stored(
@@ -266,7 +280,7 @@ class RuleSet:
             rules: Iterable[CompiledMutationRule] = candidates.rules
         else:
             scope = Scope.of_event(event)
-            rules = candidates.select(scope)
+            rules = candidates.select(event, scope)
         found = Matched()
         for rule in rules:
             try:
@@ -437,15 +451,15 @@ def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[st
     return params
 
 
-def _compiled(named: Mapping[str, Path], files: RuleFiles) -> dict[str, Workflow]:
+def _compiled(named: Mapping[str, Path], files: RuleFiles) -> list[tuple[Workflow, GraphInjectionConfig]]:
     findings: list[Finding] = []
-    workflows: dict[str, Workflow] = {}
+    compiled: list[tuple[Workflow, GraphInjectionConfig]] = []
     for name, path in named.items():
         resolved = files.resolve(path)
         if resolved.config is None:
             findings.extend(resolved.findings)
         else:
-            workflows[name] = compile_workflow(name, resolved.config)
+            compiled.append((compile_workflow(name, resolved.config), resolved.config))
     if findings:
         raise RulesError(findings)
-    return workflows
+    return compiled

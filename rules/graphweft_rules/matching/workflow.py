@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import batched
+from itertools import batched, compress
 from typing import Any, Final
 
+from graphweft_contracts import Event
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.model import (
@@ -31,14 +32,25 @@ from graphweft_rules.matching.conditions import (
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.parameters import ParamError, Reference, Scope, Source, compile_param
-from graphweft_rules.matching.rule_functions import Bind, Decide, binder_of, decider_of, undecided
+from graphweft_rules.matching.rule_functions import (
+    Bind,
+    Comparison,
+    Decide,
+    DecideGroup,
+    binder_of,
+    comparisons_of,
+    decider_of,
+    group_decider_of,
+    plain_case,
+    undecided,
+)
 from graphweft_rules.matching.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
 
 _FEW: Final = 4
 """Up to this number of rules, each condition is evaluated."""
 _FEW_QUICK: Final = 16
 """The same if a function decides each condition."""
-_TOGETHER: Final = 64
+_MOST_TOGETHER: Final = 64
 """Conditions of one program. If one cannot be evaluated, all are evaluated one by one."""
 _MEMORY: Final = 4096
 """Limit of cached combinations of event type and agent, because both come from outside."""
@@ -87,17 +99,48 @@ class CompiledInjectionRule:
     parts: tuple[CompiledInjection, ...]
 
 
+class _Together:
+    """Rules whose conditions are decided in one call; where that is not possible, they are evaluated one by one."""
+
+    def __init__(self, conditions: Mapping[int, Condition], comparisons: Iterable[tuple[Comparison, ...]] = ()) -> None:
+        """``conditions`` are given by the numbers of the rules, ``comparisons`` are theirs, all in one plain case."""
+        self._numbers = tuple(conditions)
+        given = tuple(comparisons)
+        self._decide: DecideGroup = group_decider_of(given) if given else undecided
+        self._groups: list[tuple[ConditionGroup | None, tuple[int, ...]]] = [
+            (compile_group(tuple(conditions[number].text for number in some)), some)
+            for some in batched(self._numbers, _MOST_TOGETHER)
+        ]
+
+    def select(self, event: Event, scope: Scope) -> list[int]:
+        """Return the numbers of the rules whose conditions may hold."""
+        try:
+            decided = self._decide(event, scope.event, scope.context, scope.agent_name)
+        except (LookupError, TypeError):  # a value is missing, or not a map
+            decided = None
+        if decided is not None:
+            return list(compress(self._numbers, decided))
+        found: list[int] = []
+        for group, numbers in self._groups:
+            results = None if group is None else group.results(scope)
+            if results is None:
+                found += numbers
+            else:
+                found += [number for number, result in zip(numbers, results, strict=True) if result is not False]
+        return found
+
+
 class Candidates:
     """The mutation rules for one event type and agent, selected by what their conditions require.
 
     Many rules for one event type differ in one required value (``$event.tool_name == 'search'``), so a look-up of that
-    value rules out most of them. Other conditions that use the same references are evaluated together first.
+    value rules out most of them. Other conditions that use the same references are decided together first.
     """
 
     def __init__(self, rules: tuple[CompiledMutationRule, ...]) -> None:
         self.rules = rules
         self._always: list[int] = []
-        self._together: list[tuple[ConditionGroup, list[int]]] = []
+        self._together: list[_Together] = []
         self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
         self.are_few: bool = len(rules) <= _FEW or (
             len(rules) <= _FEW_QUICK and all(rule.decide is not undecided for rule in rules)
@@ -105,30 +148,38 @@ class Candidates:
         """Whether all rules are tried, so ``select`` gives nothing away."""
         if self.are_few:
             return
-        alike: dict[frozenset[str], list[tuple[int, str]]] = {}
+        alike: dict[frozenset[str], dict[int, Condition]] = {}
         for number, rule in enumerate(rules):
-            if rule.condition is None or rule.condition.cost is not None:  # its steps are counted, so alone
+            condition = rule.condition
+            if condition is None or condition.cost is not None:  # its steps are counted, so alone
                 self._always.append(number)
-            elif rule.condition.required:
-                reference, text = rule.condition.required[0]
+            elif condition.required:
+                reference, text = condition.required[0]
                 by_text = self._by_value.setdefault(reference.absent.name, (reference, {}))[1]
                 by_text.setdefault(text, []).append(number)
             else:
-                names = frozenset(reference.absent.name for _, reference in rule.condition.variables)
-                alike.setdefault(names, []).append((number, rule.condition.text))
-        for found in alike.values():
-            for some in batched(found, _TOGETHER):
-                self._evaluate_together([number for number, _ in some], tuple(text for _, text in some))
+                names = frozenset(reference.absent.name for _, reference in condition.variables)
+                alike.setdefault(names, {})[number] = condition
+        for conditions in alike.values():
+            self._decide_together(conditions)
 
-    def _evaluate_together(self, numbers: list[int], texts: tuple[str, ...]) -> None:
-        group = compile_group(texts) if len(texts) > _FEW else None
-        if group is None:
-            self._always += numbers
+    def _decide_together(self, conditions: dict[int, Condition]) -> None:
+        """Decide conditions with the same references in few calls."""
+        cases: dict[frozenset[tuple[str, type]], dict[int, tuple[Comparison, ...]]] = {}
+        for number, condition in conditions.items():
+            if (comparisons := comparisons_of(condition)) is not None:
+                cases.setdefault(plain_case(comparisons), {})[number] = comparisons
+        left = dict(conditions)
+        for case in cases.values():
+            if len(case) > _FEW:
+                self._together.append(_Together({number: left.pop(number) for number in case}, case.values()))
+        if len(left) > _FEW:
+            self._together.append(_Together(left))
         else:
-            self._together.append((group, numbers))
+            self._always += left
 
-    def select(self, scope: Scope) -> Iterable[CompiledMutationRule]:
-        """Return the rules whose conditions may hold, in rule order."""
+    def select(self, event: Event, scope: Scope) -> Iterable[CompiledMutationRule]:
+        """Return the rules whose conditions may hold, in rule order; ``scope`` is that of the event."""
         if self.are_few:
             return self.rules
         numbers = list(self._always)
@@ -138,12 +189,8 @@ class Candidates:
                 numbers += by_text.get(value, ())
             else:  # missing, or of another type: the condition decides
                 numbers += [number for found in by_text.values() for number in found]
-        for group, among in self._together:
-            results = group.results(scope)
-            if results is None:  # evaluated one by one later
-                numbers += among
-            else:
-                numbers += [number for number, result in zip(among, results, strict=True) if result is not False]
+        for together in self._together:
+            numbers += together.select(event, scope)
         return [self.rules[number] for number in sorted(numbers)]
 
 

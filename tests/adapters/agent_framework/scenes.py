@@ -8,7 +8,7 @@ import gc
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from agent_framework import (
     Agent,
@@ -251,13 +251,21 @@ def broken(scene: Scene, where: str) -> dict[str, Any]:
 
 def cancelled(scene: Scene) -> dict[str, Any]:
     """The caller gives up a run while the model works."""
-    agent = agent_of("Planner", asyncio.Event())
+    asked = asyncio.Event()
+
+    class Never(asyncio.Event):
+        """Says when somebody begins to wait for it."""
+
+        async def wait(self) -> Literal[True]:
+            asked.set()
+            return await super().wait()
+
+    agent = agent_of("Planner", Never())
     scene.adapter().attach(agent)
 
     async def give_up() -> str:
         running = asyncio.ensure_future(agent.run("how is it?", session=session_of("c1")))
-        while not PROMPTS:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await asked.wait()
         return await cancel(running)
 
     return {"error": asyncio.run(give_up())}

@@ -253,8 +253,12 @@ class AgentZero:
         task = context.communicate(self.zero.UserMessage(text, []))
         assert context.waits.wait(60)
         context.kill_process()
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), task.event_loop_thread.loop).result(60)
+        asyncio.run_coroutine_threadsafe(nothing(), task.event_loop_thread.loop).result(60)
         return {"killed": task.is_ready()}
+
+
+async def nothing() -> None:
+    """Pass through an event loop, behind what it has begun."""
 
 
 def shown(agent: str, messages: Any) -> dict[str, Any]:

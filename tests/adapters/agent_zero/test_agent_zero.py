@@ -16,6 +16,7 @@ import pytest
 from tests.edges.test_cli_memory import Up
 from tests.services.agent_zero import Agent, Tool, make_root, running
 from tests.services.agent_zero_page import BLOCK, COMMANDS, KNOWN, QUESTION, RULES
+from tests.services.buses import applied
 from tests.services.maven import free_port
 from tests.services.roles import Responder, counted, role
 
@@ -88,13 +89,10 @@ def zero(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         plugin.close(0.0)
 
 
-async def applied(url: str) -> None:
+async def all_applied(url: str) -> None:
     """Wait until the worker has applied what was emitted."""
-    async with aclosing(RedisEventLog(url)) as bus, asyncio.timeout(60):
-        while True:
-            if not any(part.lag for part in await bus.status()):
-                return
-            await asyncio.sleep(0.05)
+    async with aclosing(RedisEventLog(url)) as bus:
+        await applied(bus)
 
 
 async def test_case_a_graph_context_is_off(zero: Zero, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +109,7 @@ async def test_case_b_the_graph_is_available(zero: Zero, url: str, folder: Path)
     episode = Event.model_validate_json(KNOWN)
     async with Client(url, app_id=APP) as client, role("mutation", folder, url, **graph):
         assert await client.emit_all([episode], wait_s=30)
-        await applied(url)  # or a part of the episode would be seen
+        await all_applied(url)  # or a part of the episode would be seen
         async with role("injection", folder, url, **graph, GRAPHRAG_ENABLED="true") as responder:
             seen = await zero.until("GRAPHRAG_CONTEXT_INJECTED", QUESTION, responder)
             assert seen == {"memory_seen": True, "graphrag_seen": True}

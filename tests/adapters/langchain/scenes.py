@@ -6,7 +6,6 @@ Annotations are evaluated here: tools read theirs.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -368,11 +367,13 @@ def parallel(scene: Scene, mode: str, last: str = "answers") -> None:
     @tool("weather")
     def later(city: str) -> str:
         """Tell the weather in a city, after the hand-over."""
-        ends_s = time.monotonic() + 30
-        while time.monotonic() < ends_s and not any(
-            (event.type, event.data.get("call_id")) == ("tool.call_complete", "t3") for event in scene.bus.events
-        ):
-            time.sleep(0.01)
+
+        def is_handed_over() -> bool:
+            seen = [(event.type, event.data.get("call_id")) for event in scene.bus.events]
+            return ("tool.call_complete", "t3") in seen
+
+        with scene.bus.changed:
+            scene.bus.changed.wait_for(is_handed_over, 60)
         return f"sunny in {city}"
 
     forecast = later if last == "hands_over" else weather

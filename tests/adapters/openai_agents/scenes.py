@@ -227,7 +227,7 @@ def tools(scene: Scene, tracing: str) -> dict[str, Any]:
     @function_tool(timeout=0.01)
     async def late() -> str:
         """Take long."""
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "late"
 
     adapter = scene.adapter()

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -45,12 +46,16 @@ class Bus:
         self.way = way
         self.events: list[Event] = []
         self.requests: list[ContextRequest] = []
+        self.changed = threading.Condition()
+        """Notified of each event, for those who wait for one in another thread."""
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """Record the events."""
         await self._trouble()
         first = len(self.events)
-        self.events += [wire.decode(event.fields) for event in events]
+        with self.changed:
+            self.events += [wire.decode(event.fields) for event in events]
+            self.changed.notify_all()
         return [f"0:{first + number}" for number in range(len(events))]
 
     async def request(self, request: ContextRequest) -> ContextReply:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import last_page
@@ -28,6 +29,8 @@ _COLUMNS: Final = "SELECT number, fields, at FROM events WHERE partition = ?"
 
 class SqliteBus:
     """``Bus`` for one group of readers. Entries of a partition are numbered from 1; an offset is such a number."""
+
+    archive: BlobStore | None = None
 
     def __init__(self, url: str, *, new: Layout, group: str) -> None:
         self._file = SqliteFile(url, durable=True)

@@ -19,7 +19,6 @@ from graphweft_rules.files.schema import read_rules
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import plain
 from graphweft_rules.json_schemas import KINDS, Kind, schema_text
-from graphweft_rules.json_schemas.__main__ import main, stale
 from graphweft_rules.rule_tests.reader import read_cases
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 
@@ -198,20 +197,6 @@ def inside(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 # The files
-
-
-def test_the_committed_schemas_are_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check"]) == 0, capsys.readouterr().out
-    out = ("--out", str(tmp_path / "new"))
-    assert main(["--check", *out]) == 1
-    assert f"{tmp_path / 'new' / 'rules.json'}: missing\n" in capsys.readouterr().out
-    assert main(["--write", *out]) == 0
-    (tmp_path / "new" / "rules.json").write_text("{}")
-    (tmp_path / "new" / "other.json").write_text("{}")
-    assert stale(tmp_path / "new") == [
-        f"{tmp_path / 'new' / 'rules.json'}: stale",
-        f"{tmp_path / 'new' / 'other.json'}: no kind of file has this name: delete it",
-    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

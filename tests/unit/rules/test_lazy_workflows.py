@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from graphweft_contracts import Event
 from graphweft_rules import BoundMutation, RulesError, RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, UNKNOWN, MutationSummary
+from graphweft_rules.cypher.query import parse
 from graphweft_rules.matching import lazy_workflows
 from graphweft_rules.matching.rule_summary import FORMAT, RuleSummary
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
@@ -224,3 +226,39 @@ def test_the_summary_of_known_queries_has_this_format() -> None:
         "keys": [["Alpha", "k"]],
         "asks_for_facts": False,
     }
+
+
+def test_a_loaded_folder_and_its_stored_rules_share_their_workflows(tmp_path: Path) -> None:
+    for name, content in BASED.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    loaded = RuleSet.load(tmp_path, (), DIALECTS, as_stored=True)
+    found = RuleSet.of_stored(loaded.files, (), DIALECTS, summary=loaded.summary)
+    for name in ("One", "Two"):
+        assert found.workflows[name] is loaded.workflows[name]
+    places = [str(part.place.file) for part in loaded.mutations]
+    assert places == ["_shared/base.yaml", "Two/graph_injection.yaml"]
+    fresh = RuleSet.of_files(BASED, (), DIALECTS)
+    assert [part.place for part in fresh.mutations] == [part.place for part in loaded.mutations]
+    changed = {**loaded.files, "_shared/base.yaml": rule(base="MERGE (a:Alpha {k: $k, v: 1})").encode()}
+    other = RuleSet.of_stored(changed, (), DIALECTS, summary=loaded.summary)
+    assert other.workflows["One"] is not loaded.workflows["One"]
+    assert other.workflows["Two"] is loaded.workflows["Two"]
+
+
+def test_errors_of_a_folder_name_its_files_as_the_user_does(tmp_path: Path) -> None:
+    for name, content in BROKEN.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    found: list[object] = []
+    for as_stored in (False, True):
+        with pytest.raises(RulesError) as caught:
+            RuleSet.load(tmp_path, (), DIALECTS, as_stored=as_stored)
+        found.append(caught.value.findings)
+    assert found[0] == found[1]
+
+
+def test_equal_queries_of_two_mutations_are_two_objects() -> None:
+    first, second = (parse("MERGE (a:Alpha {k: $k})", role="mutation") for _ in range(2))
+    assert first == second
+    assert first is not second

@@ -8,10 +8,10 @@ from typing import NoReturn
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
@@ -31,7 +31,8 @@ class ArchivedBus:
     def __init__(self, bus: Bus, blobs: BlobStore) -> None:
         """It closes ``bus``."""
         self._bus = bus
-        self.archive = ArchiveReader(blobs)
+        self.archive: BlobStore | None = blobs
+        self.reader = ArchiveReader(blobs)
         self._trimmed: dict[int, int] = {}
         """By partition: entries that the bus lacked when the archive was last looked at."""
 
@@ -66,20 +67,20 @@ class ArchivedBus:
     async def _instead_of_lost(self, partition: int, after: Committed, batch: Batch, limit: int) -> Batch:
         if not batch.lost:
             return batch
-        number = await self.archive.number_of(partition, after.offset)
+        number = await self.reader.number_of(partition, after.offset)
         if number is None:
-            await self.archive.refresh(partition)
-            number = await self.archive.number_of(partition, after.offset)
+            await self.reader.refresh(partition)
+            number = await self.reader.number_of(partition, after.offset)
         if number is None:
             return batch
-        pieces = await self.archive.pieces(partition)
+        pieces = await self.reader.pieces(partition)
         if not any(piece.first <= number + 1 <= piece.last for piece in pieces):
-            await self.archive.refresh(partition)
-            pieces = await self.archive.pieces(partition)
+            await self.reader.refresh(partition)
+            pieces = await self.reader.pieces(partition)
         holding = next((piece for piece in pieces if piece.first <= number + 1 <= piece.last), None)
         if holding is None:
             return batch
-        entries = await self.archive.after(partition, after.offset, limit=min(limit, holding.last - number))
+        entries = await self.reader.after(partition, after.offset, limit=min(limit, holding.last - number))
         return Batch(entries=entries)
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
@@ -87,8 +88,8 @@ class ArchivedBus:
         found = {entry.offset: entry for entry in await self._bus.entries(partition, offsets)}
         missing = [offset for offset in offsets if offset not in found]
         if missing:
-            await self.archive.refresh(partition)
-            found |= {entry.offset: entry for entry in await self.archive.entries(partition, missing)}
+            await self.reader.refresh(partition)
+            found |= {entry.offset: entry for entry in await self.reader.entries(partition, missing)}
         return [found[offset] for offset in offsets if offset in found]
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -98,7 +99,7 @@ class ArchivedBus:
         """
         looked = False
         while True:
-            found, position = await self.archive.run_after(partition, offset, limit=limit)
+            found, position = await self.reader.run_after(partition, offset, limit=limit)
             if position is not None and len(found) == limit:
                 return found
             if position is not None:
@@ -107,7 +108,7 @@ class ArchivedBus:
                     return [*found, *batch.entries]
                 if looked:
                     raise _lost(partition, position.offset, batch.lost)
-                await self.archive.refresh(partition)
+                await self.reader.refresh(partition)
                 looked = True
                 continue
             there = await self._bus.after(partition, offset, limit=limit)
@@ -126,7 +127,7 @@ class ArchivedBus:
             until = found[0].offset if found else offset
             if len(found) > 1 and len(await self._bus.before(partition, until, limit=2)) > 1:
                 return found  # the page is short because its entries are large
-            older = await self.archive.before(partition, until, limit=limit - len(found) + 1)
+            older = await self.reader.before(partition, until, limit=limit - len(found) + 1)
             if found and older and older[-1].offset == until:
                 older = older[:-1]
             if await self._is_up_to_date(partition):
@@ -137,7 +138,7 @@ class ArchivedBus:
         trimmed = await self._bus.missing(partition)
         if trimmed == self._trimmed.get(partition, 0):
             return True
-        await self.archive.refresh(partition)
+        await self.reader.refresh(partition)
         self._trimmed[partition] = trimmed
         return False
 
@@ -146,9 +147,9 @@ class ArchivedBus:
         trimmed = await self._bus.missing(partition)
         if not trimmed:
             return 0
-        await self.archive.refresh(partition)
-        gaps = await self.archive.gaps(partition)
-        end = await self.archive.end(partition)
+        await self.reader.refresh(partition)
+        gaps = await self.reader.gaps(partition)
+        end = await self.reader.end(partition)
         # The bus counts from the start, and so fills a gap of the archive after what was trimmed.
         lost = sum(max(0, min(gap.last, trimmed) - gap.first + 1) for gap in gaps)
         return lost + (await self._bus.reread(partition, end, limit=1)).lost
@@ -280,12 +281,13 @@ class ArchiveAlone:
     """``Bus`` that only an archive is left of: for a replay without the bus. It refuses to write."""
 
     def __init__(self, blobs: BlobStore) -> None:
-        self.archive = ArchiveReader(blobs)
+        self.archive: BlobStore | None = blobs
+        self.reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
 
     async def partitions(self, *, fresh: bool = False) -> int:
         """See ``EventLog.partitions``."""
-        return max((await self.layout()).partitions, *(number + 1 for number in await self.archive.partitions()), 0)
+        return max((await self.layout()).partitions, *(number + 1 for number in await self.reader.partitions()), 0)
 
     async def layout(self) -> Layout:
         """See ``EventLog.layout``."""
@@ -293,7 +295,7 @@ class ArchiveAlone:
 
     async def committed(self, partition: int) -> Committed:
         """Return the end of the archive."""
-        return await self.archive.end(partition)
+        return await self.reader.end(partition)
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
         """See ``EventLog.read``."""
@@ -301,22 +303,22 @@ class ArchiveAlone:
 
     async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
         """See ``EventLog.reread``."""
-        entries, position = await self.archive.run_after(partition, after.offset, limit=limit)
+        entries, position = await self.reader.run_after(partition, after.offset, limit=limit)
         if position is not None or not entries:
             return Batch(entries=entries)
-        number = await self.archive.number_of(partition, entries[0].offset)
+        number = await self.reader.number_of(partition, entries[0].offset)
         return Batch(entries=entries, lost=max(1, (number or 0) - after.count - 1))
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``."""
-        return await self.archive.entries(partition, offsets)
+        return await self.reader.entries(partition, offsets)
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``. It skips what is missing."""
         found: list[Entry] = []
         while len(found) < limit:
             at = found[-1].offset if found else offset
-            page = await self.archive.after(partition, at, limit=limit - len(found))
+            page = await self.reader.after(partition, at, limit=limit - len(found))
             if not page:
                 break
             found += page
@@ -324,11 +326,11 @@ class ArchiveAlone:
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.before``."""
-        return await self.archive.before(partition, offset, limit=limit) if offset else []
+        return await self.reader.before(partition, offset, limit=limit) if offset else []
 
     async def missing(self, partition: int) -> int:
         """See ``EventLog.missing``."""
-        return sum(gap.last - gap.first + 1 for gap in await self.archive.gaps(partition))
+        return sum(gap.last - gap.first + 1 for gap in await self.reader.gaps(partition))
 
     async def positions(self, partition: int) -> Mapping[str, str]:
         """See ``EventLog.positions``."""
@@ -346,7 +348,7 @@ class ArchiveAlone:
         """Return the end of each partition; everything counts as read."""
         found: list[PartitionStatus] = []
         for number in range(await self.partitions()):
-            end = (await self.archive.end(number)).offset
+            end = (await self.reader.end(number)).offset
             found.append(PartitionStatus(id=number, position=end, end=end, lag=0, owner=None))
         return found
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, Transient, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.merge import merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
+from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.archive")
 
@@ -29,7 +31,6 @@ MOST_ENTRIES: Final = 10_000
 """Entries of one segment; a merged one may hold more."""
 _MOST_BYTES: Final = 8 * 1024**2
 _READ: Final = 1_000
-_LETTERS_S: Final = 30.0
 _LETTERS_REST: Final = 20.0
 """Copying dead letters takes at most a twentieth of the time."""
 
@@ -47,6 +48,8 @@ class Archiver:
         trims: bool = False,
         lease_s: float = LEASE_S,
         applied: EventLog | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
         """``bus`` is open for the archive's group, and is the bus alone. The archiver closes nothing.
 
@@ -54,13 +57,15 @@ class Archiver:
         ``applied`` is the bus as the workers open it, see ``trim_place``.
         """
         self._applied = applied
+        self._clock = clock
+        self._timing = timing.archive
         self._bus = bus
         self._blobs = blobs
         self._reader = ArchiveReader(blobs)
-        self._state = ArchivedState(blobs)
+        self._state = ArchivedState(blobs, clock=clock)
         self._every_s = every_s
         self._trims = trims
-        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
+        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger, clock=clock, timing=timing.leases)
         self._trimmed: set[int] = set()
         """Partitions of which nothing is left to trim."""
         self.archived = 0
@@ -85,22 +90,22 @@ class Archiver:
 
     async def _copy_letters(self) -> None:
         while True:
-            began = time.monotonic()
+            began = self._clock.monotonic()
             try:
                 await self._state.save_letters(self._bus)
             except Transient as error:
                 logger.warning("dead_letters_not_archived", error=str(error))
-            took = time.monotonic() - began
-            await asyncio.sleep(max(_LETTERS_S, took * _LETTERS_REST))
+            took = self._clock.monotonic() - began
+            await self._clock.sleep(max(self._timing.letters_s, took * _LETTERS_REST))
 
     async def _work(self, lease: Lease) -> None:
         number = lease.number
         await self._bus.committed(number)
-        copy = PartitionCopy(self._bus, self._reader, self._state, number)
+        copy = PartitionCopy(self._bus, self._reader, self._state, number, clock=self._clock)
         await copy.begin()
         while await lease.goes_on():
             await copy.add(await lease.read(copy.position, limit=_READ))
-            if copy.is_full or (copy.pending and time.monotonic() - copy.since >= self._every_s):
+            if copy.is_full or (copy.pending and self._clock.monotonic() - copy.since >= self._every_s):
                 await lease.finish(self._write(copy))
                 lease.progressed = True
             if self._trims and not copy.pending and number not in self._trimmed:
@@ -124,9 +129,12 @@ class Archiver:
 class PartitionCopy:
     """Copies one partition: entries are collected, then written as a segment."""
 
-    def __init__(self, bus: Bus, reader: ArchiveReader, state: ArchivedState, number: int) -> None:
+    def __init__(
+        self, bus: Bus, reader: ArchiveReader, state: ArchivedState, number: int, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """``bus`` is the bus alone."""
         self._bus = bus
+        self._clock = clock
         self._reader = reader
         self._state = state
         self.number = number
@@ -165,7 +173,7 @@ class PartitionCopy:
                 message="the bus trimmed them before they were archived: a rebuild from the start is not possible",
             )  # fmt: skip
         if batch.entries:
-            self.since = self.since if self.pending else time.monotonic()
+            self.since = self.since if self.pending else self._clock.monotonic()
             self.pending += batch.entries
             self._size += sum(len(value) for entry in batch.entries for value in entry.fields.values())
             count = before + batch.lost + len(batch.entries)

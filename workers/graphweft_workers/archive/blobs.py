@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from graphweft_contracts import BusUnavailable, InvalidSettings
+from graphweft_workers.ports.blobs import BlobStore
 
 _PARTIAL: Final = ".partial"
 """Ending of a file that is being written; a process that was killed leaves it."""
@@ -25,11 +26,8 @@ class ArchiveUnavailable(BusUnavailable):
     """The archive does not answer. What was written before is there."""
 
 
-class BlobStore:
-    """Blobs below one URL. Names have parts between ``/`` and are sorted as text.
-
-    Every method raises ``ArchiveUnavailable`` when the store does not answer, or refuses.
-    """
+class FileSystemBlobs:
+    """``BlobStore`` below one URL."""
 
     def __init__(self, filesystem: Any, root: str, *, local: bool) -> None:
         """``root`` is a path of ``filesystem``; with ``local`` it is a folder of this machine."""
@@ -37,26 +35,26 @@ class BlobStore:
         self._root = root.rstrip("/")
         self._local = local
 
-    def below(self, folder: str) -> BlobStore:
-        """Return the blobs below a folder, as a store of their own."""
-        return BlobStore(self._filesystem, f"{self._root}/{folder}", local=self._local)
+    def below(self, folder: str) -> FileSystemBlobs:
+        """See ``BlobStore.below``."""
+        return FileSystemBlobs(self._filesystem, f"{self._root}/{folder}", local=self._local)
 
     async def put(self, name: str, data: bytes) -> None:
-        """Write a blob, in place of one with the same name. It is on disk when this returns."""
+        """See ``BlobStore.put``."""
         await self._run(self._put, name, data)
 
     async def get(self, name: str) -> bytes | None:
-        """Return a blob; None if there is none."""
+        """See ``BlobStore.get``."""
         found: bytes | None = await self._run(self._get, name)
         return found
 
     async def names(self, prefix: str) -> list[str]:
-        """Return the names of all blobs in the folder ``prefix``, which ends with ``/``, and below, sorted."""
+        """See ``BlobStore.names``."""
         found: list[str] = await self._run(self._list, prefix)
         return found
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete blobs; those that are not there are ignored."""
+        """See ``BlobStore.delete``."""
         await self._run(self._delete, names)
 
     async def _run(self, work: Callable[..., Any], *given: Any) -> Any:
@@ -132,7 +130,7 @@ def open_blobs(url: str) -> BlobStore:
             f"GRAPHWEFT_ARCHIVE_URL: unknown kind of store {scheme!r}: expected a folder, or a URL such as "
             "s3://bucket/prefix"
         ) from error
-    return BlobStore(filesystem, root, local="file" in _protocols(filesystem))
+    return FileSystemBlobs(filesystem, root, local="file" in _protocols(filesystem))
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

@@ -11,22 +11,19 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
-from graphweft_workers.archive.blobs import BlobStore
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.timing import TIMING, ArchiveTiming
 
 _FOLDER: Final = "erasures"
 _RUNNING: Final = "erasing"
-_BEAT_S: Final = 1.0
-STALE_S: Final = 10.0
 """A process that has given no sign of life for so long was killed."""
 
 
@@ -59,12 +56,12 @@ async def erasures_in(blobs: BlobStore, app_id: str) -> Erasures:
 
 async def erasures_of(bus: Bus, app_id: str) -> Erasures:
     """Return the erasures of an app that the archive behind a bus records; none without an archive."""
-    if not isinstance(bus, ArchivedBus | ArchiveAlone):
-        return Erasures()
-    return await erasures_in(bus.archive.blobs, app_id)
+    return Erasures() if bus.archive is None else await erasures_in(bus.archive, app_id)
 
 
-async def begin_erasure(blobs: BlobStore, app_id: str, user_id: str | None) -> tuple[int, bool]:
+async def begin_erasure(
+    blobs: BlobStore, app_id: str, user_id: str | None, *, clock: Clock = SYSTEM_CLOCK
+) -> tuple[int, bool]:
     """Record that an erasure begins; return its number, and whether it goes on with one that was cut off."""
     who = hashlib.sha256(json.dumps([app_id, user_id]).encode()).hexdigest()
     found = await erasures_in(blobs, app_id)
@@ -73,27 +70,29 @@ async def begin_erasure(blobs: BlobStore, app_id: str, user_id: str | None) -> t
             return number, True
     names = await blobs.names(f"{_FOLDER}/{app_id}/")
     last = max((int(name.rpartition("/")[2].partition(".")[0]) for name in names), default=0)
-    await blobs.put(_name(app_id, last + 1, "begun"), _body(who=who))
+    await blobs.put(_name(app_id, last + 1, "begun"), _body(clock, who=who))
     return last + 1, False
 
 
-async def end_erasure(blobs: BlobStore, app_id: str, number: int) -> None:
+async def end_erasure(blobs: BlobStore, app_id: str, number: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
     """Record that an erasure has ended; nothing names its user any more."""
-    await blobs.put(_name(app_id, number, "ended"), _body())
-    await blobs.put(_name(app_id, number, "begun"), _body())
+    await blobs.put(_name(app_id, number, "ended"), _body(clock))
+    await blobs.put(_name(app_id, number, "begun"), _body(clock))
 
 
 @contextlib.asynccontextmanager
-async def alone(blobs: BlobStore, app_id: str) -> AsyncGenerator[None]:
+async def alone(
+    blobs: BlobStore, app_id: str, *, clock: Clock = SYSTEM_CLOCK, timing: ArchiveTiming = TIMING.archive
+) -> AsyncGenerator[None]:
     """Let one erasure of an app run at a time. Raises ``BusUnavailable`` while another one runs.
 
-    A process that was killed holds others up for ``STALE_S``. If this process is taken for killed, the body is
-    cancelled and ``BusUnavailable`` is raised.
+    A process that was killed holds others up for ``ArchiveTiming.stale_s``. If this process is taken for killed, the
+    body is cancelled and ``BusUnavailable`` is raised.
     """
     own = f"{_RUNNING}/{app_id}/{uuid4().hex}"
     await blobs.put(own, _beat(0, asks=True))
     try:
-        await _wait_for_others(blobs, app_id, own)
+        await _wait_for_others(blobs, app_id, own, clock, timing)
         await blobs.put(own, _beat(1, asks=False))
         body = asyncio.current_task()
         assert body is not None
@@ -102,7 +101,7 @@ async def alone(blobs: BlobStore, app_id: str) -> AsyncGenerator[None]:
         async def live() -> None:
             number = 1
             while True:
-                await asyncio.sleep(_BEAT_S)
+                await clock.sleep(timing.beat_s)
                 if own not in await blobs.names(f"{_RUNNING}/{app_id}/"):
                     lost.set()
                     body.cancel()
@@ -128,7 +127,7 @@ async def alone(blobs: BlobStore, app_id: str) -> AsyncGenerator[None]:
         await blobs.delete([own])
 
 
-async def _wait_for_others(blobs: BlobStore, app_id: str, own: str) -> None:
+async def _wait_for_others(blobs: BlobStore, app_id: str, own: str, clock: Clock, timing: ArchiveTiming) -> None:
     """Return when no other process erases; delete the signs of those that were killed."""
     seen: dict[str, tuple[bytes, float]] = {}
     while True:
@@ -137,8 +136,8 @@ async def _wait_for_others(blobs: BlobStore, app_id: str, own: str) -> None:
             data = await blobs.get(name)
             if data is None:
                 continue
-            before, since = seen.setdefault(name, (data, time.monotonic()))
-            if data == before and time.monotonic() - since >= STALE_S:
+            before, since = seen.setdefault(name, (data, clock.monotonic()))
+            if data == before and clock.monotonic() - since >= timing.stale_s:
                 await blobs.delete([name])
             elif data != before or (json.loads(data)["asks"] and name < own):
                 raise BusUnavailable(
@@ -146,15 +145,15 @@ async def _wait_for_others(blobs: BlobStore, app_id: str, own: str) -> None:
                 )
         if not others:
             return
-        await asyncio.sleep(_BEAT_S / 4)
+        await clock.sleep(timing.beat_s / 4)
 
 
 def _name(app_id: str, number: int, kind: str) -> str:
     return f"{_FOLDER}/{app_id}/{number:06}.{kind}"
 
 
-def _body(**more: str) -> bytes:
-    return json.dumps({"time": datetime.now(UTC).isoformat(), **more}).encode()
+def _body(clock: Clock, **more: str) -> bytes:
+    return json.dumps({"time": clock.now().isoformat(), **more}).encode()
 
 
 def _beat(number: int, *, asks: bool) -> bytes:

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from graphweft_contracts import DeadLetter, wire
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import count_entries, erase_entries, learn
 from graphweft_workers.archive.preludes import Prelude, preludes_in, remove
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
+from graphweft_workers.ports.blobs import BlobStore
 
 
 async def learn_restored(blobs: BlobStore, subject: Subject) -> None:

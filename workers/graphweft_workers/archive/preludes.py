@@ -11,13 +11,15 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
-from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.segments import offset_order
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 
 FOLDER: Final = "preludes"
@@ -85,7 +87,7 @@ def folder_of(app_id: str, number: int) -> str:
 
 async def preludes_of(bus: Bus, app_id: str) -> list[Prelude]:
     """Return the preludes of an app, in order; none without an archive behind the bus."""
-    return await preludes_in(bus.archive.blobs, app_id) if isinstance(bus, ArchivedBus | ArchiveAlone) else []
+    return [] if bus.archive is None else await preludes_in(bus.archive, app_id)
 
 
 async def preludes_in(blobs: BlobStore, app_id: str) -> list[Prelude]:
@@ -116,9 +118,11 @@ async def begin(blobs: BlobStore, app_id: str, export: str) -> None:
     await blobs.delete([name for name in names if not name.endswith(f"/{_UNFINISHED}")])
 
 
-async def finish(blobs: BlobStore, app_id: str, export: str, apps: Iterable[str]) -> None:
+async def finish(
+    blobs: BlobStore, app_id: str, export: str, apps: Iterable[str], *, clock: Clock = SYSTEM_CLOCK
+) -> None:
     """Record that the restore has ended: from now on the preludes are part of the app's log."""
-    body = {"export": export, "apps": list(apps), "time": datetime.now(UTC).isoformat()}
+    body = {"export": export, "apps": list(apps), "time": clock.now().isoformat()}
     await blobs.put(f"{FOLDER}/{app_id}/{_RESTORED}", json.dumps(body).encode())
     await blobs.delete([f"{FOLDER}/{app_id}/{_UNFINISHED}"])
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import zstandard
 
 from graphweft_contracts import DeadLetter, Layout
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.blobs import ArchiveUnavailable
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 
 _RULES: Final = "rules/sets/"
@@ -32,8 +33,9 @@ _COPIES: Final = 2
 class ArchivedState:
     """Reads and writes the state of one archive. Every method raises ``ArchiveUnavailable``."""
 
-    def __init__(self, blobs: BlobStore) -> None:
+    def __init__(self, blobs: BlobStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._blobs = blobs
+        self._clock = clock
         self._activations = 0
         """How many are in the archive."""
         self._known: set[str] = set()
@@ -81,7 +83,7 @@ class ArchivedState:
 
     async def save_letters(self, bus: Bus) -> None:
         """Copy the dead letters if they have changed."""
-        name, data = letters_file(await bus.dead_letters(limit=_MOST_LETTERS))
+        name, data = letters_file(await bus.dead_letters(limit=_MOST_LETTERS), clock=self._clock)
         digest = name.rpartition("_")[2]
         if digest == self._letters:
             return
@@ -126,7 +128,7 @@ class ArchivedState:
 
     async def replace_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Keep these dead letters and no others, for an archive without a bus."""
-        name, data = letters_file(letters)
+        name, data = letters_file(letters, clock=self._clock)
         before = await self._blobs.names(_LETTERS)
         await self._blobs.put(name, data)
         await self._blobs.delete([each for each in before if each != name])
@@ -137,13 +139,15 @@ class ArchivedState:
         await self._blobs.delete(await self._blobs.names(_LETTERS))
 
 
-def letters_file(letters: Sequence[DeadLetter], *, folder: str = _LETTERS) -> tuple[str, bytes]:
+def letters_file(
+    letters: Sequence[DeadLetter], *, folder: str = _LETTERS, clock: Clock = SYSTEM_CLOCK
+) -> tuple[str, bytes]:
     """Return the name and the bytes of a copy of dead letters. The end of the name says what they are."""
     lines = sorted(letter.model_dump_json(exclude_none=True) for letter in letters)
     text = "".join(f"{line}\n" for line in lines).encode()
     digest = hashlib.sha256(text).hexdigest()[:20]
     data = zstandard.ZstdCompressor(write_checksum=True).compress(text)
-    return f"{folder}{int(time.time() * 1000):014}_{digest}.jsonl.zst", data
+    return f"{folder}{int(clock.now().timestamp() * 1000):014}_{digest}.jsonl.zst", data
 
 
 def rules_name(digest: str) -> str:

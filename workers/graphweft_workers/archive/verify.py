@@ -9,10 +9,10 @@ from itertools import pairwise
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.reader import ArchiveReader, Gap
 from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment, offset_order
 from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from typing import Final
 
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.duplicates import WINDOW
@@ -22,8 +21,8 @@ from graphweft_workers.ports.event_log import PartitionStatus
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 8 * 1024**2
 """With this many bytes of events, a batch has no room for another one."""
+POLL_S: Final = 0.05
 _RETRY_S: Final = 0.5
-_POLL_S: Final = 0.05
 MOST_UNATTENDED_POLLS: Final = 100
 """Polls in a row without a worker, after which that is said: about five seconds. A new worker claims within less."""
 _STUCK: Final = {"rules_lost": "a rule set that the bus has lost", "unavailable": "its graph, which does not answer"}
@@ -60,6 +59,7 @@ async def send(
     give_up_s: float | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
     on_outage: Callable[[BusUnavailable], None] = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Sent:
     """Append all events in order. A batch without a confirmation is appended again; workers drop second copies.
 
@@ -74,14 +74,14 @@ async def send(
                 positions = await transport.append(outgoing)
                 break
             except BusUnavailable as error:
-                now = time.monotonic()
+                now = clock.monotonic()
                 if unavailable_since is None:
                     unavailable_since = now
                     on_outage(error)
                 if give_up_s is not None and now - unavailable_since >= give_up_s:
                     before = counted(sent.events, "event")
                     raise BusUnavailable(f"{error} (sent before: {before}; {_again(sent)})") from error
-                await asyncio.sleep(_RETRY_S)
+                await clock.sleep(_RETRY_S)
         sent.apps.update(event.appid for event in batch)
         if sent.kinds is not None:
             for event in batch:
@@ -134,13 +134,13 @@ class Outcome:
         return not self.skipped and not self.dead_lettered
 
 
-async def outcome_of(bus: Bus, sent: Sent) -> Outcome:
+async def outcome_of(bus: Bus, sent: Sent, *, clock: Clock = SYSTEM_CLOCK) -> Outcome:
     """Return the outcome of events that the workers have processed, from the dead letters. Waits through outages."""
     while True:
         try:
             return await _outcome_of(bus, sent)
         except BusUnavailable:
-            await asyncio.sleep(_POLL_S)
+            await clock.sleep(POLL_S)
 
 
 async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
@@ -198,6 +198,7 @@ async def wait_until_applied(
     on_lag: Callable[[int], None] = lambda _: None,
     on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
     on_stuck: Callable[[str, str], None] = lambda _app, _why: None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> bool:
     """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
@@ -206,7 +207,7 @@ async def wait_until_applied(
     waits for its graph or its rules, with the reason.
     """
     own_apps = None if apps is None else frozenset(apps)
-    until = None if timeout_s is None else time.monotonic() + timeout_s
+    until = None if timeout_s is None else clock.monotonic() + timeout_s
     unattended = 0
     stuck: set[str] = set()
     while True:
@@ -228,9 +229,9 @@ async def wait_until_applied(
             unattended = unattended + 1 if alone else 0
             if unattended == MOST_UNATTENDED_POLLS:
                 on_unattended(alone)
-        if until is not None and time.monotonic() > until:
+        if until is not None and clock.monotonic() > until:
             return False
-        await asyncio.sleep(_POLL_S)
+        await clock.sleep(POLL_S)
 
 
 def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iterator[tuple[str, str]]:

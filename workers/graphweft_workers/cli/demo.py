@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
-import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final
 
 import typer
 
 from graphweft import Client
-from graphweft_contracts import Event, InvalidSettings
+from graphweft_contracts import ContextReply, Event, InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import send, wait_until_applied
-from graphweft_workers.cli.demo_history import change_rules, explain_problem
-from graphweft_workers.cli.invocation import invocation
+from graphweft_workers.cli.demo_history import INDENT, change_rules, explain_problem, replay_rules
+from graphweft_workers.cli.invocation import Invocation, invocation
 from graphweft_workers.cli.options import command
-from graphweft_workers.cli.output import print_table, say, stdout, warn
+from graphweft_workers.cli.output import say, short, warn
 from graphweft_workers.cli.publishing import bar
-from graphweft_workers.cli.run import Role
-from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
 from graphweft_workers.ports.bus import Bus
@@ -41,11 +40,13 @@ _EXAMPLE: Final = Path("examples/airline")
 """Beside this package in an installed wheel, and at the root of a checkout."""
 _RUNS: Final = Path("data/tau-airline-gpt4o.jsonl.gz")
 _APPLY_S: Final = 300.0
-_LOAD_APP: Final = "airline-load"
-_COPIES: Final = 5
-"""How often the runs are imported to measure the rate: 10,000 events, so that the start of the import counts little."""
+_SHOWN_BLOCKS: Final = ("customer", "known_reservations", "frequent_tool_problems")
+"""The blocks of the context that fit on a page."""
 _CHANGED_BLOCK: Final = "frequent_tool_problems"
 """The block of the context that the changed rule changes."""
+_CHAT: Final = "demo"
+_WIDTH: Final = 80
+_MORE: Final = ", …"
 _BUSIEST_USER: Final = (
     "MATCH (u:User)-[:STARTED]->(j:Journey) WITH u, count(j) AS chats RETURN u.id ORDER BY chats DESC, u.id LIMIT 1"
 )
@@ -59,22 +60,25 @@ async def demo(
     example: Annotated[
         Path | None, typer.Option("--example", help="Folder of the airline example.", show_default="the one installed")
     ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep",
+            help="Run on with the console until Ctrl-C.",
+            show_default="on a terminal",
+        ),
+    ] = None,
 ) -> int | None:
     """Start everything, import 100 recorded runs, and show the graph and the context of an agent's turn.
 
-    Then a rule changes: the demo shows what that changes in history, and which event wrote a node.
+    Then a rule changes: the demo shows what that changes in history, and which event wrote a node. On a terminal it
+    runs on until Ctrl-C, and the last line is the link of the console.
     """
     from graphweft_workers.logs import set_up_logs
     from graphweft_workers.roles.supervisor import Supervisor, empty_data
 
     example = _installed() if example is None else example
-    if not (example / _RUNS).is_file():
-        raise InvalidSettings(f"{example / _RUNS} does not exist: name a folder with the airline example as --example")
-    settings = Settings.load(data=data, rules=example / "workflows", log_level="warning")
-    if data is None:
-        settings = settings.model_copy(update={"data": _DATA})
-    if not settings.embedded or settings.graph != settings.bus:
-        raise InvalidSettings("the demo starts its own server: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
+    settings = _settings(data, example)
     set_up_logs(settings.log_level, settings.log_format)
     if data is None and _DATA.is_dir():
         empty_data(_DATA)
@@ -83,9 +87,10 @@ async def demo(
     before = _size(log)
     supervisor = Supervisor(settings, log=log)
     loop = asyncio.get_running_loop()
-    shown = asyncio.current_task()
+    showing = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, lambda: shown.cancel() if shown else None)
+        loop.add_signal_handler(number, lambda: showing.cancel() if showing else None)
+    say(f"Starting a server, a worker and a responder on {settings.data}.")
     ready = asyncio.Event()
     running = asyncio.create_task(supervisor.run(ready.set))
     failed = True
@@ -95,9 +100,20 @@ async def demo(
         if running.done():
             running.result()  # raises the error that stopped it
             return 1
-        code = await _show(settings, example / _RUNS)
-        failed = bool(code)
-        return code
+        changed = await _show(settings, example / _RUNS)
+        if changed is None:
+            return 1
+        failed = False
+        keep = sys.stdout.isatty() if keep is None else keep
+        if keep:
+            for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C is now the expected end
+                loop.add_signal_handler(number, supervisor.stop)
+        port = settings.console_port
+        steps = next_steps(_typed().graphweft, settings.data, changed, console=supervisor.console, port=port, keep=keep)
+        say("\n".join(steps))
+        if keep:
+            await running
+        return 0
     except asyncio.CancelledError:
         failed = False
         say("stopped")
@@ -109,6 +125,18 @@ async def demo(
         for number in (signal.SIGINT, signal.SIGTERM):  # a second signal must not interrupt the shutdown
             loop.add_signal_handler(number, supervisor.stop)
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _settings(data: Path | None, example: Path) -> Settings:
+    """Return the settings of the demo. Raises ``InvalidSettings``."""
+    if not (example / _RUNS).is_file():
+        raise InvalidSettings(f"{example / _RUNS} does not exist: name a folder with the airline example as --example")
+    settings = Settings.load(data=data, rules=example / "workflows", log_level="warning")
+    if data is None:
+        settings = settings.model_copy(update={"data": _DATA})
+    if not settings.embedded or settings.graph != settings.bus:
+        raise InvalidSettings("the demo starts its own server: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
+    return settings
 
 
 def _check_log(file: Path) -> None:
@@ -126,40 +154,47 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-async def _show(settings: Settings, runs: Path) -> int:
+async def _show(settings: Settings, runs: Path) -> Path | None:
+    """Import the runs, show what becomes of them, and return the folder of the changed rules.
+
+    None if a command failed, or an event.
+    """
     options = ImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
     events = list(events_of_runs(read_runs(runs), options))
+    typed = _typed()
+    # A long path makes the commands hard to read.
+    program, first = ("graphweft", f"alias graphweft={typed.graphweft}; ") if typed.is_long else (typed.graphweft, "")
     bus, graph = make_bus(settings), make_graph(settings)
     try:
         await _import(settings, events, bus)
-        await _tables(events, graph)
-        await _measure(settings, events, bus)
-        letters = await bus.dead_letter_count()
-        if letters:
-            say(f"{counted(letters, 'dead letter')}; `graphweft dlq list --data {settings.data}` shows them")
-        await _context(settings, graph)
-        command_name, aliases = _command_name()
-        for each in aliases:
-            say(f"\n$ {each}")
-        changed = await change_rules(settings, settings.rules, _APP, command_name)
-        if changed is None:
-            return 1
-        await _context(settings, graph, only=_CHANGED_BLOCK)
-        say("")
-        if not await explain_problem(settings, _APP, command_name):
-            return 1
-        say(f"The data stays in {settings.data}. Look around:")
-        for line in [*aliases, *(f"{command_name} {each}" for each in _look_around(settings, changed))]:
-            say(f"  {line}")
-        return 1 if letters else 0
+        chats = len({event.chatid for event in events})
+        chats = len({event.chatid for event in events})
+        say(f"\n{len(events):,} events of {chats} recorded chats are published and applied, in order:")
+        say(_counts(Counter(event.type for event in events)))
+        if letters := await bus.dead_letter_count():
+            say(f"{counted(letters, 'dead letter')}; `{program} dlq list --data {settings.data}` shows them")
+            return None
+        await _say_graph(graph)
+        user = str((await graph.read(_APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
+        reply = await _context(settings, user)
+        say(f"\n{_AGENT} gets before a turn with {user} (in part, in {reply.elapsed_ms:.0f} ms):")
+        _say_blocks(reply, _SHOWN_BLOCKS, most=3)
+        say("\nA rule changes: problems with the same first words become one node.")
+        changed = change_rules(settings, settings.rules)
+        say(f"$ {first}export GRAPHWEFT_DATA={settings.data}")
+        if not await replay_rules(settings, changed, _APP, program):
+            return None
+        say("In its context now:")
+        _say_blocks(await _context(settings, user), (_CHANGED_BLOCK,), most=1)
+        say("\nWhich event wrote that problem?")
+        return changed if await explain_problem(settings, _APP, program) else None
     finally:
         await graph.aclose()
         await bus.aclose()
 
 
-async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
+async def _import(settings: Settings, events: list[Event], bus: Bus) -> None:
     transport = make_transport(settings)
-    began = time.perf_counter()
     try:
         with bar("publishing", len(events)) as advance:
             sent = await send(transport, events, on_progress=advance)
@@ -175,68 +210,68 @@ async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
 
         if not await wait_until_applied(bus, sent.last, timeout_s=_APPLY_S, on_lag=lag):
             raise InvalidSettings(f"not all events were applied within {_APPLY_S:.0f} s")
-    return time.perf_counter() - began
 
 
-async def _measure(settings: Settings, events: list[Event], bus: Bus) -> None:
-    """Import the runs several times, as other chats of another app, and print the rate."""
-    many = [
-        event.model_copy(
-            update={"appid": _LOAD_APP, "id": f"{number}/{event.id}", "chatid": f"{event.chatid}/{number}"}
-        )
-        for number in range(_COPIES)
-        for event in events
-    ]
-    chats = len({event.chatid for event in many})
-    seconds = await _import(settings, many, bus)
-    say(
-        f"{len(many):,} events of {chats:,} chats published and applied in {seconds:.1f} s: {len(many) / seconds:,.0f} "
-        "events/s, in order, and on disk\n"
-    )
-
-
-async def _tables(events: list[Event], graph: GraphStore) -> None:
+async def _say_graph(graph: GraphStore) -> None:
     nodes: Counter[str] = Counter()
     async for node in graph.nodes(_APP):
         nodes.update(label for label in node.labels if not label.startswith(INTERNAL_PREFIX))
     relationships: Counter[str] = Counter()
     async for edge in graph.edges(_APP):
         relationships[edge.type] += 1
-    by_type = Counter(event.type for event in events)
-    print_table(("event", "count"), [*sorted(by_type.items()), ("all", len(events))])
-    say("")
-    print_table(("nodes", "count"), sorted(nodes.items()))
-    print_table(("relationships", "count"), sorted(relationships.items()))
-    say(f"digest {(await read_digest(graph, _APP)).sha256}\n")
+    say(f"\nThe rules made {nodes.total():,} nodes and {relationships.total():,} relationships of them:")
+    say(_counts(nodes))
+    say(_counts(relationships))
 
 
-async def _context(settings: Settings, graph: GraphStore, *, only: str | None = None) -> None:
-    """Print the context of the busiest user's agent, or one block of it."""
-    from rich.panel import Panel
-    from rich.text import Text
+def _counts(names: Counter[str]) -> str:
+    """Return how many there are of the most frequent names, on one line."""
+    line = ""
+    for name, count in names.most_common():
+        part = f", {count:,} {name}" if line else f"{INDENT}{count:,} {name}"
+        if len(line) + len(part) > _WIDTH - len(_MORE):
+            return line + _MORE
+        line += part
+    return line
 
-    user = str((await graph.read(_APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
+
+async def _context(settings: Settings, user: str) -> ContextReply:
+    """Return the context of the user's agent."""
     async with Client(transport=make_transport(settings), app_id=_APP, workflow=_WORKFLOW, budget_ms=2_000) as client:
         variables = {"user_id": user}
         # A runtime keeps its client, so the second request, with its connections open, shows the cost of a turn.
-        await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
-        reply = await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
-    title = f"the context of {_AGENT} for its next turn with {user}" if only is None else f"in its context now: {only}"
-    text = reply.text if only is None else "".join(str(each.value) for each in reply.blocks if each.name == only)
-    stdout().print(Panel(Text(text), title=title, title_align="left"))
+        await client.context(agent=_AGENT, chat_id=_CHAT, user_id=user, context=variables)
+        return await client.context(agent=_AGENT, chat_id=_CHAT, user_id=user, context=variables)
+
+
+def _say_blocks(reply: ContextReply, names: Sequence[str], *, most: int) -> None:
+    """Print the first lines of these blocks. Long lines are cut."""
+    width = _WIDTH - len(INDENT)
+    for block in reply.blocks:
+        if block.name in names:
+            value = block.value if isinstance(block.value, str) else json.dumps(block.value)
+            lines = value.splitlines()
+            more = [f"… {len(lines) - most} more"] if len(lines) > most else []
+            for line in (f"## {block.name.replace('_', ' ').title()}", *lines[:most], *more):
+                say(f"{INDENT}{short(line, width)}")
     for item in reply.missing:
         say(f"missing {item.name}: {item.reason}: {item.detail}")
-    if only is None:
-        say(f"{counted(len(reply.blocks), 'block')} in {reply.elapsed_ms:.1f} ms")
 
 
-def _look_around(settings: Settings, rules: Path) -> list[str]:
-    """Return what to run next, without the name of the program."""
-    page = "   # prints the address of the console" if "console" in get_args(Role) else ""
-    return [
-        f"up --data {settings.data} --rules {rules}{page}",
-        f"query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'",
-    ]
+def next_steps(program: str, data: Path, rules: Path, *, console: str, port: int, keep: bool) -> list[str]:
+    """Return what to say at the end. The last line leads to the console, or says why there is none.
+
+    ``console`` is what the supervisor says of it, and ``port`` that of the settings.
+    """
+    query = f"{INDENT}{program} query --data {data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
+    up = f"{program} up --data {data} --rules {rules}"
+    stays = f"the data stays in {data}"
+    if keep:
+        until = f"All of it runs until Ctrl-C; {stays}. Look around in the console, or in another terminal:"
+        return ["", until, query, console or up]
+    link = f"the console is then on http://127.0.0.1:{port}" if console.startswith("console: ") else console
+    ended = f"Nothing runs any more; {stays}. To look around, start it again, and use another terminal:"
+    return ["", ended, query, f"{up}    # {link}" if link else up]
 
 
 def _installed() -> Path:
@@ -244,7 +279,6 @@ def _installed() -> Path:
     return next((found for root in (package, package.parents[1]) if (found := root / _EXAMPLE).is_dir()), _EXAMPLE)
 
 
-def _command_name() -> tuple[str, list[str]]:
-    """Return what the user types to run a command, and what to type first if that is short for a long path."""
-    typed = invocation(sys.argv[0], sys.executable, here=Path.cwd(), folder=Path.cwd())
-    return ("graphweft", [f"alias graphweft={typed.graphweft}"]) if typed.is_long else (typed.graphweft, [])
+def _typed() -> Invocation:
+    """Return what the user types to run a command."""
+    return invocation(sys.argv[0], sys.executable, here=Path.cwd(), folder=Path.cwd())

@@ -17,46 +17,59 @@ _BEFORE: Final = "MERGE (p:Problem {text: $problem})"
 _AFTER: Final = "MERGE (p:Problem {text: split($problem, ',')[0]})"
 PROBLEM: Final = "Error: payment amount does not add up"
 """A problem that has one node by the changed rule, and one for each amount before."""
-_INDENT: Final = "  "
+INDENT: Final = "  "
+_ALL_LINES: Final = 10
 
 
-async def change_rules(settings: Settings, folder: Path, app: str, program: str) -> Path | None:
-    """Change a rule in a copy of ``folder``, show what that changes in history, and return the copy.
-
-    ``program`` is how the command is typed. The graph follows the changed rule afterwards. None: a command failed.
-    """
+def change_rules(settings: Settings, folder: Path) -> Path:
+    """Change a rule in a copy of ``folder``, show the change, and return the copy."""
     changed = settings.data / "changed-rules"
     shutil.copytree(folder, changed, dirs_exist_ok=True)
     file = changed / _FILE
     text = file.read_text("utf-8")
     file.write_text(text.replace(_BEFORE, _AFTER), "utf-8")
-    say("\nA rule changes: problems with the same first words become one node.")
-    say(f"{_INDENT}- {_BEFORE}\n{_INDENT}+ {_AFTER}\n")
-    where = ("--app", app, "--data", str(settings.data))
-    for words in (
-        ("diff", *where, "--rules", str(changed), "--limit", "2"),
-        ("rules", "push", str(changed), "--data", str(settings.data)),
-        ("rebuild", *where, "--rules", str(changed), "--swap"),
-    ):
-        if not await _run(settings, words, program):
-            return None
+    say(f"{INDENT}- {_BEFORE}\n{INDENT}+ {_AFTER}")
     return changed
+
+
+async def replay_rules(settings: Settings, rules: Path, app: str, program: str) -> bool:
+    """Show what the changed rules would change in history, and make the graph follow them.
+
+    ``program`` is how the command is typed, with GRAPHWEFT_DATA set. False: a command failed.
+    """
+    for words, most in (
+        (("diff", "--app", app, "--rules", str(rules), "--limit", "0"), _ALL_LINES),
+        (("rules", "push", str(rules)), 1),
+        (("rebuild", "--app", app, "--rules", str(rules), "--swap"), 1),
+    ):
+        if not await _run(settings, words, program, most=most):
+            return False
+    return True
 
 
 async def explain_problem(settings: Settings, app: str, program: str) -> bool:
     """Show which events wrote a node of the changed rule; return whether the command worked."""
-    key = ("--label", "Problem", "--key", PROBLEM, "--limit", "2")
-    return await _run(settings, ("why", "--app", app, "--data", str(settings.data), *key), program)
+    return await _run(settings, ("why", "--app", app, "--label", "Problem", "--key", PROBLEM), program, most=_ALL_LINES)
 
 
-async def _run(settings: Settings, words: Sequence[str], program: str) -> bool:
+async def _run(settings: Settings, words: Sequence[str], program: str, *, most: int) -> bool:
+    """Run a command and print the first lines of its output; everything if it fails."""
     shown = " ".join(f"'{word}'" if " " in word else word for word in words)
     say(f"$ {program} {shown}")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "graphweft_workers.cli", *words),
         env=settings.as_environment(),
         stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    code = await process.wait()
-    say("")
-    return code == 0
+    output, progress = await process.communicate()
+    lines = output.decode().splitlines()
+    failed = bool(process.returncode)
+    for line in lines if failed else lines[:most]:
+        say(line)
+    if failed:
+        sys.stderr.write(progress.decode(errors="replace"))
+    elif len(lines) > most:
+        say("…")
+    return not failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import print_json, warn
@@ -58,7 +58,7 @@ async def diff(
         raise InvalidSettings(f"invalid --html {str(html)!r}: the folder {str(html.parent)!r} does not exist")
     set_up_command_logs(settings)
     given = load_given_rules(settings, rules)
-    started = time.monotonic()
+    started = SYSTEM_CLOCK.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         from graphweft_workers.cli.diff_page import page_of
         from graphweft_workers.cli.diff_report import DiffReport
@@ -91,7 +91,7 @@ async def diff(
                 show(shown)
 
             found = await comparison.run(scratch, tell)
-    report = DiffReport(app=app, rules=given.digest, seconds=round(time.monotonic() - started, 3), found=found)
+    report = DiffReport(app=app, rules=given.digest, seconds=round(SYSTEM_CLOCK.monotonic() - started, 3), found=found)
     if html is not None:
         html.write_text(page_of(report), encoding="utf-8")
     if json:

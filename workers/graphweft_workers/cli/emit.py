@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import count, islice
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO, Final, NoReturn, cast
@@ -21,6 +21,7 @@ import typer
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, MalformedEvent, wire
 from graphweft_contracts.admission import decode_given
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_rules.files.findings import did_you_mean
 from graphweft_workers.cli.delivery import Outcome, Sent
@@ -335,7 +336,7 @@ def events_of_lines(
             continue
         try:
             # CloudEvents makes the time optional; the time of an event without one is now.
-            event = decode_given(line, datetime.now(UTC))
+            event = decode_given(line, SYSTEM_CLOCK.now())
             if len(line) > _LARGE:
                 check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
         except InvalidEvent as error:

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,6 +24,7 @@ from graphweft.transports.embedded import embedded_url
 from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import ContextReply, ContextRequest, Event, GraphweftError, InvalidSettings, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.signatures import SigningKey
@@ -84,7 +84,7 @@ def hook(
     standard error, in one line. Events go to the gateway of --gateway or the bus of --data, or else to that of
     GRAPHWEFT_GATEWAY_URL, GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA: the folder in which the agent works cannot name another.
     """
-    deadline_s = time.monotonic() + limit_ms / 1000
+    deadline_s = SYSTEM_CLOCK.monotonic() + limit_ms / 1000
     watchdog = threading.Timer(limit_ms / 1000 + _GRACE_S, _give_up, [limit_ms])
     watchdog.daemon = True
     watchdog.start()
@@ -142,7 +142,7 @@ async def _work(moment: Moment, owner: Owner, transport: _Telling, deadline_s: f
     """Emit the events, and return the context if ``max_tokens`` allows some."""
 
     def left_s() -> float:
-        return max(0.0, deadline_s - time.monotonic())
+        return max(0.0, deadline_s - SYSTEM_CLOCK.monotonic())
 
     logging.getLogger("graphweft").addHandler(logging.NullHandler())  # what it would print is said below, in one line
     capture = ClientSettings.from_environment().capture

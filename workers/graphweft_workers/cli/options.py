@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, TypedDict, get_type_hints
 
@@ -22,6 +22,7 @@ import typer
 
 from graphweft.transports import NOISY_LOGGERS
 from graphweft_contracts import GraphweftError, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
@@ -149,7 +150,7 @@ def check_after(after: str | None) -> None:
 
 def since_time(text: str | None, now: datetime | None = None) -> datetime | None:
     """Return the time that ``--since`` names. Raises ``InvalidSettings``."""
-    return None if text is None else _time(text, "--since", now or datetime.now(UTC))
+    return None if text is None else _time(text, "--since", now or SYSTEM_CLOCK.now())
 
 
 def past_time(text: str, option: str) -> datetime | tuple[int, str]:
@@ -160,7 +161,7 @@ def past_time(text: str, option: str) -> datetime | tuple[int, str]:
     if re.fullmatch(_POSITION, text, re.ASCII):
         partition, _, offset = text.partition(":")
         return int(partition), offset
-    now = datetime.now(UTC)
+    now = SYSTEM_CLOCK.now()
     found = _time(text, option, now)
     if found > now + _CLOCKS_DIFFER:
         raise InvalidSettings(f"invalid {option} {text!r}: the time lies in the future")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from graphweft_contracts import GraphweftError, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
@@ -170,7 +170,7 @@ class _Work:
                 if self.to is None and not options.resume:
                     expect(await entries_of(self.bus, await work.partitions()))
                 collect_less_often()
-                started = time.monotonic()
+                started = SYSTEM_CLOCK.monotonic()
                 known = work.continued or await self.live.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
@@ -186,7 +186,7 @@ class _Work:
                         report.restated = await work.restate()
                     await work.swap()
                     report.swapped = True
-                report.elapsed_s = time.monotonic() - started
+                report.elapsed_s = SYSTEM_CLOCK.monotonic() - started
                 report.done, report.restored = work.done, work.restored
         if self.given is not None:
             await self.rules.refresh()

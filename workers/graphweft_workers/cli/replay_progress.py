@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import stderr
 
@@ -42,7 +42,7 @@ class ReplayProgress:
 
     def tell(self, done: Mapping[Any, Replayed]) -> None:
         """Print the progress, every two seconds."""
-        now = time.monotonic()
+        now = SYSTEM_CLOCK.monotonic()
         if self._began is None:
             self._began = self._last = now
         if now - self._last >= _TELL_S:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command
@@ -33,9 +32,9 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
             rules = logged_rules(settings, bus, without_lost=True)
             work = Rebuild(bus, live, graph, rules, app, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
-            started = time.monotonic()
+            started = SYSTEM_CLOCK.monotonic()
             await work.swap()
-            report.elapsed_s, report.done, report.swapped = time.monotonic() - started, work.done, True
+            report.elapsed_s, report.done, report.swapped = SYSTEM_CLOCK.monotonic() - started, work.done, True
     if json:
         print_json(report.to_dict())
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed, Transient, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import why_no_rule
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
@@ -180,9 +180,10 @@ async def _counts(server: RuleTestServer, app_id: str, check: CountCheck) -> Cou
 
 
 async def _context(server: RuleTestServer, rules: RuleSet, app_id: str, check: ContextCheck) -> Any:
-    deadline_ms = int(time.time() * 1000) + check.budget_ms
+    clock = PastClock(check.time, SYSTEM_CLOCK)
+    deadline_ms = int(clock.now().timestamp() * 1000) + check.budget_ms
     request = check.request.model_copy(update={"app_id": app_id, "deadline_ms": deadline_ms})
-    pipeline = server.pipeline(rules, check.time)
+    pipeline = server.pipeline(rules, clock)
     try:
         return await pipeline.answer(request)
     finally:

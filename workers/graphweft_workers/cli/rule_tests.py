@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_rules.files.findings import RulesError, errors
 from graphweft_rules.files.loader import FILE_NAME, TESTS, discover
 from graphweft_rules.rule_tests.folder import RuleTests, load_tests
@@ -51,7 +51,7 @@ async def rule_tests(
 
     It starts a server of its own on an empty folder if a case needs a graph, and contacts no other server.
     """
-    began = time.perf_counter()
+    began = SYSTEM_CLOCK.monotonic()
     settings = Settings.load()
     set_up_command_logs(settings)
     path = path or settings.rules
@@ -73,7 +73,7 @@ async def rule_tests(
         for case, failures in judged:
             _print(case, failures)
         say(f"{len(cases) - failed} passed, {failed} failed")
-    stderr().print(f"{time.perf_counter() - began:.1f} s", style="dim")
+    stderr().print(f"{SYSTEM_CLOCK.monotonic() - began:.1f} s", style="dim")
     return 1 if failed else None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.options import App, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.iso_time import iso_time
@@ -57,7 +58,7 @@ async def token_new(
     if workflow:
         entry["workflows"] = list(dict.fromkeys(workflow))
     if expires is not None:
-        entry["expires"] = _end(expires, datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        entry["expires"] = _end(expires, SYSTEM_CLOCK.now()).strftime("%Y-%m-%dT%H:%M:%SZ")
     if json:
         print_json({"token": token, "entry": entry})
         return
@@ -76,7 +77,7 @@ async def token_list(json: Json = False) -> None:
         raise InvalidSettings(
             "no file of tokens: set GRAPHWEFT_GATEWAY_TOKENS to it; `graphweft token new` makes a token"
         )
-    now = datetime.now(UTC)
+    now = SYSTEM_CLOCK.now()
     found = [_shown(token, now) for token in read_tokens(path).all]
     if json:
         print_json(found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.event_lines import clock
@@ -63,7 +63,7 @@ async def why(
     settings = Settings.load(data=data)
     set_up_command_logs(settings)
     telling = _Telling()
-    started = time.monotonic()
+    started = SYSTEM_CLOCK.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         from graphweft_workers.cli.why_target import hints, target_of, there_hints
         from graphweft_workers.replay.histories import refuse_preludes
@@ -78,7 +78,7 @@ async def why(
         target = target_of(label, key, keys, property=property, relationship=relationship)
         NodeReader(target, keys, live, app)  # refuses names that no query can hold
         found = await work.find(target)
-        read_s = time.monotonic() - started
+        read_s = SYSTEM_CLOCK.monotonic() - started
         recorded: Recorded | None = None
         if found.rows and not fast:
             work.check_complete(found)
@@ -88,7 +88,7 @@ async def why(
             )
             async with scratch_graph(settings, app, live, into=into, purpose="why") as graph:
                 recorded = await work.record(target, graph, found)
-        elapsed = time.monotonic() - started
+        elapsed = SYSTEM_CLOCK.monotonic() - started
         near: list[str] = []
         if not (recorded.changed if recorded else found.rows):
             near = await hints(live, app, target)
@@ -108,10 +108,10 @@ class _Telling:
     """Says the progress on standard error, every two seconds."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._last = SYSTEM_CLOCK.monotonic()
 
     def tell(self, what: str, number: int) -> None:
-        now = time.monotonic()
+        now = SYSTEM_CLOCK.monotonic()
         if now - self._last >= _TELL_S:
             self._last = now
             self.say(f"{number:,} {'entries' if what == 'read' else 'events'} {what}")

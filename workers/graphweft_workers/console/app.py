@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,9 +40,10 @@ from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_to
 from graphweft_workers.gateway.limits import Limits, RequestLimiter, media_type, read_body, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import RulesLost
 
-logger = logging.getLogger("graphweft.console")
+logger = get_logger("graphweft.console")
 
 LIMITS: Final = Limits(context_bytes=500_000, values=50_000, requests=64, requests_per_app=16)
 _ANSWER_BYTES: Final = 4_000_000
@@ -179,12 +179,12 @@ class _Console:
                 except RulesLost as error:
                     raise Problem(422, "refused", str(error)) from None
                 except (BusUnavailable, GraphUnavailable) as error:
-                    logger.info("a question was not answered: %s", error)
+                    logger.info("question_not_answered", error=str(error))
                     name = "bus" if isinstance(error, BusUnavailable) else "graph server"
                     detail = f"The {name} does not answer: try again later. `graphweft doctor` says more."
                     raise Problem(503, "unavailable", detail, headers={"Retry-After": "2"}) from None
                 except Transient as error:
-                    logger.info("a question was not answered: %s", error)
+                    logger.info("question_not_answered", error=str(error))
                     raise Problem(503, "unavailable", "Try again later.", headers={"Retry-After": "2"}) from None
                 except (InvalidSettings, InvalidRules, InvalidEvent) as error:
                     raise Problem(422, "refused", str(error)) from None

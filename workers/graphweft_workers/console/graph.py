@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, StringConstraints
 
 from graphweft_contracts import QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.console import graph_queries as queries
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
@@ -26,7 +26,9 @@ _SAMPLED: Final = 8
 _EACH: Final = 6
 """Nodes of each of them."""
 NEIGHBOURS: Final = 3
-"""Relationships of each node in the first picture."""
+"""Relationships of each node in the first picture that may add a node to it."""
+_BETWEEN: Final = 6_000
+"""Relationships that are read to find all between the nodes of the first picture."""
 MOST: Final = 300
 """Nodes of one answer."""
 _DEGREE: Final = 10_000
@@ -87,9 +89,14 @@ class Picture:
     def add_neighbours(self, rows: Iterable[Sequence[Any]]) -> None:
         """Add relationships with the node at their other end."""
         for relationship_id, type_, start, end, *other in rows:
-            if self.add_node(*other) and start in self.nodes and end in self.nodes:
-                found = {"id": relationship_id, "type": type_, "start": start, "end": end}
-                self.relationships[relationship_id] = found
+            if self.add_node(*other):
+                self.add_relationship(relationship_id, type_, start, end)
+
+    def add_relationship(self, relationship_id: Any, type_: Any, start: Any, end: Any) -> None:
+        """Add a relationship if both of its nodes are there."""
+        if start in self.nodes and end in self.nodes:
+            found = {"id": relationship_id, "type": type_, "start": start, "end": end}
+            self.relationships[relationship_id] = found
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for the page."""
@@ -117,7 +124,10 @@ async def labels_of(graph: GraphStore, app_id: str) -> tuple[list[dict[str, Any]
 async def picture(
     graph: GraphStore, app_id: str, question: GraphQuestion, *, redacts: bool
 ) -> tuple[dict[str, Any], Picture]:
-    """Return the labels, and a part of the graph: some nodes of the largest labels, and some of their neighbours."""
+    """Return the labels, and a part of the graph: some nodes of the largest labels, and some of their neighbours.
+
+    Relationships between these nodes are all there, unless a node has very many.
+    """
     labels, uncounted = await labels_of(graph, app_id)
     known = {each["label"] for each in labels}
     wanted = [name for name in question.labels if name in known] or [each["label"] for each in labels[:_SAMPLED]]
@@ -128,6 +138,7 @@ async def picture(
         for row in (await graph.read(app_id, statement, {"limit": each}, timeout_s=_READ_S)).rows:
             found.add_node(*row)
     await connect(graph, app_id, found, list(found.nodes), NEIGHBOURS)
+    await _complete(graph, app_id, found)
     return {"labels": labels, "labels_not_counted": uncounted}, found
 
 
@@ -151,6 +162,14 @@ async def connect(graph: GraphStore, app_id: str, found: Picture, ids: Sequence[
         found.add_neighbours((await graph.read(app_id, statement, values, timeout_s=_READ_S)).rows)
 
 
+async def _complete(graph: GraphStore, app_id: str, found: Picture) -> None:
+    """Add the relationships between the nodes of a picture: which of them are a node's first ones is chance."""
+    if found.nodes:
+        values = {"ids": list(found.nodes), "each": _BETWEEN // len(found.nodes)}
+        for row in (await graph.read(app_id, queries.outgoing(graph.dialect), values, timeout_s=_READ_S)).rows:
+            found.add_relationship(*row)
+
+
 async def graph_page(sources: Sources, viewer: Viewer, question: GraphQuestion) -> dict[str, Any]:
     """Return a part of an app's graph, and how large the graph is."""
     app_id = viewer.app(question.app)
@@ -171,9 +190,9 @@ async def search(sources: Sources, viewer: Viewer, question: SearchQuestion) -> 
         given = {"values": values, "limit": question.limit}
         for row in (await graph.read(app_id, statement, given, timeout_s=_READ_S)).rows:
             found.add_node(*row)
-    until, partly, looked = time.monotonic() + _SEARCH_S, False, 0
+    until, partly, looked = SYSTEM_CLOCK.monotonic() + _SEARCH_S, False, 0
     for each in labels[:_SCANNED_LABELS]:
-        if time.monotonic() > until or len(found.nodes) >= question.limit:
+        if SYSTEM_CLOCK.monotonic() > until or len(found.nodes) >= question.limit:
             break
         looked += 1
         partly = partly or each["nodes"] > _SCAN

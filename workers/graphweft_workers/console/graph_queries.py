@@ -35,11 +35,19 @@ def sample(dialect: GraphDialect, label: str) -> str:
 
 def neighbours(dialect: GraphDialect) -> str:
     """Return ``$each`` relationships of each node of ``$ids``, with the nodes at their other ends."""
-    part = "MATCH (n)-[r]-(m) RETURN r, m LIMIT $each"
     found = f"{_relationship(dialect)}, {_node(dialect, 'm')}"
+    return f"{_of_each(dialect, 'MATCH (n)-[r]-(m) RETURN r, m LIMIT $each')} RETURN {found}"
+
+
+def outgoing(dialect: GraphDialect) -> str:
+    """Return ``$each`` relationships that begin at each node of ``$ids``, without the nodes at their other ends."""
+    return f"{_of_each(dialect, 'MATCH (n)-[r]->() RETURN r LIMIT $each')} RETURN {_relationship(dialect)}"
+
+
+def _of_each(dialect: GraphDialect, part: str) -> str:
     return (
         f"UNWIND $ids AS wanted MATCH (n) WHERE {dialect.node_id('n')} = wanted WITH n "
-        f"{dialect.subquery([part], ['n'])} RETURN {found}"
+        f"{dialect.subquery([part], ['n'])}"
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_rules.cypher.node_writes import Target
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.context import ContextQuestion, reply_dict, without_rules
@@ -114,7 +115,7 @@ async def past_context(sources: Sources, viewer: Viewer, question: PastContextQu
 
 
 def _check_time(time: datetime) -> None:
-    if time > datetime.now(UTC):
+    if time > SYSTEM_CLOCK.now():
         raise Problem(422, "invalid-question", "the time lies in the future: choose an earlier one")
 
 

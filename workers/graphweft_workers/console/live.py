@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
 
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules import RuleSet
@@ -85,7 +85,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     outcomes = {
         seen.position: _outcome(seen, result, letters) for seen, result in zip(ended, judged[len(found) :], strict=True)
     }
-    now = time.time()
+    now = SYSTEM_CLOCK.now().timestamp()
     events = [
         _event(seen, effect, result, letters, redacts=sources.redacts)
         | ({"ms": _age_ms(seen, now)} if question.cursor is not None and effect.state == "applied" else {})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.rules_log import Activation, active_for, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.files.findings import errors
@@ -32,7 +32,7 @@ async def rule_faults(sources: Sources, viewer: Viewer, question: AppQuestion) -
     """Return the faults of the active rules of an app, or of all apps, and of the rules folder of ``graphweft up``."""
     app_id = viewer.apps(question.app)
     active = list(_active((await sources.decoder()).activations, app_id))
-    until = time.monotonic() + _COMPILE_S
+    until = SYSTEM_CLOCK.monotonic() + _COMPILE_S
     lost: list[dict[str, Any]] = []
     faults: list[dict[str, Any]] = []
     unknown = 0
@@ -74,7 +74,7 @@ def _faults(rules: RuleSet, names: Sequence[str], until: float) -> tuple[list[di
     """Return the workflows that do not compile, with their errors, and how many were not tried before ``until``."""
     found: list[dict[str, Any]] = []
     for number, name in enumerate(names):
-        if time.monotonic() > until and not rules.is_compiled(name):
+        if SYSTEM_CLOCK.monotonic() > until and not rules.is_compiled(name):
             return found, len(names) - number
         error = rules.problem(name)
         if error is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,7 @@ from pydantic import StringConstraints
 
 from graphweft_contracts import InvalidEvent
 from graphweft_contracts.admission import decode_given
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet, lint
@@ -80,7 +80,7 @@ async def try_event(sources: Sources, viewer: Viewer, question: TryQuestion) -> 
     """Return what the active rules of the app would do with an event. Nothing is written."""
     app_id = viewer.app(question.app)
     try:
-        event = decode_given(question.event.encode("utf-8", "replace"), datetime.now(UTC))
+        event = decode_given(question.event.encode("utf-8", "replace"), SYSTEM_CLOCK.now())
     except InvalidEvent as error:
         raise Problem(422, "invalid-event", f"the event is not valid: {error}") from None
     if event.appid != app_id:

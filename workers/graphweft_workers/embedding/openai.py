@@ -17,10 +17,10 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
 from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer
+from graphweft_workers.timing import TIMING
 
 _PROBE: Final = "graphweft"
 """A text that every model accepts."""
-_MALFORMED_S: Final = 5.0
 _V1: Final = "/openai/v1"
 
 
@@ -146,7 +146,7 @@ class OpenAIEmbedder(Embedder):
             [vector] = await self._ask([_PROBE])
         except EndpointRefused as error:
             message = f"{error}, also for a test text: check the model {self._model!r} and the URL"
-            raise EmbedderUnavailable(message, retry_after_s=_MALFORMED_S) from None
+            raise EmbedderUnavailable(message, retry_after_s=TIMING.models.malformed_s) from None
         if vector is None:
             raise self._malformed("a vector that is zero or not finite") from refusal
         call.taken = True
@@ -175,4 +175,4 @@ class OpenAIEmbedder(Embedder):
 
     def _malformed(self, what: str) -> EmbedderUnavailable:
         message = f"{self._endpoint.url}/embeddings returned {what}: check that {self._model!r} is an embedding model"
-        return EmbedderUnavailable(message, retry_after_s=_MALFORMED_S)
+        return EmbedderUnavailable(message, retry_after_s=TIMING.models.malformed_s)

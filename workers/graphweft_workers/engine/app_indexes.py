@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from graphweft_contracts import QueryFailed
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.pack import Pack
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.ports.graph_store import GraphStore

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
@@ -27,28 +27,17 @@ from graphweft_workers.engine.skips import Skips
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")
 
-_PATIENCE_S: Final = 0.1
-"""How long a partition waits for the first app of a batch to be done."""
-_PACE_S: Final = 0.005
-"""How long it waits if all events of a batch are of busy apps: what arrives meanwhile is read at once."""
-_PARK_S: Final = 1.0
-"""An app with a full queue is parked after it has been busy with the same events for this long."""
-_COOL_DOWN_S: Final = 30.0
-"""The others do not wait for an app for this long after it took more than ``_PARK_S`` or failed."""
 _MOST_PARKED: Final = 24
 """Parked apps of a partition; beyond that the partition waits. The position's note must hold their names."""
 _APPS_AT_ONCE: Final = 16
-"""Graphs of one partition that are written at the same time, slow ones not counted."""
 _WAITING_BYTES: Final = 16 * 1024**2
 """Of the events that wait in queues; beyond that, or beyond one batch of events, the partition waits.
 
 It parks an app only if those that wait for slow apps are as many."""
-_RULES_S: Final = 2.0
-"""How often an app looks for a lost rule set."""
-_DRAIN_S: Final = 10.0
 _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
 
@@ -68,10 +57,14 @@ class AppQueues:
         position: Committed,
         before: PositionNote,
         progressed: Callable[[], None],
+        apps_at_once: int = _APPS_AT_ONCE,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: QueueTiming = TIMING.queues,
     ) -> None:
         """``position`` is where reading begins; ``before`` is the note of the partition's last owner.
 
-        ``progressed`` is called when ``floor`` may have moved.
+        ``progressed`` is called when ``floor`` may have moved. ``apps_at_once`` limits the graphs of the partition that
+        are written at the same time, slow ones not counted.
         """
         self._writer = writer
         self._number = writer.number
@@ -80,6 +73,8 @@ class AppQueues:
         self._skips = skips
         self._before = before
         self._progressed = progressed
+        self._clock = clock
+        self._timing = timing
         self._queues: dict[str, AppQueue] = {}
         self._busy: dict[str, AppQueue] = {}
         """Checked with every batch, and usually few, while ``_queues`` may hold thousands."""
@@ -88,7 +83,7 @@ class AppQueues:
         self._given_at = 0.0
         self._events = 0
         """Events that were given to all apps."""
-        self._limiter = asyncio.Semaphore(_APPS_AT_ONCE)
+        self._limiter = asyncio.Semaphore(apps_at_once)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self.given: Committed = position
@@ -119,11 +114,11 @@ class AppQueues:
 
     def status(self) -> dict[str, Parked]:
         """Return the apps that are behind the others, and how far."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         found: dict[str, Parked] = {}
         for queue in self._busy.values():
             floor = queue.floor
-            late = queue.trouble == "unavailable" or now - queue.busy_since >= _PARK_S
+            late = queue.trouble == "unavailable" or now - queue.busy_since >= self._timing.park_s
             if floor is not None and (queue.behind is not None or (late and self._is_slow(queue, now))):
                 reported = queue.reported_while_parked if queue.behind is not None else None
                 found[queue.app_id] = Parked(
@@ -160,7 +155,7 @@ class AppQueues:
         ``without`` are the apps that were parked when the batch was matched or its skips were counted. All of them
         read the batch again, even if they have caught up since, and so does an app that was parked since.
         """
-        self._given_at = time.monotonic()
+        self._given_at = self._clock.monotonic()
         before, self._events = self._events, self._events + sum(map(len, events.values()))
         for app_id in without:
             self.park(app_id)
@@ -192,7 +187,7 @@ class AppQueues:
         queue = self._queue(app_id)
         if queue.behind is None:
             if not queue.busy:
-                queue.busy_since, queue.given_before = time.monotonic(), self._events
+                queue.busy_since, queue.given_before = self._clock.monotonic(), self._events
             queue.behind = queue.waiting[0].start if queue.waiting else self._given_to(queue)
             reported = self._before.reported_of(queue.app_id)
             queue.reported = reported if self._is_after(reported, queue.behind.offset) else queue.behind.offset
@@ -209,20 +204,20 @@ class AppQueues:
             self._changed.clear()
             if self._failure is not None:
                 raise self._failure
-            due = self._due(time.monotonic())
+            due = self._due(self._clock.monotonic())
             if due is None:
                 self._begun.clear()
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.001, due - time.monotonic())):
+                async with asyncio.timeout(max(0.001, due - self._clock.monotonic())):
                     await self._changed.wait()
 
     async def drain(self) -> None:
         """Wait up to 10 s for the queues that are not slow; the next owner continues with the rest."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         tasks = [queue.task for queue in self._busy.values() if queue.task is not None and queue.slow_until <= now]
         if tasks and self._failure is None:
-            await asyncio.wait(tasks, timeout=_DRAIN_S)
+            await asyncio.wait(tasks, timeout=self._timing.drain_s)
 
     async def aclose(self) -> None:
         """Cancel all work; the graphs' checkpoints say how far it got."""
@@ -254,9 +249,9 @@ class AppQueues:
             longest = max(
                 slow, key=lambda each: (each.waiting_bytes >= _WAITING_BYTES, each.waiting_events, each.waiting_bytes)
             )
-            ready = longest.slow_until > now or now - longest.busy_since >= _PARK_S
+            ready = longest.slow_until > now or now - longest.busy_since >= self._timing.park_s
             if not ready or len(self.parked) >= _MOST_PARKED:
-                return max(now + _PATIENCE_S, longest.busy_since + _PARK_S)
+                return max(now + self._timing.batch_s, longest.busy_since + self._timing.park_s)
             self.park(longest.app_id)
             log = logger.warning if len(self._queues) > 1 else logger.info  # alone, it is only busy
             log(
@@ -264,18 +259,20 @@ class AppQueues:
                 message="other apps go on; the events of this app are read again when its graph has caught up",
             )  # fmt: skip
         if self._are_full(busy):
-            return now + _PATIENCE_S
+            return now + self._timing.batch_s
         far = self._events - self._writer.state.batch_events // 2
         behind = [queue for queue in busy if queue.given_before <= far and queue not in slow and not queue.awaits_slot]
         if behind:
-            return min(queue.busy_since for queue in behind) + _PATIENCE_S
+            return min(queue.busy_since for queue in behind) + self._timing.batch_s
         if not self._begun:
-            paced = self._given_at + _PACE_S
+            paced = self._given_at + self._timing.pace_s
             return paced if busy and now < paced else None
         if not all(queue.busy for queue in self._begun):
             return None
         dues = [
-            (now if queue.awaits_slot else queue.busy_since) + _PATIENCE_S for queue in self._begun if queue not in slow
+            (now if queue.awaits_slot else queue.busy_since) + self._timing.batch_s
+            for queue in self._begun
+            if queue not in slow
         ]
         return min(dues, default=None)
 
@@ -287,9 +284,9 @@ class AppQueues:
         )
 
     def _is_slow(self, queue: AppQueue, now: float) -> bool:
-        slow = now - queue.busy_since > _PATIENCE_S or queue.slow_until > now
+        slow = now - queue.busy_since > self._timing.batch_s or queue.slow_until > now
         if slow and not queue.troubled_at:
-            queue.troubled_at = time.time()
+            queue.troubled_at = self._clock.now().timestamp()
         return slow
 
     def _free_slot(self, queue: AppQueue) -> None:
@@ -301,10 +298,10 @@ class AppQueues:
         attempt = 0
         try:
             while queue.busy:
-                if not queue.has_slot and queue.slow_until <= time.monotonic():
+                if not queue.has_slot and queue.slow_until <= self._clock.monotonic():
                     queue.awaits_slot = True
                     await self._limiter.acquire()
-                    queue.has_slot, queue.awaits_slot, queue.busy_since = True, False, time.monotonic()
+                    queue.has_slot, queue.awaits_slot, queue.busy_since = True, False, self._clock.monotonic()
                 try:
                     await self._take(queue)
                     if queue.applying:
@@ -342,10 +339,10 @@ class AppQueues:
             queue.begin()
 
     def _done(self, queue: AppQueue) -> None:
-        now, floor = time.monotonic(), queue.floor
+        now, floor = self._clock.monotonic(), queue.floor
         troubled = queue.troubled_at or queue.behind is not None
-        if now - queue.busy_since >= _PARK_S:
-            queue.slow_until, queue.trouble = now + _COOL_DOWN_S, "slow"
+        if now - queue.busy_since >= self._timing.park_s:
+            queue.slow_until, queue.trouble = now + self._timing.cool_down_s, "slow"
         for skip in (each for batch in queue.applying for each in batch.skips):
             self._skips.add(skip)
         queue.applying.clear()
@@ -385,8 +382,8 @@ class AppQueues:
 
     def _hinder(self, queue: AppQueue, trouble: str) -> None:
         """Note why an app does not get on; the others do not wait for it."""
-        queue.slow_until, queue.trouble = time.monotonic() + _COOL_DOWN_S, trouble
-        queue.troubled_at = queue.troubled_at or time.time()
+        queue.slow_until, queue.trouble = self._clock.monotonic() + self._timing.cool_down_s, trouble
+        queue.troubled_at = queue.troubled_at or self._clock.now().timestamp()
         self._free_slot(queue)
         self._changed.set()
 
@@ -404,7 +401,7 @@ class AppQueues:
         logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
         while True:
             self._hinder(queue, "rules_lost")
-            await asyncio.sleep(backoff_s(_RULES_S, 1))
+            await self._clock.sleep(backoff_s(self._timing.lost_rules_s, 1))
             await rules.refresh(())
             if error.digest not in rules.lost or rules.restatement(queue.app_id) != restatement:
                 break
@@ -417,4 +414,4 @@ class AppQueues:
         logger.warning(
             "app_waits", partition=self._number, app_id=queue.app_id, error=str(error), retry_after_s=round(wait_s, 2)
         )
-        await asyncio.sleep(wait_s)
+        await self._clock.sleep(wait_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -12,9 +11,9 @@ from operator import attrgetter
 from typing import Final
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import ActiveRules, RulesCursor
-from graphweft_workers.bounded_dict import BoundedDict
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.apply import Applier
@@ -34,12 +33,12 @@ from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.ports.purges import Purge, PurgeLog
+from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
 
 _REREAD_BYTES: Final = 1024**2
 """Of the entries that are decoded and matched at once for one app, while the others wait."""
-_CHECKPOINTS_S: Final = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,14 +68,17 @@ class WorkerState:
     """The quota of names of properties; None without one."""
     quarantine: bool = True
     """Whether mutations that fail again and again are left out for a while."""
+    clock: Clock = SYSTEM_CLOCK
+    timing: Timing = TIMING
     applier: Applier = field(init=False)
     indexes: AppIndexes = field(init=False)
 
     def __post_init__(self) -> None:
         arrangers = Arrangers(self.rules, self.graph.dialect)
         self.applier = Applier(
-            self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine, names=self.names
-        )
+            self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine, names=self.names,
+            clock=self.clock, timing=self.timing.quarantine,
+        )  # fmt: skip
         self.indexes = AppIndexes(self.graph, self.index_keys, self.fact_keys)
 
 
@@ -99,7 +101,9 @@ class AppWriter:
         if app_id in self._without_plan:
             return False
         try:
-            checkpoint = (await self.state.graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)).get(self.number)
+            checkpoint = (await self.state.graph.checkpoints(app_id, timeout_s=self.state.timing.checkpoints_s)).get(
+                self.number
+            )
         except QueryFailed:
             checkpoint = None
         except GraphUnavailable:
@@ -245,21 +249,21 @@ class AppWriter:
 
     async def _wait_if_sealed(self, app_id: str, checkpoint: Checkpoint) -> None:
         """Raise while another graph is about to take the place of the app's; lift the seal of a rebuild that died."""
-        key, now = (self.number, app_id), time.monotonic()
+        key, now = (self.number, app_id), self.state.clock.monotonic()
         if not is_sealed(checkpoint):
             self.state.seals.pop(key, None)
             return
         seen, since = self.state.seals.get(key, (None, now))
         if seen != checkpoint:
             self.state.seals[key] = (checkpoint, now)
-        elif now - since >= graph_marks.SEAL_S:
+        elif now - since >= self.state.timing.seal_s:
             # Alone, before anything else is written: if the graphs are exchanged now, the lift may reach the old one.
             lift = Write(before=checkpoint, after=of_generation(checkpoint))
             await self.state.graph.apply(app_id, self.number, [lift])
             await self._lift_others(app_id, checkpoint)
             logger.warning(
                 "seal_lifted", partition=self.number, app_id=app_id,
-                message=f"a rebuild has not finished its swap within {graph_marks.SEAL_S:.0f} s: it was killed",
+                message=f"a rebuild has not finished its swap within {self.state.timing.seal_s:.0f} s: it was killed",
             )  # fmt: skip
         raise GraphUnavailable(
             f"a rebuild is putting another graph in the place of that of {app_id!r}: the worker waits",
@@ -268,7 +272,7 @@ class AppWriter:
 
     async def _lift_others(self, app_id: str, seal: Checkpoint) -> None:
         """Lift the same rebuild's seals of other partitions, which may get no event for long."""
-        found = await self.state.graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)
+        found = await self.state.graph.checkpoints(app_id, timeout_s=self.state.timing.checkpoints_s)
         for number, checkpoint in found.items():
             if checkpoint.plan == seal.plan:
                 lift = Write(before=checkpoint, after=of_generation(checkpoint))

@@ -11,15 +11,15 @@ and from time to time one row is tried.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import batched
 from typing import Final, NamedTuple
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundMutation
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.history import in_order
 from graphweft_workers.engine.letter_payloads import LetterPayloads
@@ -34,6 +34,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.timing import TIMING, QuarantineTiming
 
 logger = get_logger("graphweft.mutation")
 
@@ -43,9 +44,6 @@ CHATS_TO_QUARANTINE: Final = 5
 """Chats that these rows must belong to at least: what one chat says switches a mutation off for no other."""
 STRIKES: Final = 3
 """How often the server may not answer one write, while it answers others, before the row is dropped."""
-FIRST_PROBE_S: Final = 10.0
-"""When a mutation in quarantine is first tried again; the time doubles up to ``_LAST_PROBE_S``."""
-_LAST_PROBE_S: Final = 600.0
 _MOST_AHEAD: Final = 64
 """Apps of a partition whose next rows are arranged before they are applied."""
 _LETTERS: Final = 100
@@ -78,7 +76,7 @@ class _Failures:
     """Chats of these rows, up to ``CHATS_TO_QUARANTINE``."""
     quarantined: bool = False
     probe_at: float = 0.0
-    probe_after_s: float = field(default_factory=lambda: FIRST_PROBE_S)
+    probe_after_s: float
     letters: dict[int, DeadLetter] = field(default_factory=dict[int, DeadLetter])
     """By partition: the last dead letter of rows that were dropped in quarantine."""
 
@@ -109,9 +107,13 @@ class Applier:
         *,
         quarantine: bool = True,
         names: NameQuota | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: QuarantineTiming = TIMING.quarantine,
     ) -> None:
         self._names = names
         self._quarantine = quarantine
+        self._clock = clock
+        self._timing = timing
         self._log = log
         self._letters = letters
         self._graph = graph
@@ -403,7 +405,7 @@ class Applier:
         for row in run.left if self._has_quarantine() else ():
             broken = _broken(run.app_id, row)
             failures = self._failures.get(broken)
-            if failures is not None and failures.quarantined and time.monotonic() < failures.probe_at:
+            if failures is not None and failures.quarantined and self._clock.monotonic() < failures.probe_at:
                 out.setdefault(broken, []).append(row)
         if out and run.plan.failed is not None:
             await self._tell_skipped(run)
@@ -438,7 +440,7 @@ class Applier:
     def _failed(self, app_id: str, row: Row, message: str) -> None:
         if len(self._failures) >= _MOST_COUNTED:
             self._failures = {broken: failures for broken, failures in self._failures.items() if failures.quarantined}
-        failures = self._failures.setdefault(_broken(app_id, row), _Failures())
+        failures = self._failures.setdefault(_broken(app_id, row), _Failures(probe_after_s=self._timing.first_probe_s))
         failures.rows += 1
         if len(failures.chats) < CHATS_TO_QUARANTINE:
             failures.chats.add(row.event.event.chatid)
@@ -446,7 +448,7 @@ class Applier:
         if not self._quarantine or not enough:
             return
         if failures.quarantined:
-            failures.probe_after_s = min(failures.probe_after_s * 2, _LAST_PROBE_S)
+            failures.probe_after_s = min(failures.probe_after_s * 2, self._timing.last_probe_s)
         else:
             mutation = row.bound.mutation
             logger.error(
@@ -455,7 +457,7 @@ class Applier:
                 next="fix the rule and run: graphweft rules push; then: graphweft dlq retry --all",
             )  # fmt: skip
         failures.quarantined = True
-        failures.probe_at = time.monotonic() + failures.probe_after_s
+        failures.probe_at = self._clock.monotonic() + failures.probe_after_s
 
     def _succeeded(self, app_id: str, rows: Sequence[Row]) -> None:
         for row in rows:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_workers.active_rules import ActiveRules
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.read import MatchedEvent
 

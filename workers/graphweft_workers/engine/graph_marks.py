@@ -14,8 +14,6 @@ from uuid import uuid4
 
 from graphweft_workers.ports.graph_store import Checkpoint
 
-SEAL_S: Final = 60.0
-"""The age at which a seal counts as that of a rebuild that died: whoever has seen it so long lifts it."""
 _SEALED: Final = "sealed:"
 _GENERATION: Final = "generation:"
 _LOADING: Final = "loading"

@@ -32,7 +32,7 @@ async def known_before(
     """
     found: deque[Identity | None] = deque()
     first, own, end = True, 0, offset
-    clock = TurnClock()
+    turns = TurnClock()
     while len(found) < max(READ_BACK, min(reach, REACH)) and own < WINDOW:
         page = await log.before(partition, offset, limit=_PAGE)
         fresh = page if first else page[:-1]  # ``before`` includes the offset, which the last page had too
@@ -43,7 +43,7 @@ async def known_before(
             identity = _identity(entry, passed_over)
             found.appendleft(identity)
             own += identity is not None and identity[0] == only
-            await clock.rest()
+            await turns.rest()
         offset = fresh[0].offset
     recent = RecentEvents()
     for identity in found:

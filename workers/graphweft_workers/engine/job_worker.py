@@ -7,9 +7,7 @@ replaces the first one.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import batched
@@ -17,6 +15,7 @@ from typing import Final
 
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, Transient, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
@@ -25,13 +24,11 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.timing import TIMING, Timing
 
 _BATCH_EVENTS: Final = 200
 """Also the most entries whose work is repeated after an interruption."""
 _APPEND_AT_ONCE: Final = 100
-_GRACE_S: Final = 5.0
-"""How long the batch in hand may still take when the worker stops or loses the lease."""
-_LAST_WAIT_S: Final = 60.0
 
 
 class JobWorker:
@@ -46,14 +43,20 @@ class JobWorker:
         name: str,
         batch_events: int = _BATCH_EVENTS,
         lease_s: float = LEASE_S,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
         """``bus`` is open for ``job.group``. The worker closes none of its arguments."""
         self._bus = bus
         self._transport = transport
         self._job = job
         self._batch_events = batch_events
+        self._clock = clock
+        self._timing = timing.jobs
         self._logger = get_logger("graphweft.memory").bind(group=job.group)
-        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=self._logger)
+        self._leases = LeaseHolder(
+            bus, name=name, lease_s=lease_s, logger=self._logger, clock=clock, timing=timing.leases
+        )
         self._waits = False
         self._appended: Counter[int] = Counter()
         """By partition: events and dead letters that the job has yielded and the bus holds."""
@@ -75,7 +78,7 @@ class JobWorker:
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()
         await self._job.begin(number)
-        tick_at = time.monotonic() + self._job.tick_s
+        tick_at = self._clock.monotonic() + self._job.tick_s
         while await lease.goes_on():
             batch = await lease.read(position, limit=self._batch_events)
             if batch.lost:
@@ -91,16 +94,16 @@ class JobWorker:
                 position = Committed(offset=last, count=position.count + batch.lost + len(batch.entries))
                 await self._bus.commit(number, position)
                 lease.progressed = True
-            if self._job.tick_s and time.monotonic() >= tick_at:
+            if self._job.tick_s and self._clock.monotonic() >= tick_at:
                 await self._tick(lease, await self._bus.partitions())
-                tick_at = time.monotonic() + self._job.tick_s
+                tick_at = self._clock.monotonic() + self._job.tick_s
 
     async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""
         found: list[Seen] = []
-        clock = TurnClock()
+        turns = TurnClock(self._clock)
         for entry in entries:
-            await clock.rest()
+            await turns.rest()
             try:
                 event = entry.event()
                 copy = recent.is_copy(identity_of(entry, event))
@@ -120,26 +123,29 @@ class JobWorker:
             outcomes = self._job.handle(seen)
             before = self._appended[lease.number]
             try:
-                done = await lease.finish(self._append_all(outcomes, lease.number), grace_s=_GRACE_S) is not None
+                done = (
+                    await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
+                    is not None
+                )
             except BusUnavailable:
                 raise
             except Transient as error:
                 attempt = attempt + 1 if self._appended[lease.number] == before else 1
                 # Never earlier than the server asks for.
-                wait_s = backoff_s(error.retry_after_s, attempt, longest_s=_LAST_WAIT_S, spread=(1.0, 1.2))
+                wait_s = backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
                 self._log_wait(error)
             else:
                 if done and self._waits:
                     self._waits = False
                     self._logger.info("job_goes_on")
                 return done
-            if await lease.finish(asyncio.sleep(wait_s)) is None:
+            if await lease.finish(self._clock.sleep(wait_s)) is None:
                 return False
 
     async def _tick(self, lease: Lease, partitions: int) -> None:
         outcomes = self._job.tick(lease.number, partitions)
         try:
-            await lease.finish(self._append_all(outcomes, lease.number), grace_s=_GRACE_S)
+            await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
         except BusUnavailable:
             raise
         except Transient as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from graphweft_contracts import BusUnavailable, DeadLetter
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.keyring import Keyring
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
@@ -25,10 +25,11 @@ def is_judged(bus: Bus) -> bool:
 class JudgedBus:
     """``Bus`` that marks entries with their judge, and signs what puts dead letters back; all else is the bus's."""
 
-    def __init__(self, bus: Bus, keyring: Keyring) -> None:
+    def __init__(self, bus: Bus, keyring: Keyring, clock: Clock = SYSTEM_CLOCK) -> None:
         """It closes ``bus``."""
         self._bus = bus
         self._keyring = keyring
+        self._clock = clock
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bus, name)
@@ -63,7 +64,7 @@ class JudgedBus:
         """See ``DeadLetters.requeue``. A worker's key signs the entries, so check the original ones first."""
         signed: Sequence[Mapping[bytes, bytes]] = entries
         if entries:
-            key = self._keyring.own_key("worker", datetime.now(UTC))
+            key = self._keyring.own_key("worker", self._clock.now())
             if key is None:
                 raise BusUnavailable(
                     "the dead letter stays: the file of GRAPHWEFT_SIGNING_KEYS has no worker's key that is valid now. "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 from graphweft.secret_files import read_secret_file
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.events import AppId
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
 from graphweft_workers.engine.keyring import Key, Keyring, Role
@@ -89,10 +89,12 @@ def _key(entry: _Entry, path: Path, number: int) -> Key:
     return Key(key=key, app_id=entry.app_id, role=entry.role, begins=entry.begins, ends=entry.ends)
 
 
-def new_entry(id: str, secret: str, *, app_id: str | None, role: Role | None) -> dict[str, str]:
+def new_entry(
+    id: str, secret: str, *, app_id: str | None, role: Role | None, clock: Clock = SYSTEM_CLOCK
+) -> dict[str, str]:
     """Return the entry of a key that is valid from now on."""
     owner = {"app_id": app_id} if app_id is not None else {"role": role}
-    begins = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    begins = f"{clock.now():%Y-%m-%dT%H:%M:%SZ}"
     return {"id": id, **{name: value for name, value in owner.items() if value}, "secret": secret, "from": begins}
 
 

@@ -1,25 +1,21 @@
 """Extends leases from a thread while the event loop is blocked by long work.
 
 Usually the event loop extends its leases itself, and the thread does nothing. If the loop gives no sign of life for a
-quarter of the lease, the thread extends what the worker holds. It stops ``MOST_BLOCKED_S`` after the last sign of life,
-so a worker that hangs for ever loses its partitions. A call into a library that holds Python's interpreter lock stops
-the thread too.
+quarter of the lease, the thread extends what the worker holds. It stops ``LeaseTiming.blocked_s`` after the last sign
+of life, so a worker that hangs for ever loses its partitions. A call into a library that holds Python's interpreter
+lock stops the thread too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.leases import LeaseKeeper
-
-MOST_BLOCKED_S: Final = 60.0
-"""How long the leases of a worker are extended whose event loop is blocked."""
-_JOIN_S: Final = 5.0
+from graphweft_workers.timing import TIMING, LeaseTiming
 
 
 class LeaseThread:
@@ -32,18 +28,18 @@ class LeaseThread:
         owner: str,
         lease_s: float,
         logger: Any,
-        most_blocked_s: float = MOST_BLOCKED_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: LeaseTiming = TIMING.leases,
     ) -> None:
         self.held: set[int] = set()
         self._keeper = keeper
         self._owner = owner
         self._lease_s = lease_s
         self._every_s = lease_s / 4
-        self._most_blocked_s = most_blocked_s
+        self._timing = timing
         self._logger = logger
         self._clock = clock
-        self._seen = clock()
+        self._seen = clock.monotonic()
         self._blocked = self._gave_up = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="graphweft-leases", daemon=True)
@@ -53,11 +49,11 @@ class LeaseThread:
         self._thread.start()
         try:
             while True:
-                self._seen = self._clock()
-                await asyncio.sleep(self._every_s / 2)
+                self._seen = self._clock.monotonic()
+                await self._clock.sleep(self._every_s / 2)
         finally:
             self._stopping.set()
-            await asyncio.to_thread(self._thread.join, _JOIN_S)
+            await asyncio.to_thread(self._thread.join, self._timing.join_s)
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
@@ -67,14 +63,14 @@ class LeaseThread:
 
     async def look(self) -> None:
         """Extend the leases if the event loop is blocked, and has not been for too long."""
-        silent_s = self._clock() - self._seen
+        silent_s = self._clock.monotonic() - self._seen
         if silent_s < self._every_s:
             self._blocked = self._gave_up = False
             return
         held = tuple(self.held)
         if not held or self._gave_up:
             return
-        if silent_s > self._most_blocked_s:
+        if silent_s > self._timing.blocked_s:
             self._gave_up = True
             self._logger.error(
                 "event_loop_hangs", worker=self._owner, blocked_s=round(silent_s, 1), partitions=sorted(held),
@@ -85,7 +81,7 @@ class LeaseThread:
             self._blocked = True
             self._logger.warning(
                 "event_loop_blocked", worker=self._owner, blocked_s=round(silent_s, 1), partitions=sorted(held),
-                most_s=self._most_blocked_s, next="a thread extends the leases meanwhile",
+                most_s=self._timing.blocked_s, next="a thread extends the leases meanwhile",
             )  # fmt: skip
         try:
             async with asyncio.timeout(self._lease_s):

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.engine.lease_thread import LeaseThread
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
+from graphweft_workers.timing import TIMING, LeaseTiming
 
 LEASE_S: Final = 10.0
 """Other workers take over the partitions of a dead worker after this time."""
-_READ_WAIT_S: Final = 5.0
-"""Longest wait for new events. It also ends at each tick, when the lease is extended."""
-_LOOK_S: Final = 5.0
-"""How often to ask the bus for added partitions."""
 
 
 class LeaseHolder:
     """Holds as many partitions as no other worker holds, until ``stop``; the bus divides them between workers."""
 
-    def __init__(self, bus: Bus, *, name: str, lease_s: float, logger: Any) -> None:
+    def __init__(
+        self, bus: Bus, *, name: str, lease_s: float, logger: Any, clock: Clock = SYSTEM_CLOCK,
+        timing: LeaseTiming = TIMING.leases,
+    ) -> None:  # fmt: skip
         self.bus = bus
         self.name = name
         self.lease_s = lease_s
         self.logger = logger
+        self.clock = clock
+        self.timing = timing
         self.stopping = asyncio.Event()
         self._thread: LeaseThread | None = None
 
@@ -61,7 +63,7 @@ class LeaseHolder:
             for number in range(partitions):
                 tasks.create_task(self._hold(number, work), name=f"partition-{number}")
             while True:
-                await self.pause(_LOOK_S)
+                await self.pause(self.timing.look_s)
                 if self.stopping.is_set():
                     return True  # once the tasks have ended
                 count = partitions
@@ -82,7 +84,9 @@ class LeaseHolder:
         if keeper is None:
             yield
             return
-        self._thread = LeaseThread(keeper, owner=self.name, lease_s=self.lease_s, logger=self.logger)
+        self._thread = LeaseThread(
+            keeper, owner=self.name, lease_s=self.lease_s, logger=self.logger, clock=self.clock, timing=self.timing
+        )
         living = asyncio.create_task(self._thread.live(), name="graphweft-leases")
         try:
             yield
@@ -94,7 +98,7 @@ class LeaseHolder:
     def next_tick(self) -> float:
         """Return when leases are claimed and extended next: all at once, so that the bus gets one request."""
         every = self.lease_s / 4
-        return (time.monotonic() // every + 1) * every
+        return (self.clock.monotonic() // every + 1) * every
 
     async def pause(self, seconds: float) -> None:
         """Wait, but no longer than until ``stop``."""
@@ -108,7 +112,7 @@ class LeaseHolder:
             lease: Lease | None = None
             try:
                 if not await self.bus.claim(number, self.name, self.lease_s):
-                    await self.pause(self.next_tick() - time.monotonic())
+                    await self.pause(self.next_tick() - self.clock.monotonic())
                     continue
                 if self._thread is not None:
                     self._thread.held.add(number)
@@ -165,7 +169,7 @@ class Lease:
         if holder.bus.is_revoked(self.number):
             holder.logger.info("partition_given_up", partition=self.number, worker=holder.name)
             return False
-        if time.monotonic() >= self._extend_at:
+        if holder.clock.monotonic() >= self._extend_at:
             if not await holder.bus.claim(self.number, holder.name, holder.lease_s):
                 holder.logger.warning("lease_lost", partition=self.number, worker=holder.name)
                 return False
@@ -175,7 +179,7 @@ class Lease:
     async def read(self, after: Committed, *, limit: int) -> Batch:
         """Return the events after a position; an empty batch if none arrive within some seconds, or at ``stop``."""
         holder = self._holder
-        wait_s = max(0.0, min(_READ_WAIT_S, self._extend_at - time.monotonic()))
+        wait_s = max(0.0, min(holder.timing.read_s, self._extend_at - holder.clock.monotonic()))
         async with _racing(holder.bus.read(self.number, after, limit=limit, wait_s=wait_s), holder) as (reading, both):
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             return reading.result() if reading.done() else Batch(entries=[])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from graphweft_contracts import DeadLetter, wire
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.ports.bus import Bus
 
 _MOST_LETTERS: Final = 1_000_000

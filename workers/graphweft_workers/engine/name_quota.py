@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.given_names import given_names, name_sources
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.usage_reporter import NamedProperties
 from graphweft_workers.ports.graph_store import GraphStore
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import announced, only_announces
 from graphweft_contracts.wire import WHOLE
@@ -217,8 +217,10 @@ def _read_event(
     if logged is not None and (one is None or rules.is_packed(one.rule, one.mutation)):
         refusal = rules.refusal(event)
         if refusal is not None:
-            names = {"rule": event.type, "mutation": WHOLE}
-            result.letters.append(letter_for(partition, entry, "invalid_event", refusal, event=event, **names))
+            letter = letter_for(
+                partition, entry, "invalid_event", refusal, event=event, rule=event.type, mutation=WHOLE
+            )
+            result.letters.append(letter)
             return
         if one is not None:
             packed = rules.packed_from(event, one.rule, one.mutation, logged)
@@ -243,8 +245,9 @@ def _read_event(
                     "restore it, then retry this dead letter"
                 )
             )
-            names = {"rule": one.rule, "mutation": one.mutation}
-            letters.append(letter_for(partition, entry, "missing_rule", message, event=event, **names))
+            letters.append(
+                letter_for(partition, entry, "missing_rule", message, event=event, rule=one.rule, mutation=one.mutation)
+            )
     matched = passed_over.rest(entry.offset, event.appid, matched)
     if letters or skips or matched.skipped or matched.failed:
         skips += [
@@ -260,9 +263,10 @@ def _read_event(
             for skipped in matched.skipped
         ]
         for number, failed in enumerate(matched.failed):
-            names = {"rule": failed.rule, "mutation": failed.query, "place": str(failed.place)}
-            message = internal_error(failed.error)
-            letter = letter_for(partition, entry, "internal_error", message, event=event, **names)
+            letter = letter_for(
+                partition, entry, "internal_error", internal_error(failed.error), event=event, rule=failed.rule,
+                mutation=failed.query, place=str(failed.place),
+            )  # fmt: skip
             letters.append(letter.without_event() if number else letter)
         defects = [defect_of(failed.error) for failed in matched.failed]
         result.letters += letters
@@ -336,8 +340,9 @@ def row_id(partition: int, offset: str, rule: str | None, mutation: str | None) 
 
 
 def letter_of_lost(
-    partition: int, after: str, events: int, before: str | None, *, app_id: str | None = None
-) -> DeadLetter:
+    partition: int, after: str, events: int, before: str | None, *, app_id: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> DeadLetter:  # fmt: skip
     """Return the dead letter of events that the bus trimmed before they were read; with ``app_id`` for that app."""
     until = f"before {before}" if before else "up to the end of the partition"
     return DeadLetter(
@@ -347,7 +352,7 @@ def letter_of_lost(
         "their effects are missing. Keep more of the log, or add workers; emit the events again if you have them",
         position=f"{partition}:{after or '0'}",
         count=events,
-        time=datetime.now(UTC),
+        time=clock.now(),
         app_id=app_id,
         fields={},
     )
@@ -372,6 +377,7 @@ def letter_for(
     rule: str | None = None,
     mutation: str | None = None,
     place: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> DeadLetter:
     """Return the dead letter of an entry, or of one mutation of it.
 
@@ -383,7 +389,7 @@ def letter_for(
         reason=reason,
         message=_writable(message),
         position=f"{partition}:{entry.offset}",
-        time=datetime.now(UTC),
+        time=clock.now(),
         app_id=event.appid if event else None,
         event_id=_writable(event.id) if event else None,
         event_type=_writable(event.type) if event else None,

@@ -7,8 +7,6 @@ sure.
 
 from __future__ import annotations
 
-from typing import Final
-
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, QueryFailed, wire
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.history import in_order
@@ -18,10 +16,10 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
 
-_CHECKPOINTS_S: Final = 5.0
 _MESSAGE = "an operator set these events aside; retry this dead letter when the cause is fixed"
 
 
@@ -67,7 +65,9 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
             return longer
 
 
-async def heed(bus: Bus, graph: GraphStore, partition: int, position: str) -> DeadLetter | None:
+async def heed(
+    bus: Bus, graph: GraphStore, partition: int, position: str, *, timeout_s: float = TIMING.checkpoints_s
+) -> DeadLetter | None:
     """Return the letter of a partition that is set aside, with all events heeded that can be; None without one.
 
     Call it when no worker applies events of the partition, with the committed position. An event that a graph holds, or
@@ -78,7 +78,9 @@ async def heed(bus: Bus, graph: GraphStore, partition: int, position: str) -> De
             return letter
         ahead = [each for each in letter.offsets if each not in letter.heeded and bus.is_after(each, position)]
         entries = await bus.entries(partition, ahead) if ahead else ()
-        fresh = [entry.offset for entry in entries if not await _may_have_effect(bus, graph, partition, entry)]
+        fresh = [
+            entry.offset for entry in entries if not await _may_have_effect(bus, graph, partition, entry, timeout_s)
+        ]
         if not fresh:
             return letter
         heeding = letter.model_copy(update={"heeded": in_order(bus, {*letter.heeded, *fresh})})
@@ -87,14 +89,14 @@ async def heed(bus: Bus, graph: GraphStore, partition: int, position: str) -> De
     return None
 
 
-async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: Entry) -> bool:
+async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: Entry, timeout_s: float) -> bool:
     """Tell whether a graph holds an event or a part of it, or cannot say so now."""
     try:
         app_id = wire.decode(entry.fields, received=entry.received).appid
     except Exception:  # noqa: BLE001 - whatever an entry holds, no graph has taken it
         return False
     try:
-        checkpoint = (await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)).get(partition)
+        checkpoint = (await graph.checkpoints(app_id, timeout_s=timeout_s)).get(partition)
         if checkpoint is None:
             return False
         if not bus.is_after(entry.offset, checkpoint.offset):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 
 _MOST_TRAITS: Final = 32
 """Traits of the failed rows of a statement; newer ones replace the oldest."""
@@ -83,7 +83,6 @@ class Suspects:
             known = self._known.setdefault(statement, _Known())
             for trait in own:
                 known.traits[trait] = None
-                known.traits.move_to_end(trait)
             known.changed()
             self.changes += 1
 

@@ -6,14 +6,13 @@ depends on them. After a crash, the events of the last seconds may not be counte
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from graphweft_contracts import GraphweftError, Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_use import LETTERS, PARTITION, encode_letters
 from graphweft_workers.engine.partition_usage import PartitionUsage, loads_of
 from graphweft_workers.engine.read import Decoded
@@ -21,10 +20,10 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
 
-EVERY_S: Final = 5.0
 _MOST_NAMED: Final = 50
 """Graphs whose names are counted at one time."""
 
@@ -41,10 +40,13 @@ class NamedProperties(Protocol):
 class UsageReporter:
     """Counts for a worker, and reports every few seconds while ``run`` runs."""
 
-    def __init__(self, bus: Bus, graph: GraphStore, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, bus: Bus, graph: GraphStore, *, clock: Clock = SYSTEM_CLOCK, every_s: float = TIMING.usage_s
+    ) -> None:
         self._bus = bus
         self._graph = graph
         self._clock = clock
+        self._every_s = every_s
         self._partitions: dict[int, PartitionUsage] = {}
         self._changed: set[int] = set()
         self._seen: dict[str, int] = {}
@@ -74,7 +76,7 @@ class UsageReporter:
             return
         fresh = entries[usage.end - start :] if usage.end > start else entries
         loads = loads_of((each.event.appid, each.entry.fields) for each in fresh if each.event is not None)
-        usage.add(loads, start, end, self._clock())
+        usage.add(loads, start, end, self._clock.now().timestamp())
         self._changed.add(partition)
         self._seen.update(dict.fromkeys(loads, partition))
 
@@ -102,7 +104,7 @@ class UsageReporter:
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
-            await asyncio.sleep(EVERY_S)
+            await self._clock.sleep(self._every_s)
             await self.report()
 
     async def report(self) -> None:
@@ -153,7 +155,7 @@ class UsageReporter:
             return
         self._changed.discard(partition)
         try:
-            await self._bus.put_usage(f"{PARTITION}{partition}", usage.encode(self._clock()))
+            await self._bus.put_usage(f"{PARTITION}{partition}", usage.encode(self._clock.now().timestamp()))
         except Transient as error:
             self._changed.add(partition)
             logger.debug("usage_not_reported", partition=partition, error=str(error))

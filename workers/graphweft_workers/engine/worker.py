@@ -19,11 +19,12 @@ from itertools import batched
 from typing import Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.apps import Quotas
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.compile_ahead import match_compiled
@@ -39,20 +40,19 @@ from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Tak
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import heed
 from graphweft_workers.engine.skips import Skips
-from graphweft_workers.engine.turns import decode_in_turns
+from graphweft_workers.engine.turns import TurnClock, decode_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
 
 _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _LETTERS_AT_ONCE: Final = 500
-_DEFECT_RETRY_S: Final = 5.0
-_RESCAN_S: Final = 0.1
 _MOST_LETTERS: Final = 10_000
 _MOST_PENDING: Final = 10_000
 """Skips in memory; with more, the partition waits until they are written to dead letters."""
@@ -108,6 +108,8 @@ class MutationWorker:
         index_keys: frozenset[tuple[str, str]] = frozenset(),
         fact_keys: frozenset[tuple[str, str]] = frozenset(),
         quotas: Callable[[str], Quotas] = lambda _: Quotas(),
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
@@ -118,9 +120,11 @@ class MutationWorker:
         self._graph = graph
         self._rules = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self._batch_events = batch_events
-        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
+        self._clock = clock
+        self._timing = timing
+        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger, clock=clock, timing=timing.leases)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
-        self._usage = UsageReporter(bus, graph)
+        self._usage = UsageReporter(bus, graph, clock=clock, every_s=timing.usage_s)
         self._letters = LetterQuota(bus, self._usage, lambda app_id: quotas(app_id).dead_letters)
         self._state = WorkerState(
             log=bus,
@@ -132,6 +136,8 @@ class MutationWorker:
             index_keys=index_keys,
             fact_keys=fact_keys,
             names=NameQuota(graph, lambda app_id: quotas(app_id).property_names) if NameQuota.counts(graph) else None,
+            clock=clock,
+            timing=timing,
         )
         self.applied_events: int = 0
         self._windows = WindowsTogether()
@@ -176,7 +182,9 @@ class MutationWorker:
                 "partition_failed", partition=lease.number, error=defect.kind, frames=defect.frames,
                 next="report it; `graphweft dlq skip` sets aside an event that causes it",
             )  # fmt: skip
-            raise Transient(f"partition {lease.number} failed: {defect.kind}", retry_after_s=_DEFECT_RETRY_S) from error
+            raise Transient(
+                f"partition {lease.number} failed: {defect.kind}", retry_after_s=self._timing.defect_s
+            ) from error
 
     async def _open(self, lease: Lease, run: str) -> _Partition:
         number = lease.number
@@ -190,14 +198,14 @@ class MutationWorker:
                 message="apps that sent little lie further back than is read: if they repeat an event from there, it "
                 "takes effect again",
             )  # fmt: skip
-        aside = await heed(self._bus, self._graph, number, committed.offset)
+        aside = await heed(self._bus, self._graph, number, committed.offset, timeout_s=self._timing.checkpoints_s)
         passed_over = PassedOver.of_set_aside(number, aside)
         await self._usage.open(number)
         skips = Skips(number, self._bus.is_after)
         writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
             writer, run=run, skips=skips, position=committed, before=before,
-            progressed=lambda: self._start_commit(opened),
+            progressed=lambda: self._start_commit(opened), clock=self._clock, timing=self._timing.queues,
         )  # fmt: skip
         logger.debug("partition_opened", partition=number, position=committed.offset)
         opened = _Partition(
@@ -306,7 +314,7 @@ class MutationWorker:
         if self._rules.known != self._known_rules:
             self._known_rules = self._rules.known
             self._rules_changed.set()
-        decoded = await decode_in_turns(entries, partition.rules)
+        decoded = await decode_in_turns(entries, partition.rules, turns=TurnClock(self._clock, self._timing.turn_s))
         start = self._bus.entries_up_to(partition.window.cursor)
         cost = partition.window.add(decoded, lost=batch.lost)
         self._usage.add(partition.number, decoded, start, self._bus.entries_up_to(partition.window.cursor))
@@ -376,7 +384,9 @@ class MutationWorker:
         while True:
             await self._rules_changed.wait()
             self._rules_changed.clear()
-            await asyncio.sleep(_RESCAN_S)  # all partitions pass an activation at about the same time
+            await self._clock.sleep(
+                self._timing.rules.rescan_s
+            )  # all partitions pass an activation at about the same time
             with contextlib.suppress(Transient):
                 await self._apply_known()
 

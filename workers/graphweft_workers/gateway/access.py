@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES, INTERNAL_TYPES
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
@@ -87,7 +87,7 @@ def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> Access:
             "send the header `Authorization: Bearer TOKEN`; `graphweft token new --app APP` makes a token",
             headers=_CHALLENGE,
         )
-    if token.expires is not None and token.expires <= datetime.now(UTC):
+    if token.expires is not None and token.expires <= SYSTEM_CLOCK.now():
         raise Problem(
             401,
             "token-expired",

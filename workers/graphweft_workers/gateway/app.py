@@ -7,9 +7,8 @@ size of a body is checked before the body is read, and a validation error is a p
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
 import re
-import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from starlette.routing import Route
 from graphweft import Client
 from graphweft.transport import Transport
 from graphweft_contracts import ContextReply, Event, Permanent, Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import Access, MayUse, find_access
 from graphweft_workers.gateway.audit import Audited, AuditLog, note_events, note_token, note_users
@@ -41,13 +41,12 @@ from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
-_PROBE_KEPT_S: Final = 1.0
-"""Requests for readiness need no token, so the bus is asked at most once in this time."""
 _PROBE: Final = "graphweft-readyz"
 _REACH_S: Final = 2.0
 _LOOPBACK: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
@@ -136,7 +135,7 @@ class _Gateway:
     open_document: dict[str, Any]
     """What is shown without a token: it names no ontologies."""
     probing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
+    probed: tuple[float, dict[str, str] | None] = (-math.inf, None)
 
     def __post_init__(self) -> None:
         self.limiter = RequestLimiter(self.limits)
@@ -193,7 +192,7 @@ class _Gateway:
             note_events(request, app_id, found.events)
             await self._publish(app_id, found.events)
         if found.rejected:
-            logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
+            logger.warning("spans_refused", app_id=app_id, spans=found.rejected, reasons=[*found.reasons])
         return Response(found.answer(kind), media_type=kind)
 
     async def search(self, request: Request) -> Response:
@@ -236,9 +235,9 @@ class _Gateway:
         """Check that a responder answers, or at least the bus."""
         async with self.probing:
             at, state = self.probed
-            if time.monotonic() - at >= _PROBE_KEPT_S:
+            if SYSTEM_CLOCK.monotonic() - at >= self.limits.probe_s:
                 state = await self._probe()
-                self.probed = (time.monotonic(), state)
+                self.probed = (SYSTEM_CLOCK.monotonic(), state)
         if state is None:
             raise Problem(503, "bus-unavailable", "the bus does not answer", headers={"Retry-After": str(_RETRY_S)})
         return JSONResponse({**state, **self.faults()})
@@ -282,7 +281,7 @@ class _Gateway:
         positions = await self.client.emit_all(events, wait_s=self.limits.emit_s)
         confirmed = [position for position in positions if position is not None]
         if len(confirmed) < len(positions):
-            logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
+            logger.warning("events_not_confirmed", app_id=app_id, events=len(positions), missing=positions.count(None))
             raise Problem(
                 503,
                 "bus-unavailable",
@@ -315,7 +314,7 @@ class _Gateway:
             async with aclosing(self.connect()) as transport, asyncio.timeout(_REACH_S):
                 await transport.append(())
         except (TimeoutError, Transient, Permanent) as error:
-            logger.debug("the bus does not answer: %s", error)
+            logger.debug("bus_unavailable", error=str(error))
             return False
         return True
 

@@ -11,9 +11,7 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, Final, TextIO, cast, override
@@ -22,11 +20,13 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graphweft_contracts import Event, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES
 from graphweft_workers.gateway.tokens import Token
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.log_limit import LogLimit
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 STDOUT: Final = "-"
 _NOTE: Final = "graphweft.audit"
@@ -74,7 +74,7 @@ class AuditLog:
         """Count a line that could not be written, and log that once a minute."""
         self.failed += 1
         if self._lines.admit("failure") is not None:
-            logger.error("%d lines of the audit log could not be written: %s", self.failed, sys.exc_info()[1])
+            logger.error("audit_lines_lost", lines=self.failed, error=str(sys.exc_info()[1]))
 
 
 class _File(WatchedFileHandler):
@@ -124,7 +124,7 @@ class Audited:
             return
         note: dict[str, Any] = {}
         scope[_NOTE] = note
-        started = time.perf_counter()
+        started = SYSTEM_CLOCK.monotonic()
         status, received, sent = 0, 0, 0
 
         async def counted_receive() -> Message:
@@ -147,14 +147,14 @@ class Audited:
         finally:
             self._log.write(
                 {
-                    "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                    "time": SYSTEM_CLOCK.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                     "token": None,
                     "app_id": None,
                     "what": f"{scope['method']} {scope['path']}",
                     "status": status,
                     "bytes_in": received,
                     "bytes_out": sent,
-                    "ms": round((time.perf_counter() - started) * 1000, 1),
+                    "ms": round((SYSTEM_CLOCK.monotonic() - started) * 1000, 1),
                     **note,
                 }
             )

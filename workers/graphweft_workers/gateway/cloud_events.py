@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
@@ -14,6 +13,7 @@ from starlette.datastructures import Headers
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults, time_faults
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MAX_FAULTS, Loc, Problem, faults_of, pointer
@@ -39,7 +39,7 @@ def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits
     ``kind`` is the media type. The time of an event without ``time`` is now. Raises ``Problem`` for the whole request
     when one event breaks the contract, names another app or is too large.
     """
-    now = datetime.now(UTC).isoformat()
+    now = SYSTEM_CLOCK.now().isoformat()
     if kind == SINGLE:
         return _checked([((), read_json(body))], app_id, now)
     if kind == BATCH:

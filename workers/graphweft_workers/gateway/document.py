@@ -14,10 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import ContextReply
-from graphweft_contracts.asyncapi import VERSION
+from graphweft_contracts import ContextReply, Event, Payload
 from graphweft_contracts.events import registered_payloads
-from graphweft_contracts.schemas import schemas
+from graphweft_contracts.wire import VERSION
 from graphweft_workers.gateway import problems
 from graphweft_workers.gateway.cloud_events import BATCH, MAX_ATTRIBUTES, SINGLE
 from graphweft_workers.gateway.fact_search import Facts, FactsQuestion
@@ -294,12 +293,11 @@ def _of_models() -> dict[str, Any]:
 
 def _event() -> dict[str, Any]:
     """Return the contract's schema of an event. The gateway fills in the app and, by default, version and time."""
-    schema = schemas()["event"]
-    payload = schema.pop("$defs")["Payload"]
-    schema["properties"]["data"] = payload
+    schema = Event.model_json_schema()
+    schema["properties"]["data"] = Payload.model_json_schema()
     schema["required"] = [name for name in schema["required"] if name not in ("appid", "specversion")]
     schema["maxProperties"] = MAX_ATTRIBUTES
-    del schema["$schema"], schema["$id"]
+    schema["description"] = "Any event, also of a type of your own. `data.context` holds context variables."
     return schema
 
 

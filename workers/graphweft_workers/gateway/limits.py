@@ -42,6 +42,8 @@ class Limits:
     """Body of ``/v1/context`` and ``/search``. Some buses take little more in one record."""
     body_s: float = 10.0
     """Maximum time for a body to arrive."""
+    probe_s: float = 1.0
+    """Requests for readiness need no token, so the bus is asked at most once in this time."""
     events: int = 500
     """Events of one batch, or messages of one request. So many go to the bus in one round trip."""
     spans: int = 10_000

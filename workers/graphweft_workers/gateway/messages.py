@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import to_json
 
 from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import derived_id
 from graphweft_workers.gateway.cloud_events import check_fitting
@@ -129,7 +130,7 @@ def read_messages(body: bytes, *, app_id: str, limits: Limits, refusal: Refusal 
 
 
 def _events(request: MessagesRequest, app_id: str) -> list[Event]:
-    now = datetime.now(UTC)
+    now = SYSTEM_CLOCK.now()
     made: list[Event] = []
     for number, message in enumerate(request.messages):
         said = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import re
 from collections import Counter
 from typing import Any, Final, override
@@ -16,7 +15,9 @@ from typing import Any, Final, override
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-logger = logging.getLogger("graphweft.gateway")
+from graphweft_workers.lazy_logger import get_logger
+
+logger = get_logger("graphweft.gateway")
 
 HEAD_S: Final = 10.0
 """The time limit for the head of a request; the body has the same."""
@@ -124,7 +125,9 @@ class Protocol(H11Protocol):
             self._entered = address
             self._watch()
             return
-        logger.warning("an address has more than %d connections: the next ones are closed", self.limit.most)
+        logger.warning(
+            "connection_refused", address=address, most=self.limit.most, next="further ones of it are closed too"
+        )
         transport.write(_REFUSAL)
         transport.close()
 
@@ -168,7 +171,7 @@ class Protocol(H11Protocol):
             if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
                 super().send_400_response(msg)
         except h11.LocalProtocolError:  # the answer to HEAD has no body, but uvicorn sends one
-            logger.debug("the answer 400 to a HEAD has no body")
+            logger.debug("body_of_head_left_out", status=400)
         finally:
             self.transport.close()
 

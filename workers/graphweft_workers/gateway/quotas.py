@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from graphweft.token_bucket import TokenBucket
 from graphweft_contracts import Event, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import QuotaName, Quotas
 from graphweft_workers.gateway.problems import Problem
 
@@ -35,7 +35,7 @@ class QuotaGate:
     replaces it. Rates are counted by each gate alone.
     """
 
-    def __init__(self, of: Callable[[str], Quotas], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, of: Callable[[str], Quotas], *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._of = of
         self._clock = clock
         self._buckets: dict[tuple[str, QuotaName], TokenBucket] = {}
@@ -73,7 +73,7 @@ class QuotaGate:
         if per_s is None:
             self._buckets.pop((app_id, quota), None)  # the policies may have changed
             return
-        now = self._clock()
+        now = self._clock.monotonic()
         bucket = self._buckets.get((app_id, quota))
         if bucket is None or bucket.per_s != per_s:
             bucket = self._buckets[app_id, quota] = TokenBucket(per_s, now)

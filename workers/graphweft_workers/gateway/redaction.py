@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from graphweft_contracts import ContextReply, ReasonCode
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 _PUBLIC: Final[dict[ReasonCode, str]] = {
     "bus_unavailable": "the bus does not answer; try again later",
@@ -25,7 +25,7 @@ def without_addresses(reply: ContextReply) -> ContextReply:
     if not hidden:
         return reply
     for detail in hidden:
-        logger.info("a reply is incomplete: %s", detail)
+        logger.info("reply_incomplete", detail=detail)
     missing = tuple(item.model_copy(update={"detail": _PUBLIC.get(item.reason, item.detail)}) for item in reply.missing)
     detail = reply.detail if reply.reason is None else _PUBLIC.get(reply.reason, reply.detail)
     return reply.model_copy(update={"missing": missing, "detail": detail})

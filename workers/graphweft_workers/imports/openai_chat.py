@@ -17,7 +17,8 @@ from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
-from graphweft_contracts import Event
+from graphweft_contracts import AgentTurnComplete, AgentTurnStart, Event, ToolCallComplete, WorkflowComplete
+from graphweft_contracts.events import data_of, known
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.messages import messages_of
 from graphweft_workers.imports.runs import ImportProblem, Run, named
@@ -97,26 +98,30 @@ def events_of(run: Run, options: ImportOptions) -> tuple[Event, ...]:
         "end",  # not "complete": chat "a/1" would then end with the id that turn 1 of chat "a" completes with
         at=at,
         user_message=said,
-        data={"status": "COMPLETE", "duration": (at - writer.start).total_seconds(), "outputs": outputs},
+        data=data_of(
+            WorkflowComplete, status="COMPLETE", duration=(at - writer.start).total_seconds(), outputs=outputs
+        ),
     )
     return tuple(writer.events)
 
 
 def _write_turn(writer: _Writer, turn: Turn, number: int, options: ImportOptions) -> None:
-    who: dict[str, JsonValue] = {"agent_name": turn.agent, "turn_number": number}
     # The agent starts at the time of the message before its own.
     started = writer.moment(max(turn.first - 1, 0))
-    writer.add("agent.turn_start", f"{number}/start", at=started, user_message=turn.user_message, data=who)
+    data = data_of(AgentTurnStart, agent_name=turn.agent, turn_number=number)
+    writer.add("agent.turn_start", f"{number}/start", at=started, user_message=turn.user_message, data=data)
     for k, call in enumerate(turn.calls, start=1):
-        data = who | {
-            "tool_name": call.tool,
-            "call_id": call.id,
-            "arguments": call.arguments,
-            "result": call.result,
-            "success": call.success,
-        }
-        if call.error is not None:
-            data["error"] = call.error
+        data = data_of(
+            ToolCallComplete,
+            agent_name=turn.agent,
+            turn_number=number,
+            tool_name=call.tool,
+            call_id=call.id,
+            arguments=call.arguments,
+            result=call.result,
+            success=call.success,
+            error=known(call.error),
+        )
         writer.add(
             "tool.call_complete",
             f"{number}/tool/{k}",
@@ -124,7 +129,13 @@ def _write_turn(writer: _Writer, turn: Turn, number: int, options: ImportOptions
             user_message=turn.user_message,
             data=data,
         )
-    data = who | {"response": turn.response, "success": turn.response is not None or _handed_over(turn, options)}
+    data = data_of(
+        AgentTurnComplete,
+        agent_name=turn.agent,
+        turn_number=number,
+        response=turn.response,
+        success=turn.response is not None or _handed_over(turn, options),
+    )
     writer.add(
         "agent.turn_complete",
         f"{number}/complete",

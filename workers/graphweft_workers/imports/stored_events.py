@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from graphweft_contracts import Event, MemoryScope
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.items import Item
 from graphweft_workers.imports.made_events import Store
@@ -47,7 +48,7 @@ def events_of_items(
 
     ``otherwise`` is the scope of items that name none. All events are of the app ``app_id``, whatever items say.
     """
-    now = now or datetime.now(UTC)
+    now = now or SYSTEM_CLOCK.now()
     seen: set[str] = set()
     for place, value in items:
         try:

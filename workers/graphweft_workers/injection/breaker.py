@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.timing import TIMING, ContextTiming
 
 _FAILURES: Final = 5
-_FIRST_WAIT_S: Final = 0.2
-_LAST_WAIT_S: Final = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _App:
     failures: int = 0
     until: float | None = None
     """When the next request may try; None while closed."""
-    wait_s: float = _FIRST_WAIT_S
+    wait_s: float
     trying: bool = False
 
 
@@ -30,7 +28,8 @@ class Breaker:
     Only an unavailable server is a failure; a refused query is a success.
     """
 
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = SYSTEM_CLOCK
+    timing: ContextTiming = TIMING.context
     _apps: BoundedDict[str, _App] = field(default_factory=BoundedDict[str, _App])
 
     def enter(self, app_id: str) -> Literal["closed", "trial", "open"]:
@@ -38,7 +37,7 @@ class Breaker:
         app = self._apps.get(app_id)
         if app is None or app.until is None:
             return "closed"
-        if app.trying or self.clock() < app.until:
+        if app.trying or self.clock.monotonic() < app.until:
             return "open"
         app.trying = True
         return "trial"
@@ -48,8 +47,8 @@ class Breaker:
         app = self._apps.get(app_id)
         if app is not None and app.until is not None:
             app.trying = False
-            app.wait_s = min(app.wait_s * 2, _LAST_WAIT_S)
-            app.until = self.clock() + app.wait_s
+            app.wait_s = min(app.wait_s * 2, self.timing.last_trial_s)
+            app.until = self.clock.monotonic() + app.wait_s
 
     def succeeded(self, app_id: str) -> None:
         """Note that the server answered; this closes the breaker."""
@@ -57,7 +56,7 @@ class Breaker:
 
     def failed(self, app_id: str) -> None:
         """Note that the server was unavailable."""
-        app = self._apps.setdefault(app_id, _App())
+        app = self._apps.setdefault(app_id, _App(wait_s=self.timing.first_trial_s))
         app.failures += 1
         if app.failures >= _FAILURES and app.until is None:
-            app.until = self.clock() + app.wait_s
+            app.until = self.clock.monotonic() + app.wait_s

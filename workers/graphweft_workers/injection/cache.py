@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.versions import Version
 from graphweft_workers.ports.graph_store import Table
@@ -54,9 +54,12 @@ class Cache:
     count. For rows of text, numbers and maps it is 3 to 18 % above ``tracemalloc``.
     """
 
-    def __init__(self, limit: int, is_after: Callable[[str, str], bool] | None = None) -> None:
+    def __init__(
+        self, limit: int, is_after: Callable[[str, str], bool] | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """``is_after`` compares two offsets of the bus, for ``purge_app`` with a place."""
         self._limit = limit
+        self._clock = clock
         self._is_after = is_after
         self._purged_at = -math.inf
         self._purged_apps: dict[str, float] = {}
@@ -108,7 +111,7 @@ class Cache:
         self._entries.clear()
         self.bytes = 0
         self.purges += 1
-        self._purged_at = time.monotonic()
+        self._purged_at = self._clock.monotonic()
 
     def purge_app(self, app_id: str, place: tuple[int, str] | None = None) -> None:
         """Drop the entries of an app; rows of queries that were sent before are not stored either.
@@ -118,7 +121,7 @@ class Cache:
         for key in [key for key in self._entries if key[0] == app_id]:
             self.bytes -= self._entries.pop(key).bytes
         self.purges += 1
-        self._purged_apps[app_id] = time.monotonic()
+        self._purged_apps[app_id] = self._clock.monotonic()
         if place is not None and self._is_after is not None:
             self._erasures.setdefault(app_id, {})[place[0]] = place[1]
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import RequestQueue
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.injection")
 
-_SKEW_MS: Final = 50
-"""A request that reaches the bus later than this after its deadline comes from a machine with another time."""
 _MOST_MS: Final = 86_400_000
 """Upper bound of the logged value: a request may hold any number."""
 
@@ -24,6 +23,8 @@ class ClockSkew:
     """Logs one warning for requests that are dropped because clocks differ, if the queue knows the age of requests."""
 
     queue: RequestQueue
+    clock: Clock = SYSTEM_CLOCK
+    skew_ms: int = TIMING.context.skew_ms
     _done: bool = False
 
     async def check(self, token: str, deadline_ms: int) -> None:
@@ -34,8 +35,8 @@ class ClockSkew:
         age_s: float | None = None
         with contextlib.suppress(Transient):
             age_s = await self.queue.age_s(token)
-        late_ms = 0 if age_s is None else int((time.time() - age_s) * 1000) - deadline_ms
-        self._done = late_ms > _SKEW_MS
+        late_ms = 0 if age_s is None else int((self.clock.now().timestamp() - age_s) * 1000) - deadline_ms
+        self._done = late_ms > self.skew_ms
         if self._done:
             logger.warning(
                 "clock_skew",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 
 class Countdown:
@@ -24,13 +23,13 @@ class Countdown:
         if not self._left:
             self._wake()
 
-    async def wait(self, until: float) -> None:
-        """Return when all tasks have said that they end, at the latest at the monotonic time ``until``."""
+    async def wait(self, timeout_s: float) -> None:
+        """Return when all tasks have said that they end, at the latest after ``timeout_s``."""
         if self._left <= 0:
             return
         loop = asyncio.get_running_loop()
         self._all = loop.create_future()
-        timer = loop.call_later(max(0.0, until - time.monotonic()), self._wake)
+        timer = loop.call_later(max(0.0, timeout_s), self._wake)
         try:
             await self._all
         finally:

@@ -8,12 +8,12 @@ cached rows can be valid, the query does not wait for the version, and it is rea
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
@@ -75,6 +75,7 @@ class RowFetcher:
     breaker: Breaker
     background: Background
     query_timeout_s: float
+    clock: Clock = SYSTEM_CLOCK
     _runs: dict[Key, _Run] = field(default_factory=dict[Key, _Run])
 
     async def fetch(
@@ -84,7 +85,7 @@ class RowFetcher:
 
         The queries run at the same time. ``version`` is the graph's, if it was read after the request arrived.
         """
-        started = time.monotonic()
+        started = self.clock.monotonic()
         countdown = Countdown(len(queries))
         fetches = [self._fetch(app_id, bound, started, until, countdown) for bound in queries]
         last = self.versions.last(app_id)
@@ -96,12 +97,12 @@ class RowFetcher:
                 self._start(app_id, each, last, started)
         if version is None and any(each.key for each in fetches):
             if undecided:
-                version = await _version(self.versions.read(app_id), started + (until - started) * _VERSION_SHARE)
+                version = await self._version(app_id, started + (until - started) * _VERSION_SHARE)
             else:
                 self.versions.refresh(app_id)
         for each in undecided:
             self._decide(app_id, each, version, started)
-        await countdown.wait(until)
+        await countdown.wait(until - self.clock.monotonic())
         return [each.rows or _outcome(each, started) for each in fetches]
 
     def refuse(self, app_id: str, queries: Sequence[BoundQuery]) -> list[Rows | Failure]:
@@ -127,7 +128,7 @@ class RowFetcher:
 
     def _decide(self, app_id: str, each: _Fetch, version: Version | None, started: float) -> None:
         """Take cached rows of the version, or join an equal query of the version, or start a query."""
-        now = time.monotonic()
+        now = self.clock.monotonic()
         if version is not None and each.key is not None:
             entry = self.cache.get(each.key)
             if entry is not None and entry.version is version:
@@ -153,15 +154,15 @@ class RowFetcher:
     async def _follow(self, app_id: str, each: _Fetch, version: Version, run: _Run) -> QueryResult | Failure:
         assert run.task is not None
         try:
-            outcome = await _result(run.task, each)
-            now = time.monotonic()
+            outcome = await self._result(run.task, each)
+            now = self.clock.monotonic()
             if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
                 return outcome
             # The joined query timed out, but this one has time left: one of all that joined starts a new query.
             if not self._join(app_id, each, version, now):
                 self._start(app_id, each, version, now)
             assert each.task is not None
-            return await _result(each.task, each)
+            return await self._result(each.task, each)
         finally:
             each.end()
 
@@ -174,7 +175,7 @@ class RowFetcher:
         each.task = run.task = self.background.begin(self._run(app_id, each, known, max(0.001, each.until - now)))
 
     async def _run(self, app_id: str, each: _Fetch, version: Version | None, limit_s: float) -> QueryResult | Failure:
-        run, bound, sent_at = each.run, each.bound, time.monotonic()
+        run, bound, sent_at = each.run, each.bound, self.clock.monotonic()
         assert run is not None
         try:
             result = await self.runner.run(app_id, bound, limit_s)
@@ -199,22 +200,21 @@ class RowFetcher:
             logger.exception("query_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place))
             return Failure(reason="internal_error", detail=f"{bound.query.place}: {type(error).__name__}")
         finally:
-            run.ended_at = time.monotonic()
+            run.ended_at = self.clock.monotonic()
             if each.key is not None and self._runs.get(each.key) is run:
                 del self._runs[each.key]
             each.end()
 
+    async def _version(self, app_id: str, until: float) -> Version | None:
+        reading = self.versions.read(app_id)
+        await asyncio.wait([reading], timeout=max(0.0, until - self.clock.monotonic()))
+        if not reading.done() or reading.cancelled() or reading.exception() is not None:
+            return None
+        return reading.result()
 
-async def _version(reading: asyncio.Task[Version], until: float) -> Version | None:
-    await asyncio.wait([reading], timeout=max(0.0, until - time.monotonic()))
-    if not reading.done() or reading.cancelled() or reading.exception() is not None:
-        return None
-    return reading.result()
-
-
-async def _result(task: asyncio.Task[QueryResult | Failure], each: _Fetch) -> QueryResult | Failure:
-    await asyncio.wait([task], timeout=max(0.0, each.until - time.monotonic()))
-    return task.result() if task.done() else _late(each)
+    async def _result(self, task: asyncio.Task[QueryResult | Failure], each: _Fetch) -> QueryResult | Failure:
+        await asyncio.wait([task], timeout=max(0.0, each.until - self.clock.monotonic()))
+        return task.result() if task.done() else _late(each)
 
 
 def _late(each: _Fetch) -> Failure:

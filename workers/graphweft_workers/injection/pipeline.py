@@ -9,13 +9,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from graphweft_contracts import ContextReply, ContextRequest
+from graphweft_contracts import ContextReply, ContextRequest, ReasonCode
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_rules.files.findings import errors
 from graphweft_rules.output.token_count import TokenCounter, count_characters
@@ -42,23 +41,14 @@ from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import IndexNames, Searcher
+from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.injection")
 
-_RESERVE_SHARE: Final = 0.1
-_RESERVE_S: Final = (0.005, 0.05)
-"""The share of the budget for packing and the way to the client, with its least and most seconds. A hop takes 1 to 5
-ms, and up to 20 ms under load; a late reply loses every block."""
 _PURGES_SHARE: Final = 0.5
 """The share of a request's time after which the purges are read, in case the graph returns nothing."""
-_PURGES_S: Final = 0.005
-"""How long a reply waits for the purges at its end. If it is late, it is no worse than one without rows."""
 _WAIT_SHARE: Final = 0.6
 """Largest share of the budget for ``after``, if queries follow."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class ContextPipeline:
@@ -94,39 +84,56 @@ class ContextPipeline:
         may_use: Callable[[str, str], bool] = lambda app_id, workflow: True,
         count: TokenCounter = count_characters,
         redact: bool = True,
-        clock: Callable[[], datetime] = _now,
         root: Path | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
-        """``clock`` gives the time of clock functions in queries, and of the validity of facts in searches.
+        """``clock`` is also that of clock functions in queries, and of the validity of facts in searches.
 
         ``root`` is the folder of rules: replies show places of rules from there on.
         """
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
-        self.cache = Cache(cache_bytes, bus.is_after if bus is not None else None)
+        self.cache = Cache(cache_bytes, bus.is_after if bus is not None else None, clock=clock)
         """Its counters are for metrics."""
         self._off = off
         self._may_use = may_use
         self._clock = clock
-        self._breaker = Breaker()
+        self._timing = timing.context
+        self._breaker = Breaker(clock, timing.context)
         self._background = Background()
         self._compiling: dict[tuple[int, str], asyncio.Task[None]] = {}
-        self._versions = Versions(graph, self._breaker, self._background)
-        self._positions = Positions(bus, self._versions, active, self._background) if bus is not None else None
+        self._versions = Versions(graph, self._breaker, self._background, clock, timing.context)
+        self._positions = (
+            Positions(bus, self._versions, active, self._background, clock, timing.context) if bus is not None else None
+        )
         self.indexes = ScopeIndexes(
             graph,
             IndexVersions(self._versions, self.cache),
             index_bytes,
             embedder.model if embedder is not None else None,
+            clock=clock,
+            timing=timing.retrieval,
         )
         """Its counters are for metrics."""
-        self.purges = PurgeFollower(bus, self.cache, self.indexes, self._background) if bus is not None else None
-        """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
-        searcher = Searcher(graph, embedder, names=index_names or IndexNames(), scopes=self.indexes, clock=clock)
-        runner = QueryRunner(graph, searcher, facts, self._background)
-        self._rows = RowFetcher(
-            runner, self.cache, self._versions, self._breaker, self._background, query_timeout_s=query_timeout_s
+        self.purges = (
+            PurgeFollower(bus, self.cache, self.indexes, facts, self._background, clock) if bus is not None else None
         )
-        self._replies = ReplyBuilder(self.cache, last_good_s, count, redact=redact, root=root)
+        """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
+        searcher = Searcher(
+            graph, embedder, names=index_names or IndexNames(), scopes=self.indexes, clock=clock,
+            timing=timing.retrieval,
+        )  # fmt: skip
+        runner = QueryRunner(graph, searcher, facts, self._background, clock)
+        self._rows = RowFetcher(
+            runner,
+            self.cache,
+            self._versions,
+            self._breaker,
+            self._background,
+            query_timeout_s=query_timeout_s,
+            clock=clock,
+        )
+        self._replies = ReplyBuilder(self.cache, last_good_s, count, redact=redact, root=root, clock=clock)
         self._root = root
 
     async def answer(self, request: ContextRequest) -> ContextReply:
@@ -134,14 +141,15 @@ class ContextPipeline:
 
         Never raises on account of graph, bus, rules or request.
         """
-        started = time.perf_counter()
-        left_s = request.deadline_ms / 1000 - time.time()
-        left_s = max(0.001, left_s - min(max(left_s * _RESERVE_SHARE, _RESERVE_S[0]), _RESERVE_S[1]))
+        started = self._clock.monotonic()
+        left_s = request.deadline_ms / 1000 - self._clock.now().timestamp()
+        reserve_s = min(max(left_s * self._timing.reserve, self._timing.least_reserve_s), self._timing.most_reserve_s)
+        left_s = max(0.001, left_s - reserve_s)
         try:
-            return await self._answer(request, started, time.monotonic() + left_s)
+            return await self._answer(request, started, self._clock.monotonic() + left_s)
         except Exception as error:  # a defect must not cost the caller its whole budget
             logger.exception("answer_failed", workflow=request.workflow, agent=request.agent)
-            return empty_reply(request, started, "internal_error", type(error).__name__)
+            return self._empty(request, started, "internal_error", type(error).__name__)
 
     async def _compiled(self, rules: RuleSet, workflow: str, until: float) -> bool:
         """Compile a workflow that is not compiled yet; return whether it is by the monotonic time ``until``."""
@@ -153,7 +161,7 @@ class ContextPipeline:
             compiling = self._background.start(asyncio.to_thread(rules.compile, [workflow]))
             self._compiling[key] = compiling
             compiling.add_done_callback(lambda _: self._compiling.pop(key, None))
-        await asyncio.wait([compiling], timeout=max(0.0, until - time.monotonic()))
+        await asyncio.wait([compiling], timeout=max(0.0, until - self._clock.monotonic()))
         return rules.is_compiled(workflow)
 
     def counts(self) -> dict[str, int]:
@@ -166,36 +174,36 @@ class ContextPipeline:
         await self._background.aclose()
 
     async def _answer(self, request: ContextRequest, started: float, until: float) -> ContextReply:
-        app_id, arrived = request.app_id, time.monotonic()
+        app_id, arrived = request.app_id, self._clock.monotonic()
         if app_id in self._off or "*" in self._off:
-            return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
+            return self._empty(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
         if request.search is None and not self._may_use(app_id, request.workflow):
-            return empty_reply(request, started, "no_rules", no_rules(request.workflow))
+            return self._empty(request, started, "no_rules", no_rules(request.workflow))
         rules = self.rules.current(app_id)
         if request.search is None and isinstance(rules, MissingRules):
-            return empty_reply(request, started, "no_rules", str(RulesLost(rules.digest)))
+            return self._empty(request, started, "no_rules", str(RulesLost(rules.digest)))
         if request.search is None and not await self._compiled(rules, request.workflow, until):
             detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
-            return empty_reply(request, started, "timeout", detail)
-        matched = match_request(rules, request, self._clock())
+            return self._empty(request, started, "timeout", detail)
+        matched = match_request(rules, request, self._clock.now())
         if isinstance(matched, str):
-            return empty_reply(request, started, "invalid_request", matched)
+            return self._empty(request, started, "invalid_request", matched)
         if request.search is None and request.workflow not in rules.workflows:
-            return empty_reply(request, started, "no_rules", no_rules(request.workflow))
+            return self._empty(request, started, "no_rules", no_rules(request.workflow))
         if request.search is None and (problem := rules.problem(request.workflow)) is not None:
             first = (errors(problem.findings) or problem.findings)[0]
             detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: "
             detail += f"{shown_place(first.place, self._root)}: {first.message}"
-            return empty_reply(request, started, "no_rules", detail)
+            return self._empty(request, started, "no_rules", detail)
         position: Position | None = None
         if request.after is not None:
             if self._positions is None:
                 detail = "this responder has no bus, so it cannot wait for the position in `after`"
-                return empty_reply(request, started, "invalid_request", detail)
+                return self._empty(request, started, "invalid_request", detail)
             try:
-                position = await self._positions.read(request.after, _wait_until(until, queries=True))
+                position = await self._positions.read(request.after, self._wait_until(until, queries=True))
             except InvalidPosition as error:
-                return empty_reply(request, started, "invalid_request", str(error))
+                return self._empty(request, started, "invalid_request", str(error))
         reached: Reached | None = None
         reads_graph = bool(matched.queries) or position is not None
         # If the graph answers late or never, the purges are needed at the end, when there is no time to read them.
@@ -211,7 +219,9 @@ class ContextPipeline:
                 outcomes: list[Rows | Failure] = self._rows.refuse(app_id, matched.queries)
             else:
                 if position is not None and self._positions is not None:
-                    reached = await self._positions.reach(app_id, position, _wait_until(until, bool(matched.queries)))
+                    reached = await self._positions.reach(
+                        app_id, position, self._wait_until(until, bool(matched.queries))
+                    )
                 outcomes = await self._rows.fetch(app_id, matched.queries, until, reached.version if reached else None)
         finally:
             if asking is not None:
@@ -220,24 +230,27 @@ class ContextPipeline:
                 self._breaker.leave(app_id)
         may_be_erased = False
         if self.purges is not None and self._replies.can_replace(app_id, matched, outcomes):
-            may_be_erased = not await self.purges.is_followed(arrived, max(until, time.monotonic() + _PURGES_S))
+            may_be_erased = not await self.purges.is_followed(
+                arrived, max(until, self._clock.monotonic() + self._timing.purges_s)
+            )
         stale_by = None
         if request.after is not None and (reached is None or reached.behind is not None):
-            stale_by = await _behind(reached, until)
+            stale_by = await self._behind(reached, until)
         return self._replies.build(
             request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest, may_be_erased=may_be_erased
         )
 
+    def _empty(self, request: ContextRequest, started: float, reason: ReasonCode, detail: str) -> ContextReply:
+        return empty_reply(request, self._clock.monotonic() - started, reason, detail)
 
-def _wait_until(until: float, queries: bool) -> float:
-    now = time.monotonic()
-    return now + max(0.0, until - now) * (_WAIT_SHARE if queries else 1.0)
+    def _wait_until(self, until: float, queries: bool) -> float:
+        now = self._clock.monotonic()
+        return now + max(0.0, until - now) * (_WAIT_SHARE if queries else 1.0)
 
-
-async def _behind(reached: Reached | None, until: float) -> int:
-    """Return how many events the graph lacks, as far as that is known in time; at least 1."""
-    counting = reached.behind if reached else None
-    if counting is None:
-        return 1
-    await asyncio.wait([counting], timeout=max(0.0, until - time.monotonic()))
-    return counting.result() if counting.done() and not counting.cancelled() else 1
+    async def _behind(self, reached: Reached | None, until: float) -> int:
+        """Return how many events the graph lacks, as far as that is known in time; at least 1."""
+        counting = reached.behind if reached else None
+        if counting is None:
+            return 1
+        await asyncio.wait([counting], timeout=max(0.0, until - self._clock.monotonic()))
+        return counting.result() if counting.done() and not counting.cancelled() else 1

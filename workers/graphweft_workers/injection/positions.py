@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidEvent, QueryFailed, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import Version, Versions
 from graphweft_workers.lost_rules import MissingRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.timing import TIMING, ContextTiming
 
-_FIRST_PAUSE_S: Final = 0.002
-_LAST_PAUSE_S: Final = 0.02
 _MOST: Final = 100
 """Events before a position that are examined."""
 _PAGE: Final = 10
 """Events read at once: each may have a megabyte."""
-_TURN_S: Final = 0.001
-"""How long events are decoded, at 50 us for a small one, before other tasks get a turn."""
 _LOOKS: Final = 8
 """Reads of the log at the same time; further requests rely on the checkpoints alone."""
-_LOOK_S: Final = 1.0
 
 
 class InvalidPosition(ValueError):
@@ -74,6 +70,8 @@ class Positions:
     versions: Versions
     rules: ActiveRules
     background: Background
+    clock: Clock = SYSTEM_CLOCK
+    timing: ContextTiming = TIMING.context
     _looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKS))
 
     async def read(self, text: str, until: float) -> Position:
@@ -87,7 +85,7 @@ class Positions:
         except ValueError:
             raise InvalidPosition(f"invalid position {text!r}: pass a position that `emit` returned") from None
         with contextlib.suppress(BusUnavailable, TimeoutError):
-            async with asyncio.timeout(until - time.monotonic()):
+            async with asyncio.timeout(until - self.clock.monotonic()):
                 count = await self.bus.partitions()
                 if int(number) >= count:  # it may be a new one
                     count = await self.bus.partitions(fresh=True)
@@ -101,12 +99,12 @@ class Positions:
         look = _Look()
         looking: asyncio.Task[None] | None = None
         reached_at: float | None = None
-        pause_s = _FIRST_PAUSE_S
+        pause_s = self.timing.first_step_s
         settle_s = self.versions.graph.settle_s
         while True:
             holds = look.holds  # taken before the version is read, so that version includes all events
             reading = self.versions.read(app_id)
-            await asyncio.wait([reading], timeout=max(0.0, until - time.monotonic()))
+            await asyncio.wait([reading], timeout=max(0.0, until - self.clock.monotonic()))
             if not reading.done():
                 break
             try:
@@ -116,7 +114,7 @@ class Positions:
             if holds:
                 return Reached(version=version)
             checkpoint = version.checkpoints.get(position.partition)
-            now = time.monotonic()
+            now = self.clock.monotonic()
             if checkpoint is not None and not self.bus.is_after(position.offset, checkpoint.offset):
                 reached_at = reached_at or now
                 if settle_s == 0 or now >= min(reached_at, version.seen) + settle_s:
@@ -128,9 +126,9 @@ class Positions:
                 applied = checkpoint.offset if checkpoint and settle_s == 0 else ""
                 looking = self.background.start(self._look(app_id, position, applied, look))
             await asyncio.wait([looking], timeout=min(pause_s, until - now))
-            if not look.holds and (rest_s := min(pause_s, until - time.monotonic())) > 0:
-                await asyncio.sleep(rest_s)
-            pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
+            if not look.holds and (rest_s := min(pause_s, until - self.clock.monotonic())) > 0:
+                await self.clock.sleep(rest_s)
+            pause_s = min(pause_s * 1.5, self.timing.last_step_s)
         seen = version.checkpoints.get(position.partition) if version else None
         return Reached(
             version=version, behind=self.background.start(self._count(app_id, position, seen.offset if seen else ""))
@@ -141,7 +139,7 @@ class Positions:
         if self._looks.locked():
             return
         try:
-            async with self._looks, asyncio.timeout(_LOOK_S):
+            async with self._looks, asyncio.timeout(self.timing.log_s):
                 done = await self._done(position.partition, applied)
                 if not self.bus.is_after(position.offset, done):
                     look.holds = True
@@ -158,7 +156,7 @@ class Positions:
         if self._looks.locked():
             return 1
         try:
-            async with self._looks, asyncio.timeout(_LOOK_S):
+            async with self._looks, asyncio.timeout(self.timing.log_s):
                 done = await self._done(position.partition, applied)
                 count, _ = await self._changing(app_id, position, done, most=_MOST)
                 return max(1, count)
@@ -174,7 +172,7 @@ class Positions:
         """Return how many events after ``done`` change the app's graph, up to ``most``, and whether all were read."""
         count = looked = 0
         there = False
-        turn_at = time.monotonic()
+        turn_at = self.clock.monotonic()
         async with contextlib.aclosing(self._back(position)) as entries:
             async for entry in entries:
                 # Without the event itself, the log was trimmed or recreated, and proves nothing.
@@ -185,9 +183,9 @@ class Positions:
                 count += await self._changes(app_id, entry)
                 if count == most:
                     return count, there
-                if time.monotonic() > turn_at + _TURN_S:
+                if self.clock.monotonic() > turn_at + self.timing.turn_s:
                     await asyncio.sleep(0)
-                    turn_at = time.monotonic()
+                    turn_at = self.clock.monotonic()
         return count, there and looked < _MOST
 
     async def _back(self, position: Position) -> AsyncGenerator[Entry]:

@@ -8,13 +8,14 @@ arrived. A worker announces an erasure before it applies it, so whoever knows th
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 from graphweft_contracts import BusUnavailable
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.purges import PurgeLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 
@@ -23,12 +24,14 @@ logger = get_logger("graphweft.injection")
 
 @dataclass(slots=True)
 class PurgeFollower:
-    """Applies purges to the cache and to the indexes of scopes."""
+    """Applies purges to the cache, to the indexes of scopes and to the texts of facts."""
 
     log: PurgeLog
     cache: Cache
     indexes: ScopeIndexes
+    facts: FactRetriever | None
     background: Background
+    clock: Clock = SYSTEM_CLOCK
     followed: float = float("-inf")
     """Monotonic time at which the last successful read began."""
     failed: int = 0
@@ -40,7 +43,7 @@ class PurgeFollower:
     async def follow(self) -> None:
         """Apply the purges up to now. Raises ``BusUnavailable``."""
         async with self._reading:
-            began = time.monotonic()
+            began = self.clock.monotonic()
             try:
                 found = await self.log.purges(self._mark)
             except BusUnavailable:
@@ -55,6 +58,7 @@ class PurgeFollower:
                 place = None if purge.partition is None else (purge.partition, purge.offset)
                 self.cache.purge_app(purge.app_id, place)
                 self.indexes.purge_app(purge.app_id)
+                self._forget_facts()
             self._mark = found.mark
             self.followed = began
 
@@ -62,7 +66,7 @@ class PurgeFollower:
         """Tell whether all purges from before the monotonic time ``since`` are applied, at the latest at ``until``."""
         if self.followed >= since:
             return True
-        await asyncio.wait([self.read()], timeout=max(0.0, until - time.monotonic()))
+        await asyncio.wait([self.read()], timeout=max(0.0, until - self.clock.monotonic()))
         return self.followed >= since
 
     def read(self) -> asyncio.Task[None]:
@@ -74,6 +78,11 @@ class PurgeFollower:
     def _purge(self) -> None:
         self.cache.purge()
         self.indexes.purge()
+        self._forget_facts()
+
+    def _forget_facts(self) -> None:
+        if self.facts is not None:
+            self.facts.forget()
 
     async def _read(self) -> None:
         async with self._reading:

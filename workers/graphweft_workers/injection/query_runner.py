@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable, QueryFailed, ReasonCode
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.graphrag import GraphragQuery
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.rows import Failure, QueryResult
 from graphweft_workers.ports.fact_retriever import TOO_SLOW, FactRetriever
@@ -31,6 +31,7 @@ class QueryRunner:
     searcher: Searcher
     facts: FactRetriever | None
     background: Background
+    clock: Clock = SYSTEM_CLOCK
     _warm: BoundedDict[str, None] = field(default_factory=BoundedDict[str, None])
     """Apps whose graph has been asked for facts."""
 
@@ -69,7 +70,7 @@ class QueryRunner:
         if app_id not in self._warm:  # a server that has just started plans for seconds
             self._warm[app_id] = None
             self.background.start(facts.warm(app_id))
-        until = time.monotonic() + limit_s * _FACTS_SHARE
+        until = self.clock.monotonic() + limit_s * _FACTS_SHARE
         seeds: list[Any] = list(query.seeds)
         incomplete: Failure | None = None
         if query.search is not None:
@@ -81,7 +82,7 @@ class QueryRunner:
             else:
                 seeds += [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
                 incomplete = _degraded(found, place)
-        left_s = max(0.001, until - time.monotonic())
+        left_s = max(0.001, until - self.clock.monotonic())
         result = await facts.retrieve(app_id, query.text, seeds, left_s, memory=query.memory)
         too_slow = result.reason == TOO_SLOW
         if result.outcome == "unavailable":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery, MatchedQueries, Skipped
 from graphweft_rules.files.model import Place
 from graphweft_rules.output.packing import Found, pack
@@ -39,9 +39,11 @@ class ReplyBuilder:
     """
 
     def __init__(
-        self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool, root: Path | None = None
-    ) -> None:
+        self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool, root: Path | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:  # fmt: skip
         self._cache = cache
+        self._clock = clock
         self._last_good_s = last_good_s
         self._count = count
         self._gate = redact_cell if redact else None
@@ -60,7 +62,7 @@ class ReplyBuilder:
     ) -> ContextReply:
         """Return the reply for the outcomes of the matched queries, which are in the same order.
 
-        ``started`` is the ``perf_counter`` time at which work on the request began, ``rules`` the hash of the rules.
+        ``started`` is the monotonic time at which work on the request began, ``rules`` the hash of the rules.
         With ``may_be_erased`` no last rows are taken: it is not known whether something of them was erased.
         """
         # A condition that is false since a variable is absent means that the rule does not apply: no block is missing.
@@ -113,7 +115,7 @@ class ReplyBuilder:
             partial=bool(missing),
             reason=missing[0].reason if missing and not blocks else None,
             detail=missing[0].detail if missing and not blocks else "",
-            elapsed_ms=_elapsed_ms(started),
+            elapsed_ms=_milliseconds(self._clock.monotonic() - started),
             rules=rules,
         )
 
@@ -162,13 +164,13 @@ class ReplyBuilder:
         entry = self._cache.get(key) if key is not None else None
         if entry is None:
             return None
-        age_s = max(0.0, time.monotonic() - entry.right_at)
+        age_s = max(0.0, self._clock.monotonic() - entry.right_at)
         if age_s > self._last_good_s:
             return None
         return Rows(table=entry.table, elapsed_s=0.0, cached=True), int(age_s * 1000)
 
 
-def empty_reply(request: ContextRequest, started: float, reason: ReasonCode, detail: str) -> ContextReply:
+def empty_reply(request: ContextRequest, elapsed_s: float, reason: ReasonCode, detail: str) -> ContextReply:
     """Return a reply without blocks."""
     return ContextReply(
         id=request.id,
@@ -176,7 +178,7 @@ def empty_reply(request: ContextRequest, started: float, reason: ReasonCode, det
         reason=reason,
         detail=detail,
         partial=reason == "internal_error",
-        elapsed_ms=_elapsed_ms(started),
+        elapsed_ms=_milliseconds(elapsed_s),
     )
 
 
@@ -221,5 +223,5 @@ def _event_ids(name: str, value: Any) -> Iterator[str]:
             yield from _event_ids(each, item)
 
 
-def _elapsed_ms(started: float) -> float:
-    return round((time.perf_counter() - started) * 1000, 3)
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

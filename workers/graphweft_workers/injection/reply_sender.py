@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
 from typing import Final
 
 from graphweft_contracts import ContextReply, ContextRequest, Transient
 from graphweft_contracts.channels import app_of_replies
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import Requester, RequestQueue
+from graphweft_workers.timing import TIMING, ContextTiming
 
 logger = get_logger("graphweft.injection")
 
-_RESEND_S: Final = 0.05
 _RESENT_AT_ONCE: Final = 256
 """One app, or one channel of all apps, may take half of these: else nobody else's replies would be sent again."""
-_RESEND_LIMIT_S: Final = 5.0
 
 
 class ReplySender:
     """Sends replies. A reply that does not arrive is sent again in ``tasks`` until its deadline, or ``stopping``."""
 
-    def __init__(self, queue: RequestQueue, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, queue: RequestQueue, stopping: asyncio.Event, *, clock: Clock = SYSTEM_CLOCK,
+        timing: ContextTiming = TIMING.context,
+    ) -> None:  # fmt: skip
         self._queue = queue
         self._stopping = stopping
+        self._clock = clock
+        self._timing = timing
         self._resending: Counter[str] = Counter()
 
     async def send(self, tasks: asyncio.TaskGroup, requester: ContextRequest | Requester, reply: ContextReply) -> None:
@@ -44,11 +48,11 @@ class ReplySender:
             logger.warning("reply_lost", error="too many replies wait for the bus")
 
     async def _send_again(self, owner: str, requester: ContextRequest | Requester, reply: ContextReply) -> None:
-        left_s = requester.deadline_ms / 1000 - time.time()
-        until = time.monotonic() + min(left_s, _RESEND_LIMIT_S) - _RESEND_S
+        left_s = requester.deadline_ms / 1000 - self._clock.now().timestamp()
+        until = self._clock.monotonic() + min(left_s, self._timing.resend_limit_s) - self._timing.resend_s
         try:
-            while time.monotonic() < until and not self._stopping.is_set():
-                await asyncio.sleep(_RESEND_S)
+            while self._clock.monotonic() < until and not self._stopping.is_set():
+                await self._clock.sleep(self._timing.resend_s)
                 with contextlib.suppress(Transient):
                     if await self._queue.reply(requester.reply_to, reply):
                         return

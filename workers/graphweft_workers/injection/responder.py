@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from graphweft.transport import MAX_BUDGET_MS
 from graphweft_contracts import ContextReply, ContextRequest, RefusedEvent, Transient, wire
 from graphweft_contracts.channels import app_of_replies
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.eager_task import begun
 from graphweft_workers.injection.clock_skew import ClockSkew
@@ -23,14 +23,10 @@ from graphweft_workers.injection.reply_sender import ReplySender
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.request_queue import PendingRequest, Requester, RequestQueue, read_requester
+from graphweft_workers.timing import TIMING, ContextTiming
 
 logger = get_logger("graphweft.injection")
 
-_FIRST_BACKOFF_S: Final = 0.05
-_LAST_BACKOFF_S: Final = 0.5
-"""Short: requests wait for the bus meanwhile."""
-_LOOK_S: Final = 0.01
-"""How often a full replica looks for requests that no other replica takes."""
 _LOOK_AT: Final = 64
 _WAITING_PER_SLOT: Final = 16
 """Requests that may wait for each one in progress."""
@@ -42,7 +38,6 @@ _SMOOTHING: Final = 0.1
 _MOST_NAME: Final = 64
 _MOST_DETAIL: Final = 1_000
 """Characters of an error about an invalid request."""
-_REPORT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,10 +48,9 @@ class _Request:
     content: ContextRequest
     app: _App
 
-    @property
-    def left_s(self) -> float:
-        """Seconds to its deadline."""
-        return self.content.deadline_ms / 1000 - time.time()
+    def left_s(self, clock: Clock) -> float:
+        """Return the seconds to its deadline."""
+        return self.content.deadline_ms / 1000 - clock.now().timestamp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +95,8 @@ class InjectionResponder:
         max_requests: int = 64,
         more_counts: Callable[[], Mapping[str, int]] = dict,
         check: Callable[[str, bytes, bytes, datetime], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: ContextTiming = TIMING.context,
     ) -> None:
         """``answer`` must return before the deadline of its request, and should not raise.
 
@@ -109,6 +105,8 @@ class InjectionResponder:
         ``counts`` includes ``more_counts()``. The responder does not close ``queue``.
         """
         self._queue = queue
+        self._clock = clock
+        self._timing = timing
         self._more_counts = more_counts
         self._check = check
         self._give = answer
@@ -132,14 +130,14 @@ class InjectionResponder:
         """Moving average of the time that a request takes, over all apps."""
         self._stopping = asyncio.Event()
         self._reported: dict[str, int] = {}
-        self._lines = LogLimit()
-        self._clock_skew = ClockSkew(queue)
-        self._sender = ReplySender(queue, self._stopping)
+        self._lines = LogLimit(clock=clock)
+        self._clock_skew = ClockSkew(queue, clock, timing.skew_ms)
+        self._sender = ReplySender(queue, self._stopping, clock=clock, timing=timing)
         self.answered = 0
         self.expired = 0
         self.shed = 0
         self.refused = 0
-        self._refusals = LogLimit()
+        self._refusals = LogLimit(clock=clock)
         """Of its own: whoever may ask can name any app and channel, and must not hide other lines."""
 
     def stop(self) -> None:
@@ -178,7 +176,8 @@ class InjectionResponder:
                     logger.warning("requests_interrupted", error=str(error))
                 attempt += 1
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(backoff_s(_FIRST_BACKOFF_S, attempt, longest_s=_LAST_BACKOFF_S)):
+                    wait_s = backoff_s(self._timing.first_retry_s, attempt, longest_s=self._timing.last_retry_s)
+                    async with asyncio.timeout(wait_s):
                         await self._stopping.wait()
                 continue
             if attempt:
@@ -190,7 +189,7 @@ class InjectionResponder:
         """Wait for a free slot, but no longer than until the next look for requests that no other replica takes."""
         self._freed.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(self._timing.look_s):
                 await self._freed.wait()
 
     async def _take(self, found: Sequence[PendingRequest]) -> None:
@@ -228,7 +227,7 @@ class InjectionResponder:
             requester = read_requester(pending.body)
             if requester is None:
                 return None
-        now_ms = int(time.time() * 1000)
+        now_ms = int(self._clock.now().timestamp() * 1000)
         if requester.deadline_ms <= now_ms:
             self.expired += 1
             self._tasks.create_task(self._clock_skew.check(pending.token, requester.deadline_ms))
@@ -253,7 +252,7 @@ class InjectionResponder:
         if self._check is None:
             return ""
         try:
-            self._check(request.app_id, pending.body, pending.signature, datetime.now(UTC))
+            self._check(request.app_id, pending.body, pending.signature, self._clock.now())
         except RefusedEvent as error:
             self._count_refused(request.app_id, error.reason, str(error))
             return f"refused: {error}"
@@ -296,18 +295,18 @@ class InjectionResponder:
             others = (each for each in self._apps.values() if each is not app)
             before += sum(min(other.waiting, max(0, turn - len(other.begun))) for other in others)
             slots = self._slots
-        return request.left_s > (before + 1) / slots * takes_s + takes_s
+        return request.left_s(self._clock) > (before + 1) / slots * takes_s + takes_s
 
     def _takes_s(self, app: _App) -> float:
         """Return how long the requests take that hold the app's next slots: on average, or those in progress so far."""
         if len(app.begun) >= self._share:
-            return max(app.service_s, _median_age_s(app.begun))
-        return max(self._service_s, _median_age_s(self._begun))
+            return max(app.service_s, self._median_age_s(app.begun))
+        return max(self._service_s, self._median_age_s(self._begun))
 
     def _late(self) -> list[_Request]:
         """Return the waiting requests that will not be answered in time."""
         takes_s = {app: self._takes_s(app) for app in {request.app for request in self._waiting}}
-        return [request for request in self._waiting if request.left_s < takes_s[request.app]]
+        return [request for request in self._waiting if request.left_s(self._clock) < takes_s[request.app]]
 
     def _overloaded(self, request: _Request) -> _Refusal:
         self.shed += 1
@@ -330,17 +329,17 @@ class InjectionResponder:
 
     def _begin(self, request: _Request) -> None:
         self._free -= 1
-        self._begun[request] = request.app.begun[request] = time.perf_counter()
+        self._begun[request] = request.app.begun[request] = self._clock.monotonic()
         serving = begun(self._serve(request))  # its query is sent before the next requests are asked for
         if not serving.done():
             self._serving.add(serving)
             serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, request: _Request) -> None:
-        started = time.perf_counter()
+        started = self._clock.monotonic()
         try:
             reply = await self._answer(request.content)
-            took_s = time.perf_counter() - started
+            took_s = self._clock.monotonic() - started
             self._service_s += _SMOOTHING * (took_s - self._service_s)
             request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
             await self._sender.send(self._tasks, request.content, reply)
@@ -362,7 +361,7 @@ class InjectionResponder:
                 return
             request = min(able, key=lambda each: len(each.app.begun))
             self._end_waiting(request)
-            if request.left_s > 0:
+            if request.left_s(self._clock) > 0:
                 self._begin(request)
             else:
                 self.expired += 1
@@ -389,7 +388,7 @@ class InjectionResponder:
 
     async def _report(self) -> None:
         while True:
-            await asyncio.sleep(_REPORT_S)
+            await self._clock.sleep(self._timing.report_s)
             self._report_left_out()
             counts = self.counts()
             if counts != self._reported and any(counts.values()):
@@ -411,7 +410,7 @@ class InjectionResponder:
             "taken_over": self._queue.taken_over,
         }
 
-
-def _median_age_s(begun: Mapping[_Request, float]) -> float:
-    """Return the median age of requests in progress, which are in the order of their begin; 0 without any."""
-    return next((time.perf_counter() - at for at in islice(begun.values(), len(begun) // 2, None)), 0.0)
+    def _median_age_s(self, begun: Mapping[_Request, float]) -> float:
+        """Return the median age of requests in progress, which are in the order of their begin; 0 without any."""
+        now = self._clock.monotonic()
+        return next((now - at for at in islice(begun.values(), len(begun) // 2, None)), 0.0)

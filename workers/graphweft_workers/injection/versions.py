@@ -9,26 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
-
-_LIMIT_S: Final = 1.0
-"""Of one query, which usually takes a millisecond."""
-_PATIENCE_S: Final = 0.05
-"""How long the next query waits for the one at the graph. With ``_LIMIT_S`` this bounds the queries at a graph that
-does not answer: 20 for an app."""
-
-
-_RECENT_S: Final = 0.1
-"""How long a version counts as recent."""
+from graphweft_workers.timing import TIMING, ContextTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,6 +50,8 @@ class Versions:
     graph: GraphStore
     breaker: Breaker
     background: Background
+    clock: Clock = SYSTEM_CLOCK
+    timing: ContextTiming = TIMING.context
     _apps: BoundedDict[str, _App] = field(default_factory=BoundedDict[str, _App])
 
     def last(self, app_id: str) -> Version | None:
@@ -73,7 +65,7 @@ class Versions:
         This is enough for rows to be stored: they may be newer than the version that they are stored with.
         """
         app = self._apps.get(app_id)
-        if app is None or app.last is None or time.monotonic() >= app.sent_at + _RECENT_S:
+        if app is None or app.last is None or self.clock.monotonic() >= app.sent_at + self.timing.version_recent_s:
             self.read(app_id)
 
     def read(self, app_id: str) -> asyncio.Task[Version]:
@@ -97,14 +89,14 @@ class Versions:
 
     async def _read(self, app_id: str, app: _App, before: asyncio.Task[Version] | None) -> Version:
         if before is not None and not before.done():
-            await asyncio.wait([before], timeout=_PATIENCE_S)
+            await asyncio.wait([before], timeout=self.timing.version_turn_s)
         # Requests that arrive from here on must not share this query.
         app.running, app.waiting = app.waiting, None
         app.sent += 1
         number = app.sent
-        app.sent_at = time.monotonic()
+        app.sent_at = self.clock.monotonic()
         try:
-            checkpoints = await self.graph.checkpoints(app_id, timeout_s=_LIMIT_S)
+            checkpoints = await self.graph.checkpoints(app_id, timeout_s=self.timing.version_s)
         except GraphUnavailable:
             self.breaker.failed(app_id)
             raise
@@ -113,5 +105,5 @@ class Versions:
         if app.last is None or number > app.last_sent:
             app.last_sent = number
             if app.last is None or app.last.checkpoints != checkpoints:
-                app.last = Version(checkpoints=checkpoints, seen=time.monotonic())
+                app.last = Version(checkpoints=checkpoints, seen=self.clock.monotonic())
         return app.last

@@ -15,6 +15,7 @@ from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
+from graphweft_workers.timing import TIMING
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 """- ``applied``: the checkpoint in the app's graph is at or after the event.
@@ -23,7 +24,6 @@ type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 - ``passed``: workers have passed it, and the checkpoint is before it: it wrote nothing.
 - ``unknown``: the graph does not answer, and the position on the bus is before the event.
 """
-_CHECKPOINTS_S: Final = 5.0
 _MOST_LETTERS: Final = 10_000
 _LETTERS_SIZE: Final = 64 * 1024**2
 
@@ -79,7 +79,7 @@ class _Look:
     async def at(cls, graph: GraphStore, app_id: str) -> _Look:
         look = cls(app_id=app_id)
         try:
-            look.checkpoints = await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)
+            look.checkpoints = await graph.checkpoints(app_id, timeout_s=TIMING.checkpoints_s)
         except (GraphUnavailable, QueryFailed) as error:
             look.fault = str(error)
         return look

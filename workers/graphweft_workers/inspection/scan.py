@@ -16,6 +16,7 @@ from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.pages import size_of
+from graphweft_workers.timing import TIMING
 
 _FIRST: Final = 16
 """Entries of the first page, before their size is known."""
@@ -24,8 +25,6 @@ _PAGE_BYTES: Final = 4 * 1024**2
 _GROWTH: Final = 8
 _REPORT: Final = 10_000
 _TRIES: Final = 5
-_TRY_S: Final = 0.1
-"""A bus may show an entry that announces an activation before it shows the activation."""
 _MOST_UNKNOWN: Final = 1_000
 _NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
 
@@ -157,7 +156,7 @@ class Decoder:
             return
         for attempt in range(_TRIES):
             if attempt:
-                await asyncio.sleep(_TRY_S)
+                await asyncio.sleep(TIMING.rules.announced_s)
             self.activations = list(await self._bus.activations())
             if number <= len(self.activations):
                 return

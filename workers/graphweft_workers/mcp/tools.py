@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,12 +12,14 @@ from graphweft import Client
 from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, inside
 from graphweft_contracts.search import EMBEDDED
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
 
-logger = logging.getLogger("graphweft.mcp")
+logger = get_logger("graphweft.mcp")
 
 SOURCE: Final = "/graphweft/mcp"
 """``source`` of the events."""
@@ -106,15 +106,15 @@ class Tools:
         except _Refused as error:
             return Answer(text=str(error), error=True)
         except Exception:  # the session goes on
-            logger.exception("%s failed", name)
+            logger.exception("tool_failed", tool=name)
             return Answer(text=_TEXTS["internal_error"], error=True)
 
     async def _search(self, raw: Mapping[str, Any]) -> Answer:
         given = MemorySearchArguments.model_validate(raw)
-        started = time.monotonic()
+        started = SYSTEM_CLOCK.monotonic()
         reply = await self._searched(given, given.top_k, self._tokens(given.max_tokens), self._access.budget_ms)
         if _SEARCH_BLOCK not in reply.injected and _reason(reply) == "token_budget":
-            left_ms = self._access.budget_ms - int((time.monotonic() - started) * 1000)
+            left_ms = self._access.budget_ms - int((SYSTEM_CLOCK.monotonic() - started) * 1000)
             return await self._beginning(given, left_ms)
         _log(reply, "memory_search")
         if _SEARCH_BLOCK not in reply.injected:
@@ -295,9 +295,9 @@ class Tools:
 
 def _log(reply: ContextReply, tool: str) -> None:
     if reply.reason is not None and not reply.missing:  # otherwise it repeats the reason of the first missing item
-        logger.warning("%s has no answer: %s (%s)", tool, reply.reason, reply.detail)
+        logger.warning("no_answer", tool=tool, reason=reply.reason, detail=reply.detail)
     for item in reply.missing:
-        logger.warning("%s lacks %s: %s (%s)", tool, item.name, item.reason, item.detail)
+        logger.warning("result_missing", tool=tool, name=item.name, reason=item.reason, detail=item.detail)
 
 
 def _reason(reply: ContextReply) -> ReasonCode:

@@ -47,6 +47,10 @@ class FactRetriever(Protocol):
         """Log that facts were wanted but the graph was not asked."""
         ...
 
+    def forget(self) -> None:
+        """Forget the texts of earlier retrievals, because some were erased."""
+        ...
+
     async def warm(self, app_id: str) -> None:
         """Let the graph server plan the queries before the first question. Never raises."""
         ...

@@ -7,17 +7,15 @@ never been there.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure, erasures_in
 from graphweft_workers.archive.prelude_erasure import erase_restored, learn_restored
@@ -29,12 +27,15 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.lost_rules import RulesLost
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge
+from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import done_of, partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus, pages
+from graphweft_workers.timing import TIMING, Timing
 
 _UNDECIDED: Final = (
     "entry without a user stays, in a chat with others",
@@ -44,7 +45,6 @@ _TRIMMED: Final = (
     "entry, which was trimmed before it was archived",
     "entries, which were trimmed before they were archived",
 )
-_STEP_S: Final = 0.1
 
 
 class Erasure:
@@ -63,6 +63,8 @@ class Erasure:
         wait_s: float = 60.0,
         judge: Callable[[Bus], Bus] = lambda bus: bus,
         tell: Callable[[str], None] = lambda _: None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
         """``alone`` is the bus without the archive.
 
@@ -79,6 +81,8 @@ class Erasure:
         self._wait_s = wait_s
         self._judge = judge
         self._tell = tell
+        self._clock = clock
+        self._timing = timing
         self._reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
         self._deleted = 0
@@ -94,7 +98,7 @@ class Erasure:
         After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
         ``ArchiveUnavailable``, and ``InvalidSettings`` as ``Rebuild`` does.
         """
-        async with alone(self._blobs, self._subject.app_id):
+        async with alone(self._blobs, self._subject.app_id, clock=self._clock, timing=self._timing.archive):
             return await self._run()
 
     async def _run(self) -> list[Place]:
@@ -109,7 +113,7 @@ class Erasure:
         await self._learn(partitions)
         await self._check_rules(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
-        number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id)
+        number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id, clock=self._clock)
         self._tell("erase entries in the archive" + (", where an erasure was cut off" if resumed else ""))
         erased = left = 0
         for partition in partitions:
@@ -137,7 +141,7 @@ class Erasure:
         ]
         places = [bus, archive, Place(name="restored history", found=restored, left=0), *letters]
         if not any(each.unfinished for each in places):
-            await end_erasure(self._blobs, app_id, number)
+            await end_erasure(self._blobs, app_id, number, clock=self._clock)
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
         return [*places, await self._snapshots(), graph, *dropped]
 
@@ -146,6 +150,7 @@ class Erasure:
         if self._subject.user_id is None or not self._live.can_exchange:
             return
         bus = ArchivedBus(self._alone, self._blobs)
+        await known_preludes(bus, self._live, self._subject.app_id)
         missing = sum([await bus.missing(number) for number in partitions])
         if missing:
             raise InvalidSettings(
@@ -188,18 +193,18 @@ class Erasure:
 
     async def _applied(self, ends: Mapping[int, str]) -> None:
         """Wait until the workers have applied the app's events, whatever other apps wait for."""
-        until = time.monotonic() + self._wait_s
+        until = self._clock.monotonic() + self._wait_s
         while True:
             done = await done_of(self._alone, ends.keys(), self._subject.app_id)
             behind = [number for number, end in ends.items() if end and self._alone.is_after(end, done.get(number, ""))]
             if not behind:
                 return
-            if time.monotonic() > until:
+            if self._clock.monotonic() > until:
                 raise BusUnavailable(
                     f"the workers have not applied all events of partition {behind[0]} within {self._wait_s:.0f} s: "
                     "start them, or wait, and give the command again"
                 )
-            await asyncio.sleep(_STEP_S)
+            await self._clock.sleep(self._timing.replay.applied_step_s)
 
     async def _on_bus(self, number: int, until: str | None = None) -> list[str]:
         return await on_the_bus(self._alone, number, self._subject, until)
@@ -280,7 +285,9 @@ class Erasure:
         bus = self._judge(ArchivedBus(self._alone, self._blobs))
         erasures = await erasures_in(self._blobs, app_id)
         erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
-        work = Rebuild(bus, self._live, self._beside, self._rules, app_id, erasing=erasing)
+        work = Rebuild(
+            bus, self._live, self._beside, self._rules, app_id, erasing=erasing, clock=self._clock, timing=self._timing
+        )
         await work.begin(resume=False, swap=True)
         await work.run()
         await work.swap()

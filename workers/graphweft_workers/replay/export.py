@@ -7,13 +7,12 @@ is that of the log in the file.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import BinaryIO, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Layout
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter, is_event
 from graphweft_workers.archive.export_file import PENDING, ExportWriter, GraphState, History, Manifest
@@ -28,9 +27,8 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import check_complete, done_of, partitions_of
+from graphweft_workers.timing import TIMING, ReplayTiming
 
-_TIMEOUT_S: Final = 60.0
-_PAUSE_S: Final = 0.2
 _PAGE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
 _MOST_ENTRIES: Final = 10_000
@@ -61,7 +59,8 @@ class Export:
 
     def __init__(
         self, bus: Bus, live: GraphStore, app_id: str, *, version: str, wait_s: float = 60.0,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK,
+        timing: ReplayTiming = TIMING.replay,
     ) -> None:  # fmt: skip
         """``bus`` has the archive behind it, if there is one. ``version`` is that of graphweft, for the manifest."""
         self._bus = bus
@@ -70,6 +69,8 @@ class Export:
         self._version = version
         self._wait_s = wait_s
         self._tell = tell
+        self._clock = clock
+        self._timing = timing
 
     async def write(self, file: BinaryIO) -> Exported:
         """Write the export.
@@ -93,7 +94,7 @@ class Export:
         histories: list[History] = []
         for prelude in preludes:
             bus = prelude.bus
-            ends = {number: (await bus.archive.end(number)).offset for number in await bus.archive.partitions()}
+            ends = {number: (await bus.reader.end(number)).offset for number in await bus.reader.partitions()}
             letters = await bus.dead_letters(limit=_MOST_LETTERS)
             source = _Source(writer, bus, prelude.app_id, len(histories) + 1)
             histories.append(await source.write(ends, letters, {}))
@@ -106,35 +107,35 @@ class Export:
             sha256=rest.digest.sha256, nodes=rest.digest.nodes, relationships=rest.digest.relationships
         )  # fmt: skip
         manifest = Manifest(
-            graphweft=self._version, app=self._app_id, time=datetime.now(UTC), graph=state, histories=histories,
+            graphweft=self._version, app=self._app_id, time=self._clock.now(), graph=state, histories=histories,
             members=writer.members,
         )  # fmt: skip
         return Exported(manifest=manifest, sha256=writer.finish(manifest))
 
     async def _at_rest(self) -> _Rest:
-        until = time.monotonic() + self._wait_s
+        until = self._clock.monotonic() + self._wait_s
         while True:
             rest = await self._look()
             if rest is not None:
                 return rest
-            if time.monotonic() > until:
+            if self._clock.monotonic() > until:
                 raise BusUnavailable(
                     f"the app {self._app_id!r} was not at rest within {self._wait_s:.0f} s: start the workers, or "
                     "pause its producers for a moment, and export again"
                 )
-            await asyncio.sleep(_PAUSE_S)
+            await self._clock.sleep(self._timing.export_rest_s)
 
     async def _look(self) -> _Rest | None:
         """Return the state of the app if it is at rest: the same before and after the graph was read."""
         letters = await self._letters()
-        marks = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        marks = await self._live.checkpoints(self._app_id, timeout_s=self._timing.query_s)
         ends = await self._done()
         if any(has_plan(each) or is_sealed(each) for each in marks.values()) or not await self._is_done(ends):
             return None
-        await asyncio.sleep(self._live.settle_s)
+        await self._clock.sleep(self._live.settle_s)
         digest = await read_digest(self._live, self._app_id)
         same = (
-            marks == await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+            marks == await self._live.checkpoints(self._app_id, timeout_s=self._timing.query_s)
             and letters == await self._letters()
             and await self._is_done(ends)
         )

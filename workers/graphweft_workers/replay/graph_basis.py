@@ -13,11 +13,11 @@ from typing import Final
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write
+from graphweft_workers.timing import TIMING
 
 _LABEL: Final = f"{INTERNAL_PREFIX}Basis"
 _READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept, b.erasures"
 _WRITE: Final = f"MERGE (b:{_LABEL} {{id: 'basis'}}) SET b.rules = $rules, b.kept = $kept, b.erasures = $erasures"
-_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def given_basis(digest: str) -> str:
 
 async def read_basis(graph: GraphStore, app_id: str) -> GraphBasis:
     """Return the basis of an app's graph. Raises ``GraphUnavailable``."""
-    found = await graph.read(app_id, _READ, {}, timeout_s=_TIMEOUT_S)
+    found = await graph.read(app_id, _READ, {}, timeout_s=TIMING.replay.query_s)
     if not found.rows:
         return GraphBasis()
     rules, kept, erasures = found.rows[0]

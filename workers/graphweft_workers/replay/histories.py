@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.active_rules import ActiveRules
@@ -20,8 +19,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.prelude_graph import PreludeGraph
 from graphweft_workers.replay.replay import Replay, Replayed
-
-_TIMEOUT_S: Final = 60.0
+from graphweft_workers.timing import TIMING
 
 
 async def known_preludes(bus: Bus, live: GraphStore, app_id: str) -> list[Prelude]:
@@ -29,13 +27,13 @@ async def known_preludes(bus: Bus, live: GraphStore, app_id: str) -> list[Prelud
     found = await preludes_of(bus, app_id)
     for prelude in found:
         alone = prelude.bus
-        for partition in await alone.archive.partitions():
+        for partition in await alone.reader.partitions():
             if await alone.missing(partition):
                 raise InvalidSettings(
                     f"the restored history of {app_id!r} lacks entries of partition {partition}: restore its files "
                     f"below {folder_of(app_id, prelude.number)} in the archive"
                 )
-    marks = await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+    marks = await live.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
     if {prelude_of(number) for number in marks if is_of_prelude(number)} - {prelude.number for prelude in found}:
         raise InvalidSettings(
             f"the graph of {app_id!r} was restored from an export, and its history is not in the archive: set "
@@ -46,7 +44,7 @@ async def known_preludes(bus: Bus, live: GraphStore, app_id: str) -> list[Prelud
 
 async def refuse_preludes(bus: Bus, live: GraphStore, app_id: str) -> None:
     """Raise ``InvalidSettings`` if the app was restored, for a command that reads the log of the bus alone."""
-    marks = await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+    marks = await live.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
     if await preludes_of(bus, app_id) or any(map(is_of_prelude, marks)):
         raise InvalidSettings(
             f"{app_id!r} was restored from an export, and this command does not read the history before: use it on the "
@@ -65,7 +63,7 @@ async def replay_preludes(
         bus = prelude.bus
         shifted = PreludeGraph(graph, app_id, prelude.number)
         replay = Replay(bus, shifted, rules.over(bus, bus.is_after), prelude.app_id)
-        for partition in await bus.archive.partitions():
+        for partition in await bus.reader.partitions():
             async with aclosing(replay.run(partition)) as steps:
                 async for step in steps:
                     yield checkpoint_number(prelude.number, partition), step

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, cast
 from graphweft_contracts import InvalidSettings, QueryFailed
 from graphweft_rules.cypher.node_writes import Target
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.timing import TIMING
 
-_TIMEOUT_S: Final = 60.0
 _INDEXED: Final = 1_000
 """Characters of a text that an index surely finds."""
 
@@ -70,7 +70,7 @@ class NodeReader:
         found: dict[tuple[Any, ...], Thing] = {}
         for statement, params, out in self._queries:
             try:
-                table = await self._graph.read(self._app_id, statement, params, timeout_s=_TIMEOUT_S)
+                table = await self._graph.read(self._app_id, statement, params, timeout_s=TIMING.replay.query_s)
             except QueryFailed as error:
                 raise InvalidSettings(f"the node or its relationships cannot be read: {error}") from error
             for row in table.rows:

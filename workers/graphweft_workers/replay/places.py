@@ -13,12 +13,12 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.moments import places_at
+from graphweft_workers.timing import TIMING
 
 LACKING: Final = (
     "entry: it was trimmed and is not in an archive",
     "entries: they were trimmed and are not in an archive",
 )
-_TIMEOUT_S: Final = 60.0
 _PAGE: Final = 1_000
 
 
@@ -44,7 +44,7 @@ async def partitions_of(bus: Bus, live: GraphStore, app_id: str) -> list[int]:
     """
     layout = await bus.layout()
     found = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions(fresh=True))}
-    marks = await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+    marks = await live.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
     return sorted(found | {number for number in marks if not is_of_prelude(number)})
 
 

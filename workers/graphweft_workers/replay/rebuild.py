@@ -7,13 +7,13 @@ one, the log says so; see ``restatement``.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
@@ -31,15 +31,12 @@ from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.snapshots import Snapshots
 from graphweft_workers.replay.swap import GraphSwap, move
+from graphweft_workers.timing import TIMING, Timing
 
-_TIMEOUT_S: Final = 60.0
 _ROUNDS: Final = 20
 """Attempts to find the live graph at rest."""
-_PAUSE_S: Final = 0.5
 _RESTATEMENTS: Final = 5
 """Attempts to restate the past while nobody retries its dead letters."""
-_WAIT_S: Final = 60.0
-"""How long a restatement waits until workers have read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +70,8 @@ class Rebuild:
         tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
         snapshots: Snapshots | None = None,
         erasing: int | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
         """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
 
@@ -80,6 +79,8 @@ class Rebuild:
         ``snapshots`` are used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended.
         """
         self._erasing = erasing
+        self._clock = clock
+        self._timing = timing
         self._bus = bus
         self._live = live
         self._graph = graph
@@ -138,7 +139,7 @@ class Rebuild:
 
     async def _open(self, *, resume: bool, kept: bool) -> None:
         app_id = self._app_id
-        found = dict(await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S))
+        found = dict(await self._graph.checkpoints(app_id, timeout_s=self._timing.replay.query_s))
         if any(map(is_loading, found.values())):  # it was killed while it loaded a snapshot
             await self._graph.drop(app_id)
             found = {}
@@ -272,14 +273,14 @@ class Rebuild:
         """
         for attempt in range(_ROUNDS):
             if attempt:
-                await asyncio.sleep(_PAUSE_S)
-            place = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+                await self._clock.sleep(self._timing.replay.rest_s)
+            place = await self._live.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)
             if any(map(has_plan, place.values())):  # a seal is no plan: nothing is written under it
                 continue
             await self.run({number: each.offset for number, each in place.items() if not is_of_prelude(number)})
-            await asyncio.sleep(self._live.settle_s)
+            await self._clock.sleep(self._live.settle_s)
             live = await read_digest(self._live, self._app_id)
-            if place == await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S):
+            if place == await self._live.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s):
                 return Compared(live=live, rebuilt=await read_digest(self._graph, self._app_id))
         return None
 
@@ -321,11 +322,11 @@ class Rebuild:
 
     async def _wait_for_workers(self, until: Mapping[int, str]) -> None:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
-        for _ in range(int(_WAIT_S / _PAUSE_S)):
+        for _ in range(int(self._timing.replay.workers_s / self._timing.replay.rest_s)):
             reached = await done_of(self._bus, until, self._app_id)
             if not any(self._bus.is_after(offset, reached[partition]) for partition, offset in until.items()):
                 return
-            await asyncio.sleep(_PAUSE_S)
+            await self._clock.sleep(self._timing.replay.rest_s)
         raise InvalidSettings(
             f"the log says that the past of {self._app_id!r} follows these rules, and the live graph does not yet: "
             "start the workers, wait until `graphweft status` shows no lag, and repeat the command with --resume"
@@ -353,6 +354,8 @@ class Rebuild:
             partitions=self.partitions,
             apply=self.run,
             sealed=self._sealed,
+            clock=self._clock,
+            timing=self._timing,
         )
         await swap.run()
 

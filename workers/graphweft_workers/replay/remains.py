@@ -10,13 +10,13 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.plurals import counted
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import count_entries, learn
 from graphweft_workers.archive.erasures import erasures_in
 from graphweft_workers.archive.prelude_erasure import count_restored, learn_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node

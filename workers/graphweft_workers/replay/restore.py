@@ -19,20 +19,21 @@ from graphweft_contracts.rules_log import StoredRules, active_for
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.app_part import is_event
-from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_file import PENDING, UnpackedExport
 from graphweft_workers.archive.preludes import Prelude
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.read import row_id
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.replay import Replayed
+from graphweft_workers.timing import TIMING
 
-_TIMEOUT_S: Final = 60.0
 _PAGE: Final = 500
 _LETTERS_AT_ONCE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
@@ -83,7 +84,7 @@ class Restore:
 
     async def check_graph(self) -> None:
         """Raise ``InvalidSettings`` if the place of the graph holds one."""
-        marks = await self._graph.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        marks = await self._graph.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
         if marks or await _has_nodes(self._graph, self._app_id):
             raise InvalidSettings(
                 f"a graph of {self._app_id!r} exists: delete it with `graphweft erase`, give --as for another name of "

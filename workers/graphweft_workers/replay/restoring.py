@@ -19,8 +19,8 @@ from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, W
 from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshot_key import LogHash, Scan, snapshot_key
 from graphweft_workers.replay.snapshots import Snapshots, Stored
+from graphweft_workers.timing import TIMING
 
-_TIMEOUT_S: Final = 60.0
 _LAST_SHARE: Final = 10
 """At the end of a replay, a snapshot is due after a tenth of the events."""
 
@@ -197,7 +197,7 @@ class Restoring:
         graph, app_id = self._graph, self._app_id
         if not self._sound:
             return
-        at = await graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+        at = await graph.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
         if any(has_plan(each) for each in at.values()):
             return
         self._since = 0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasures import Erasures, erasures_in
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter, read_snapshot
 
 FOLDER: Final = "snapshots"

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
 from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.preludes import is_of_prelude
-from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.replay.places import done_of
+from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.rebuild")
 
-_TIMEOUT_S: Final = 60.0
 _SWAPS: Final = 5
 """Attempts to swap."""
-_PAUSE_S: Final = 0.5
-_PLAN_S: Final = 10.0
-"""How long a swap waits until the live graph holds no unfinished plan."""
-_SEAL_PAUSE_S: Final = 0.005
-_WAIT_S: Final = 60.0
-"""How long a swap waits until the live graph is as far as the new one."""
 
 
 class GraphSwap:
@@ -50,6 +43,8 @@ class GraphSwap:
         partitions: Callable[[], Awaitable[Sequence[int]]],
         apply: Callable[[Mapping[int, str]], Awaitable[None]],
         sealed: Callable[[int], Awaitable[None]],
+        clock: Clock = SYSTEM_CLOCK,
+        timing: Timing = TIMING,
     ) -> None:
         """``run_id`` is that of ``graph.check``; ``apply`` brings the new graph to an offset of each partition.
 
@@ -63,6 +58,9 @@ class GraphSwap:
         self._partitions = partitions
         self._apply = apply
         self._sealed = sealed
+        self._clock = clock
+        self._seal_s = timing.seal_s
+        self._timing = timing.replay
 
     async def run(self) -> None:
         """Swap. Raises like ``apply``, and ``GraphUnavailable`` if the live graph kept changing."""
@@ -74,7 +72,7 @@ class GraphSwap:
 
     async def _approach(self) -> None:
         """Bring the new graph to where the live one is, so that workers wait for the last few events only."""
-        rounds = int(_WAIT_S / _PAUSE_S)
+        rounds = int(self._timing.workers_s / self._timing.rest_s)
         for _ in range(rounds):
             ends = await self._ends(await self._partitions())
             ahead: list[int] = []
@@ -85,7 +83,7 @@ class GraphSwap:
             await self._apply({partition: end for partition, end in ends.items() if partition not in ahead})
             if not ahead:
                 return
-            await asyncio.sleep(_PAUSE_S)
+            await self._clock.sleep(self._timing.rest_s)
         raise InvalidSettings(
             f"the new graph of {self._app_id!r} is ahead of the live one: start the workers, wait until `graphweft "
             "status` shows no lag, and swap with --resume --swap"
@@ -117,7 +115,7 @@ class GraphSwap:
                 reached = replace(place, offset=end) if self._bus.is_after(end, place.offset) else place
                 await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
             await self._graph.durable(self._run_id)
-            marks = await self._live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+            marks = await self._live.checkpoints(app_id, timeout_s=self._timing.query_s)
             restored = {number: each for number, each in marks.items() if is_of_prelude(number)}
             swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), {**restored, **seals})
         finally:
@@ -127,30 +125,30 @@ class GraphSwap:
 
     async def _seal(self, partition: int, name: str) -> tuple[Checkpoint, Checkpoint]:
         """Stop writes to the live graph as soon as it holds no unfinished plan; return its checkpoints."""
-        until = time.monotonic() + _PLAN_S
+        until = self._clock.monotonic() + self._timing.plan_s
         old, since = "", 0.0
-        while time.monotonic() < until:
+        while self._clock.monotonic() < until:
             found = (await self._live.progress(self._app_id, partition)).checkpoint
             if is_sealed(found):
-                until = time.monotonic() + _PLAN_S
+                until = self._clock.monotonic() + self._timing.plan_s
                 if found.plan != old:
-                    old, since = found.plan, time.monotonic()
+                    old, since = found.plan, self._clock.monotonic()
                     logger.warning(
                         "swap_waits", app_id=self._app_id,
                         message="another rebuild is swapping graphs, or one was killed: its seal is lifted after "
-                        f"{graph_marks.SEAL_S:.0f} s",
+                        f"{self._seal_s:.0f} s",
                     )  # fmt: skip
-                elif time.monotonic() - since >= graph_marks.SEAL_S:
+                elif self._clock.monotonic() - since >= self._seal_s:
                     with contextlib.suppress(Fenced):
                         await move(self._live, self._app_id, partition, found, of_generation(found))
                     continue
-                await asyncio.sleep(_PAUSE_S)
+                await self._clock.sleep(self._timing.rest_s)
                 continue
             if not has_plan(found):
                 with contextlib.suppress(Fenced):
                     await move(self._live, self._app_id, partition, found, sealed(found, name))
                     return found, sealed(found, name)
-            await asyncio.sleep(_SEAL_PAUSE_S)
+            await self._clock.sleep(self._timing.plan_step_s)
         raise GraphUnavailable(
             f"the live graph of {self._app_id!r} holds an unfinished batch of partition {partition}: start the workers "
             "and swap with --resume --swap"

@@ -31,11 +31,11 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
+from graphweft_workers.timing import TIMING
 
 MOST_SINGLE: Final = 20_000
 """Rows that run alone, the newest ones: each takes about a millisecond."""
 _PAGE: Final = 1_000
-_TIMEOUT_S: Final = 60.0
 
 type Progress = Callable[[str, int], None]
 """Gets what is done, and the number of entries."""
@@ -212,7 +212,7 @@ class Why:
 
     async def _ends(self) -> dict[int, str]:
         """Return where the live graph stands; for a graph that was lost, how far workers are."""
-        live = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        live = await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
         layout = await self._bus.layout()
         mine = {*layout.partitions_of(self._app_id), *range(layout.partitions, await self._bus.partitions(fresh=True))}
         ends = {number: live[number].offset for number in live}
@@ -221,12 +221,12 @@ class Why:
         return {partition: ends[partition] for partition in sorted(ends) if ends[partition]}
 
     async def _like_live(self, target: Target, state: State, ends: Mapping[int, str]) -> bool | None:
-        before = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        before = await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
         there = {number: each.offset for number, each in before.items() if each.offset}
         if there != ends or any(each.plan for each in before.values()):
             return None
         live = await NodeReader(target, await self.keys(), self._live, self._app_id).read()
-        if await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S) != before:
+        if await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s) != before:
             return None
         return alike(state, live)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from graphweft_contracts import QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.search import Searched, SearchQuery
 from graphweft_workers.ports.dialect import GraphDialect, ListedIndex, Target, TextSide, VectorSide
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.fulltext import Ask
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
 from graphweft_workers.retrieval.statements import Statement
+from graphweft_workers.timing import TIMING
 
-_KEPT_S: Final = 10.0
 _MOST_APPS: Final = 1_000
 _NAMED: Final = 20
 """Limit of indexes that an error lists."""
@@ -66,14 +66,18 @@ class Index(ListedIndex):
 class Indexes:
     """Lists the indexes of graphs, and caches each list for 10 seconds."""
 
-    def __init__(self, dialect: GraphDialect) -> None:
+    def __init__(
+        self, dialect: GraphDialect, *, clock: Clock = SYSTEM_CLOCK, kept_s: float = TIMING.retrieval.names_s
+    ) -> None:
         self._dialect = dialect
+        self._clock = clock
+        self._kept_s = kept_s
         self._kept: dict[str, tuple[float, tuple[Index, ...]]] = {}
 
     async def resolve(self, app_id: str, query: SearchQuery, ask: Ask) -> Target:
         """Return the target that a query names. Raises ``QueryFailed``, which lists the indexes, for an unknown one."""
         until, found = self._kept.get(app_id, (0.0, ()))
-        if time.monotonic() < until:
+        if self._clock.monotonic() < until:
             try:
                 return resolved(query, found)
             except QueryFailed:  # it may have been created since
@@ -81,7 +85,7 @@ class Indexes:
         found = listed(self._dialect, await ask(Statement(self._dialect.list_indexes, {})))
         if len(self._kept) >= _MOST_APPS:
             self._kept.clear()
-        self._kept[app_id] = time.monotonic() + _KEPT_S, found
+        self._kept[app_id] = self._clock.monotonic() + self._kept_s, found
         return resolved(query, found)
 
 

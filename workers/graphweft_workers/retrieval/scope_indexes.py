@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import Target
@@ -24,6 +24,7 @@ from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors, node_of
 from graphweft_workers.retrieval.statements import Statement
+from graphweft_workers.timing import TIMING, RetrievalTiming
 
 logger = get_logger("graphweft.retrieval")
 
@@ -41,18 +42,8 @@ _VECTORS: Final = 25
 _TURN: Final = 200
 _FROM: Final = 2
 """The search of a scope at which its index is built: most scopes are searched once."""
-_QUERY_S: Final = 5.0
-_VERSION_S: Final = 1.0
-_REST: Final = 1.0
-"""Rest after each step of a build, in the time that it took: requests share the processor with it."""
-_PAUSE: Final = 10.0
-"""Time until a scope's next build, and until any of its app after one that was in vain, in the time that one took: a
-graph that changes all the time is not read all the time."""
 _LOOK: Final = 10
 """Steps of a build between two looks at the version."""
-_LEAST_PAUSE_S: Final = 1.0
-_BUILD_S: Final = 120.0
-"""The longest build: other apps wait for its end, whatever makes its graph slow."""
 _MOST_WAITING: Final = 1_000
 """Apps that wait for a build."""
 
@@ -128,7 +119,8 @@ class ScopeIndexes:
     limit: int
     model: str | None = None
     """The model whose vectors are indexed; None indexes none."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = SYSTEM_CLOCK
+    timing: RetrievalTiming = TIMING.retrieval
     bytes: int = 0
     hits: int = 0
     """Targets that an index answered."""
@@ -174,7 +166,7 @@ class ScopeIndexes:
             return Lookup({}, None, lambda _: {})
         keys = {of: key for of, target in enumerate(targets) if (key := _key_of(app_id, target)) is not None}
         kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}
-        reading = begun(self.versions.current(app_id, min(timeout_s, _VERSION_S))) if kept else None
+        reading = begun(self.versions.current(app_id, min(timeout_s, self.timing.version_s))) if kept else None
 
         def settle(version: object | None) -> dict[int, ScopeIndex]:
             right: dict[int, ScopeIndex] = {}
@@ -236,7 +228,7 @@ class ScopeIndexes:
             self._building = asyncio.create_task(self._build_all(), name="graphweft-scope-index")
 
     def _may_build(self, key: _Key, scope: _Scope) -> bool:
-        now = self.clock()
+        now = self.clock.monotonic()
         return key not in self._kept and now >= max(scope.not_before, self._apps.get(key[0], now))
 
     async def _build_all(self) -> None:
@@ -249,17 +241,17 @@ class ScopeIndexes:
         for key, target, scope in due:
             if not self._may_build(key, scope):  # since it is due, it was built, or a build was in vain
                 continue
-            began = self.clock()
+            began = self.clock.monotonic()
             self.builds += 1
             try:
-                async with asyncio.timeout(_BUILD_S):
+                async with asyncio.timeout(self.timing.build_s):
                     await self._build(app_id, key, target)
             except (_Outdated, TimeoutError) as error:
                 if isinstance(error, _Outdated):
                     self.outdated += 1
                 else:
                     self.failed += 1
-                self._apps[app_id] = self.clock() + (self.clock() - began) * _PAUSE
+                self._apps[app_id] = self.clock.monotonic() + (self.clock.monotonic() - began) * self.timing.pause
                 break
             except (Unfit, QueryFailed, GraphUnavailable) as error:
                 self.failed += 1
@@ -268,15 +260,17 @@ class ScopeIndexes:
                 self.failed += 1
                 logger.exception("scope_not_indexed", app_id=app_id, labels=target.labels)
             finally:
-                scope.not_before = self.clock() + max(_LEAST_PAUSE_S, (self.clock() - began) * _PAUSE)
+                scope.not_before = self.clock.monotonic() + max(
+                    self.timing.least_pause_s, (self.clock.monotonic() - began) * self.timing.pause
+                )
 
     async def _build(self, app_id: str, key: _Key, target: Target) -> None:
         purged = self._purged
-        version = await self.versions.current(app_id, _VERSION_S)
-        began = self.clock()
+        version = await self.versions.current(app_id, self.timing.version_s)
+        began = self.clock.monotonic()
 
         async def check() -> None:
-            now = await self.versions.current(app_id, _VERSION_S)
+            now = await self.versions.current(app_id, self.timing.version_s)
             if version is None or now is not version or purged != self._purged:
                 raise _Outdated
             if not self.versions.may_keep(app_id, version, began):
@@ -295,7 +289,7 @@ class ScopeIndexes:
 
     async def _read(self, app_id: str, target: Target, check: Callable[[], Awaitable[None]]) -> ScopeIndex:
         async def ask(asked: Statement) -> Table:
-            return await self.graph.read(app_id, asked.text, asked.params, timeout_s=_QUERY_S)
+            return await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
 
         dialect = self.graph.dialect
         sizes = (await ask(statements.size_of_nodes(dialect, target))).rows
@@ -319,14 +313,14 @@ class ScopeIndexes:
             index.vectors = vectors = Vectors()
             places = {key: number for number, key in enumerate(index.keys)}
             for step, first in enumerate(range(0, len(index.keys), _VECTORS), 1):
-                began = self.clock()
+                began = self.clock.monotonic()
                 if step % _LOOK == 0:
                     await check()
                 keys = index.keys[first : first + _VECTORS]
                 rows = (await ask(statements.vectors(dialect, target, keys, model=self.model))).rows
                 vectors.add(sorted((places[key], vector) for key, vector in rows))
                 self._check_size(index.bytes)
-                await asyncio.sleep((self.clock() - began) * _REST)
+                await self.clock.sleep((self.clock.monotonic() - began) * self.timing.rest)
             while await self._rested(lambda: not vectors.close(_TURN // 4)):
                 pass
         return index
@@ -337,9 +331,9 @@ class ScopeIndexes:
 
     async def _rested(self, step: Callable[[], bool]) -> bool:
         """Run a step, rest, and return its result."""
-        began = self.clock()
+        began = self.clock.monotonic()
         result = step()
-        await asyncio.sleep((self.clock() - began) * _REST)
+        await self.clock.sleep((self.clock.monotonic() - began) * self.timing.rest)
         return result
 
     def _drop(self, key: _Key) -> None:

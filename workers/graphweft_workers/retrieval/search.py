@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.search import EMBEDDED, IndexType, SearchQuery
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.matching.clock import utc_text
@@ -27,10 +26,10 @@ from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.targets import scoped
 from graphweft_workers.terms import query_terms
+from graphweft_workers.timing import TIMING, RetrievalTiming
 
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
-_LEAST_S: Final = 0.001
 _MOST_COMPARED: Final = 2_000
 """Limit of nodes that an index names to be compared: where more are nearly equal, the server finds the nearest."""
 _FIRST: Final = ("text", "score")
@@ -70,10 +69,6 @@ class Found:
     """Why a vector search used words only, or searched nothing."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class _NoVector:
     """The question has no vector."""
@@ -104,9 +99,10 @@ class Searcher:
         *,
         names: IndexNames = IndexNames(),
         scopes: ScopeIndexes | None = None,
-        clock: Callable[[], datetime] = _now,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: RetrievalTiming = TIMING.retrieval,
     ) -> None:
-        """``names`` applies to queries that name no index. ``clock`` gives the time at which facts must be valid.
+        """``names`` applies to queries that name no index. Facts must be valid at the time of ``clock``.
 
         With ``scopes``, searches within a scope use its indexes. They find the same rows in the same order.
 
@@ -117,7 +113,8 @@ class Searcher:
         self._names = names
         self._scopes = scopes
         self._clock = clock
-        self._indexes = Indexes(graph.dialect)
+        self._least_s = timing.least_query_s
+        self._indexes = Indexes(graph.dialect, clock=clock, kept_s=timing.names_s)
 
     async def search(self, app_id: str, query: SearchQuery, *, timeout_s: float) -> Found:
         """Return the rows of a search within ``timeout_s``; the embedder may take half of it.
@@ -128,8 +125,9 @@ class Searcher:
         """
         if query.memory is None and query.index_name is None:
             query = query.model_copy(update={"index_name": self._names.of(query.index_type)})
-        now = utc_text(self._clock())
-        search = _Search(self._graph, self._embedder, app_id, query, timeout_s, now=now)
+        search = _Search(
+            self._graph, self._embedder, app_id, query, timeout_s, clock=self._clock, least_s=self._least_s
+        )
         return await search.run(self._indexes, self._scopes)
 
 
@@ -144,15 +142,18 @@ class _Search:
         query: SearchQuery,
         timeout_s: float,
         *,
-        now: str,
+        clock: Clock,
+        least_s: float,
     ) -> None:
         self._graph = graph
         self._embedder = embedder
         self._app_id = app_id
         self._query = query
-        self._until = time.monotonic() + timeout_s
+        self._clock = clock
+        self._least_s = least_s
+        self._until = clock.monotonic() + timeout_s
         self._dialect = graph.dialect
-        self._now = now
+        self._now = utc_text(clock.now())
         self._indexed: dict[int, ScopeIndex] = {}
         """The indexes of targets, by ``id`` of the target."""
         self._vector: list[float] | _NoVector | None = None
@@ -399,7 +400,7 @@ class _Search:
         return await self._graph.read(self._app_id, asked.text, asked.params, timeout_s=self._left_s())
 
     def _left_s(self) -> float:
-        return max(_LEAST_S, self._until - time.monotonic())
+        return max(self._least_s, self._until - self._clock.monotonic())
 
 
 def _unscored(table: Table) -> Table:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
 from graphweft_workers.engine.app_use import AppUse, read_uses
 from graphweft_workers.ports.bus import Bus
@@ -51,7 +51,7 @@ async def app_uses(settings: Settings, bus: Bus) -> AppUses:
         except InvalidSettings as error:
             notes.append(f"the quotas of apps are not known: {error}")
     records, letters = await bus.usage(), await bus.letters_by_app()
-    apps, unread = read_uses(records, policies, time.time(), letters=letters)
+    apps, unread = read_uses(records, policies, SYSTEM_CLOCK.now().timestamp(), letters=letters)
     if unread:
         notes.append(f"records of another version, or of somebody else, are not counted: {', '.join(unread)}")
     return AppUses(apps=apps, notes=notes)

@@ -7,12 +7,12 @@ that its driver needs is not installed.
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from graphweft_contracts import InvalidSettings, Layout, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers import drivers
 from graphweft_workers.drivers import bus_driver, graph_driver
@@ -21,8 +21,8 @@ from graphweft_workers.ports.driver import BusDriver, BusOptions, GraphDriver
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
     from graphweft.transport import Transport
-    from graphweft_workers.archive.blobs import BlobStore
     from graphweft_workers.engine.keyring import Keyring
+    from graphweft_workers.ports.blobs import BlobStore
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect
@@ -78,7 +78,7 @@ def signing_key(settings: Settings) -> SigningKey | None:
     if settings.signing_key is not None:
         return SigningKey.parse(settings.signing_key.get_secret_value())
     keyring = make_keyring(settings)
-    return None if keyring is None else keyring.own_key("worker", datetime.now(UTC))
+    return None if keyring is None else keyring.own_key("worker", SYSTEM_CLOCK.now())
 
 
 def has_archive(settings: Settings) -> bool:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import AppPolicies, QuotaName
 from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.usage import UsageLog
 
-logger = logging.getLogger("graphweft.gateway")
+logger = get_logger("graphweft.gateway")
 
 EVERY_S: Final = 5.0
 _STORED: Final[tuple[QuotaName, ...]] = ("stored_bytes", "dead_letters")
@@ -32,7 +31,7 @@ class GatewayUsage:
         policies: Callable[[], AppPolicies],
         *,
         name: str,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._log = log
         self._gate = gate
@@ -48,7 +47,7 @@ class GatewayUsage:
         """Exchange every few seconds until cancelled."""
         while True:
             await self.exchange()
-            await asyncio.sleep(EVERY_S)
+            await self._clock.sleep(EVERY_S)
 
     async def exchange(self) -> None:
         """Read what apps keep, and write what was refused. While the bus is unavailable, the last state counts."""
@@ -56,13 +55,15 @@ class GatewayUsage:
             await self._exchange()
         except Transient as error:
             if not self._failed:
-                logger.warning("what apps keep on the bus is not known, so these quotas count as before: %s", error)
+                logger.warning(
+                    "usage_unknown", error=str(error), next="quotas of what apps keep on the bus count as before"
+                )
             self._failed = True
         else:
             self._failed = False
 
     async def _exchange(self) -> None:
-        now = self._clock()
+        now = self._clock.now().timestamp()
         records = await self._log.usage()
         if self._before is None:
             self._before = refusals_of(records.get(self._reporter)).apps

@@ -3,7 +3,7 @@
 So a health check sees the processes of its own container only. It finds a hanging process among working ones, and does
 not restart a role that waits for an unavailable server. No port is needed.
 
-A health check starts a new Python each time, so this module imports only a few modules of the standard library.
+A health check starts a new Python each time, so this module imports only a few modules.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_workers.lazy_logger import get_logger
+
+logger = get_logger("graphweft.heartbeat")
 
 FOLDER_VARIABLE: Final = "GRAPHWEFT_HEARTBEAT_DIR"
 MAX_AGE_S: Final = 15.0
@@ -52,7 +56,7 @@ class Beat:
     @property
     def age_s(self) -> float:
         """Seconds since the heartbeat; negative if the machine has restarted since."""
-        return time.monotonic() - self.monotonic
+        return SYSTEM_CLOCK.monotonic() - self.monotonic
 
 
 class Heartbeat:
@@ -62,7 +66,7 @@ class Heartbeat:
         self.role = role
         self.state: _State = "starting"
         self._error = ""
-        self._started = time.time()
+        self._started = SYSTEM_CLOCK.now().timestamp()
         self._unwritten = False
 
     def beat(self) -> None:
@@ -72,8 +76,8 @@ class Heartbeat:
             "pid": os.getpid(),
             "state": self.state,
             "started": self._started,
-            "time": time.time(),
-            "monotonic": time.monotonic(),
+            "time": SYSTEM_CLOCK.now().timestamp(),
+            "monotonic": SYSTEM_CLOCK.monotonic(),
             "error": self._error,
         }
         try:
@@ -84,10 +88,12 @@ class Heartbeat:
             draft.replace(path)
         except OSError as error:
             if not self._unwritten:
-                _logger().warning(
-                    "no heartbeat can be written, so `graphweft doctor --role %s` will fail here: %s; set %s to a "
-                    "folder that this process may write",
-                    *(self.role, error, FOLDER_VARIABLE),
+                logger.warning(
+                    "heartbeat_not_written",
+                    role=self.role,
+                    error=str(error),
+                    next=f"`graphweft doctor --role {self.role}` fails here: set {FOLDER_VARIABLE} to a folder that "
+                    "this process may write",
                 )
             self._unwritten = True
         else:
@@ -322,9 +328,3 @@ def _words(error: BaseException) -> str:
     while isinstance(first, BaseExceptionGroup):  # from a task group
         first = first.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return str(first) if isinstance(first, GraphweftError) else f"{type(first).__name__}, see its log"  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _logger() -> Any:
-    import logging
-
-    return logging.getLogger("graphweft.heartbeat")

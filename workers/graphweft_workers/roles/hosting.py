@@ -14,7 +14,6 @@ importing FastStream takes longer than everything else together.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -29,6 +28,7 @@ from faststream.specification import AsyncAPI
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, GraphweftError, channels
 from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers import bus_driver
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
 from graphweft_workers.roles.connections import (
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
 
-logger = logging.getLogger("graphweft.hosting")
+logger = get_logger("graphweft.hosting")
 
 _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
@@ -123,7 +123,7 @@ def _app(settings: Settings | None, role: str, open_service: _Open) -> FastStrea
         settings = Settings.load(unknown=unknown)
         set_up_logs(settings.log_level, settings.log_format)
         for warning in unknown:
-            logger.warning("%s", warning)
+            logger.warning("setting_unknown", message=warning)
     given = settings
 
     @asynccontextmanager
@@ -309,7 +309,7 @@ async def _wake(embedder: Embedder) -> None:
     try:
         await embedder.embed(["ready"])
     except GraphweftError as error:
-        logger.warning("the embedder does not answer, so searches use words only until it does: %s", error)
+        logger.warning("embedder_unavailable", error=str(error), next="searches use words only until it answers")
 
 
 async def _follow(rules: LoggedRules, settings: Settings, purges: PurgeFollower | None) -> None:
@@ -321,11 +321,14 @@ async def _follow(rules: LoggedRules, settings: Settings, purges: PurgeFollower 
                 await purges.follow()
             await rules.refresh()
         except BusUnavailable as error:
-            logger.debug("the bus is unavailable: %s", error)
+            logger.debug("bus_unavailable", error=str(error))
         if warns and any(each.asks_for_facts for each in (rules.none, *rules.in_use())):
             warns = False
-            logger.warning("rules ask for facts by graphrag, which is off: their blocks are missing until the "
-                           "responder is started with GRAPHRAG_ENABLED=true")  # fmt: skip
+            logger.warning(
+                "facts_off",
+                next="rules ask for facts, and their blocks are missing until the responder is started with "
+                "GRAPHRAG_ENABLED=true",
+            )
         await asyncio.sleep(_FOLLOW_S)
 
 
@@ -398,14 +401,16 @@ class _Checked:
             try:
                 if parts:
                     await self._graph.check()
-                    await refuse_wrong_queries(self._graph, parts)
+                    await refuse_wrong_queries(self._graph, parts, self._folder)
                 await push_if_new(self._bus, rules, self._folder)
                 return
             except (GraphUnavailable, BusUnavailable) as error:
                 if wait_s == _FIRST_WAIT_S:
                     held = "no event is read until then" if self._waits else "requests are answered meanwhile"
                     server = "graph server" if isinstance(error, GraphUnavailable) else "bus"
-                    logger.warning("queries of rules are checked when the %s answers, %s: %s", server, held, error)
+                    logger.warning(
+                        "query_check_waits", error=str(error), next=f"it goes on when the {server} answers; {held}"
+                    )
                 if not self._waits:
                     self._begin.set()
                 await asyncio.sleep(wait_s)
@@ -439,7 +444,7 @@ def _patient(broker: Any, settings: Settings) -> Any:
             try:
                 await start()
             except errors as error:  # unavailable again
-                logger.debug("the bus is unavailable: %s", error)
+                logger.debug("bus_unavailable", error=str(error))
                 await broker.stop()
             else:
                 return
@@ -457,12 +462,12 @@ async def _until_answered(settings: Settings) -> None:
             try:
                 layout = await bus.layout()
             except BusUnavailable as error:
-                logger.debug("the bus is unavailable: %s", error)
+                logger.debug("bus_unavailable", error=str(error))
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _LAST_WAIT_S)
             else:
                 for check in layout_checks(layout, new_layout(settings), settings.model_fields_set):
-                    logger.warning("%s: %s", check.found, check.advice)
+                    logger.warning("layout_differs", found=check.found, next=check.advice)
                 return
     finally:
         await bus.aclose()

@@ -22,12 +22,13 @@ from mcp.server.stdio import stdio_server
 from graphweft import Client
 from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Answer, Tool, Tools
 from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.settings import Settings
 
-logger = logging.getLogger("graphweft.mcp")
+logger = get_logger("graphweft.mcp")
 
 _DRAIN_S: Final = 1.0
 """Longest wait for the bus at the end: clients kill a server after two seconds."""
@@ -58,10 +59,10 @@ async def run_mcp(settings: Settings, access: Access) -> None:
     end = _end_at_signals(client)
     try:
         async with stdio_server(cast("anyio.AsyncFile[str]", _lines())) as (incoming, outgoing):
-            logger.info("the MCP server for the app %s serves on standard input and output", access.app_id)
+            logger.info("mcp_server_started", app_id=access.app_id, transport="stdio")
             await server.run(incoming, outgoing, server.create_initialization_options())
     except* OSError:  # the client has gone
-        logger.warning("the client closed the connection")
+        logger.warning("mcp_client_gone")
     finally:
         await client.aclose(_DRAIN_S)
         end.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from graphweft_contracts import ContextReply, ContextRequest, InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.past import find_past
@@ -65,14 +65,19 @@ class PastGraph:
         if isinstance(self.rules, MissingRules):
             raise RulesLost(self.rules.digest)
         try:
-            deadline_ms = int(time.time() * 1000) + _BUDGET_MS
+            deadline_ms = int(self.time.timestamp() * 1000) + _BUDGET_MS
             request = ContextRequest(id="as-of", deadline_ms=deadline_ms, **fields)
         except ValidationError as error:
             first = error.errors()[0]
             raise InvalidSettings(f"invalid request: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         embedder = make_embedder(settings)
         pipeline = make_pipeline(
-            settings, self.rules, self.graph, clock=lambda: self.time, embedder=embedder, query_timeout_s=_QUERY_S
+            settings,
+            self.rules,
+            self.graph,
+            clock=PastClock(self.time, SYSTEM_CLOCK),
+            embedder=embedder,
+            query_timeout_s=_QUERY_S,
         )
         try:
             return await pipeline.answer(request)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
     from graphweft_rules import RuleSet
@@ -19,10 +19,10 @@ def make_pipeline(
     rules: RuleSet | ActiveRules,
     graph: GraphStore,
     *,
-    clock: Callable[[], datetime] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
     **more: Any,
 ) -> ContextPipeline:
-    """Return the pipeline; close it. ``clock`` also judges the validity of facts; without it, the real time does.
+    """Return the pipeline; close it. ``clock`` also judges the validity of facts.
 
     ``more`` are arguments of ``ContextPipeline`` that the settings do not decide alone.
     """
@@ -31,16 +31,15 @@ def make_pipeline(
     from graphweft_workers.injection.pipeline import ContextPipeline
     from graphweft_workers.retrieval.search import IndexNames
 
-    timed: dict[str, Any] = {} if clock is None else {"clock": clock}
     names = IndexNames(
         index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
     )
-    given: dict[str, Any] = {"query_timeout_s": settings.query_timeout_ms / 1000, **timed, **more}
+    given: dict[str, Any] = {"query_timeout_s": settings.query_timeout_ms / 1000, "clock": clock, **more}
     return ContextPipeline(
         rules,
         graph,
         index_names=names,
-        facts=HybridRetriever.of(graph, settings, **timed),
+        facts=HybridRetriever.of(graph, settings, clock=clock),
         count=token_counter(settings.token_counter),
         redact=settings.context_redact,
         **given,

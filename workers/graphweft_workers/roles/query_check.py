@@ -6,10 +6,10 @@ Only the server finds unbound names and unknown functions. Otherwise every event
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import batched
+from pathlib import Path
 from typing import Final
 
 from graphweft_contracts import QueryFailed
@@ -20,12 +20,13 @@ from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import Place, Written
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.workflow import CompiledInjection
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import GraphStore, Refusal
 from graphweft_workers.retrieval.statements import enriched
 from graphweft_workers.retrieval.targets import scoped
 
-logger = logging.getLogger("graphweft.rules")
+logger = get_logger("graphweft.rules")
 
 CODE: Final = "server-refused"
 _AT_ONCE: Final = 16
@@ -74,21 +75,25 @@ async def check_queries(graph: GraphStore, parts: Iterable[CompiledMutation | Co
     return Checked(count=len(asked), findings=ordered(findings))
 
 
-async def refuse_wrong_queries(graph: GraphStore, parts: Iterable[CompiledMutation | CompiledInjection]) -> None:
+async def refuse_wrong_queries(
+    graph: GraphStore, parts: Iterable[CompiledMutation | CompiledInjection], root: Path | None = None
+) -> None:
     """Raise ``RulesError`` with all findings if the server refuses a query for good; log other findings.
 
-    Log a warning if the server does not allow queries to be checked. Raises ``GraphUnavailable``.
+    ``root`` is the folder from which the rules name their files. Log a warning if the server does not allow queries to
+    be checked. Raises ``GraphUnavailable``.
     """
     try:
         checked = await check_queries(graph, parts)
     except QueryFailed as error:
-        logger.warning("the queries of the rules are not checked: %s", error)
+        logger.warning("queries_not_checked", error=str(error))
         return
-    if errors(checked.findings):
-        raise RulesError(checked.findings)
-    for finding in checked.findings:
-        logger.warning("%s", finding)
-    logger.info("the graph server accepts all %d queries of the rules", checked.count)
+    findings = [finding if root is None else finding.under(root) for finding in checked.findings]
+    if errors(findings):
+        raise RulesError(findings)
+    for finding in findings:
+        logger.warning("query_doubtful", finding=str(finding))
+    logger.info("queries_checked", queries=checked.count)
 
 
 def _asked(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_use import RESPONDER, WITHOUT_TURN, Refusals, forgotten
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.usage import UsageLog
@@ -23,9 +21,7 @@ _MOST_APPS: Final = 1_000
 class ResponderUsage:
     """Writes the record of one responder. ``name`` is its own, and ``without_turn`` counts its queries by app."""
 
-    def __init__(
-        self, log: UsageLog, without_turn: Counter[str], *, name: str, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, log: UsageLog, without_turn: Counter[str], *, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._log = log
         self._without_turn = without_turn
         self._reporter = f"{RESPONDER}{name}"
@@ -37,7 +33,7 @@ class ResponderUsage:
         """Write what is new every few seconds, until cancelled."""
         while True:
             await self.report()
-            await asyncio.sleep(_EVERY_S)
+            await self._clock.sleep(_EVERY_S)
 
     async def report(self) -> None:
         """Write the record if it has changed. A bus that is unavailable, or refuses, is logged once."""
@@ -58,7 +54,7 @@ class ResponderUsage:
             self._failed = False
 
     async def _write(self) -> None:
-        now = self._clock()
+        now = self._clock.now().timestamp()
         if not self._written:
             for reporter in forgotten(await self._log.usage(), RESPONDER, now):
                 await self._log.put_usage(reporter, None)

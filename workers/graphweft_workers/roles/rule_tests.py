@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import NotRunning
+from graphweft_contracts.clock import Clock
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
 from graphweft_workers.roles.pipelines import make_pipeline
@@ -61,9 +61,9 @@ class RuleTestServer:
             self.bus, self.graph, rules, name="test", batch_events=self._settings.batch_events, fact_keys=KEYS
         )
 
-    def pipeline(self, rules: RuleSet, time: datetime) -> ContextPipeline:
-        """Return a pipeline for requests at ``time``; close it. It has no embedder."""
-        return make_pipeline(self._settings, rules, self.graph, clock=lambda: time)
+    def pipeline(self, rules: RuleSet, clock: Clock) -> ContextPipeline:
+        """Return a pipeline for requests at the time of ``clock``; close it. It has no embedder."""
+        return make_pipeline(self._settings, rules, self.graph, clock=clock)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, newest
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.new_project import default_rule_files
 from graphweft_workers.roles.connections import dialects
 from graphweft_workers.roles.settings import Settings
@@ -26,17 +26,17 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
 
-logger = logging.getLogger("graphweft.rules")
+logger = get_logger("graphweft.rules")
 
 _ANSWER_S: Final = 5.0
 """How long a process that starts waits for the active rules."""
 
 
-def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> RuleSet:
+def load_rules(settings: Settings, *, only: Collection[str] | None = None, as_stored: bool = False) -> RuleSet:
     """Load every workflow below ``settings.rules``, and the ontologies. Raises ``RulesError`` with all findings.
 
     With ``only``, other workflows are not read. A folder that the settings name must exist. If the default folder is
-    missing, there are no rules.
+    missing, there are no rules. ``as_stored`` is that of ``RuleSet.load``.
     """
     from graphweft_rules import RuleSet
 
@@ -49,7 +49,7 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
             f"the rules folder {str(settings.rules)!r} {fault}; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
-    return RuleSet.load(settings.rules, packs, dialects(), only=only)
+    return RuleSet.load(settings.rules, packs, dialects(), only=only, as_stored=as_stored)
 
 
 def default_rules(settings: Settings) -> RuleSet:
@@ -86,7 +86,7 @@ async def load_sound_rules(settings: Settings, graph: GraphStore, before: Mappin
         try:
             await refuse_wrong_queries(graph, (*sound.rules.mutations, *sound.rules.injections))
         except GraphUnavailable as error:
-            logger.warning("no graph server checked the queries: %s", error)
+            logger.warning("queries_not_checked", error=str(error))
         except RulesError as error:
             found = _workflows_of(sound.rules, {finding.place.file for finding in error.findings})
             if found <= broken:  # the rules of before are refused too
@@ -134,20 +134,20 @@ def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
         rules = RuleSet.of_stored(stored.files, packs, dialects(), summary=summary)
         if stored.files and summary is None:
             logger.warning(
-                "the rules %s were pushed by another version of graphweft, so all of them were compiled now: run "
-                "`graphweft rules push` with their folder for a quick start",
-                rules.digest[:12],
+                "rules_of_another_version",
+                rules=rules.digest[:12],
+                next="all of them were compiled now: run `graphweft rules push` with their folder for a quick start",
             )
             for name in rules.workflows:
                 if (problem := rules.problem(name)) is not None:
-                    logger.error("the rules of the workflow %r do not compile with this version: %s", name, problem)
+                    logger.error("rules_do_not_compile", workflow=name, rules=rules.digest[:12], error=str(problem))
         return rules
 
     return made
 
 
 async def load_new_rules(settings: Settings, bus: Bus) -> RuleSet | None:
-    """Load the rules of the folder like ``load_rules``; None if they are active for all apps already.
+    """Load the rules of the folder ``as_stored``; None if they are active for all apps already.
 
     Then nothing is compiled. If the bus does not answer, the rules are loaded.
     """
@@ -155,7 +155,7 @@ async def load_new_rules(settings: Settings, bus: Bus) -> RuleSet | None:
         async with asyncio.timeout(_ANSWER_S):
             if await _is_active(settings, bus):
                 return None
-    return await asyncio.to_thread(load_rules, settings)
+    return await asyncio.to_thread(load_rules, settings, as_stored=True)
 
 
 async def _is_active(settings: Settings, bus: Bus) -> bool:
@@ -212,9 +212,10 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
     if not rules.workflows:
         if not found:
             logger.warning(
-                "there are no rules in %s: only memories and episodes take effect until you push some with `graphweft "
-                "rules push`; events of workflows become dead letters until then",
-                folder,
+                "no_rules",
+                folder=str(folder),
+                next="only memories and episodes take effect, and events of workflows become dead letters, until you "
+                "push rules with `graphweft rules push`",
             )
     elif active is not None and active.digest == rules.digest:
         stored = await bus.stored_rules(rules.digest)
@@ -222,11 +223,13 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
             await store(bus, rules)
     elif await bus.stored_rules(rules.digest) is None or active is None:
         pushed = await push(bus, rules)
-        logger.info("pushed the rules of %s as %s", folder, pushed.digest[:12])
+        logger.info("rules_pushed", folder=str(folder), rules=pushed.digest[:12])
     else:
         logger.warning(
-            "the rules of %s were replaced by %s; to make them active again, run: graphweft rules push %s",
-            *(folder, active.digest[:12], folder),
+            "rules_replaced",
+            folder=str(folder),
+            active=active.digest[:12],
+            next=f"to make those of the folder active again, run: graphweft rules push {folder}",
         )
 
 

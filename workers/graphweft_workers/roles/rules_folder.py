@@ -87,7 +87,7 @@ class RulesFolder:
             await store(self._bus, rules)  # another version may have stored them without a summary
             return []
         try:
-            await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections))
+            await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections), root)
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
         stored = await self._bus.stored_rules(active.digest) if active else None
@@ -132,7 +132,7 @@ class RulesFolder:
         """
         was_faulty, self._faulty = self._faulty, False
         try:
-            rules = await asyncio.to_thread(load_rules, self._settings)
+            rules = await asyncio.to_thread(load_rules, self._settings, as_stored=True)
             changed = await self.push(rules)
             self._keep_faults("")
             if changed:

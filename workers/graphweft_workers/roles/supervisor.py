@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, InvalidSettings, NotRunning
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
@@ -43,8 +44,6 @@ _LAST_RESTART_S: Final = 5.0
 _STEADY_S: Final = 10.0
 """A process that ran this long is restarted at once; a shorter run doubles the wait."""
 _LOOK_S: Final = 0.1
-_PATIENCE_S: Final = 60.0
-"""The interval of warnings while the roles are starting."""
 _MOST_DEATHS: Final = 3
 """The supervisor gives up when a role has died this often before all were ready."""
 
@@ -52,10 +51,18 @@ _MOST_DEATHS: Final = 3
 class Supervisor:
     """Runs the embedded server and the services on one data folder."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None] = print, *, log: Path | None = None) -> None:
-        """``say`` prints a line for the user. The roles log to the file ``log``, or to standard error without one."""
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None] = print, *, log: Path | None = None,
+        unready_s: float = 60.0, clock: Clock = SYSTEM_CLOCK,
+    ) -> None:  # fmt: skip
+        """``say`` prints a line for the user. The roles log to the file ``log``, or to standard error without one.
+
+        While they are starting, a warning says every ``unready_s`` what they wait for.
+        """
         self._say = say
         self._log = log
+        self._unready_s = unready_s
+        self._clock = clock
         self._settings = settings
         self._folder = DataFolder(settings.data)
         self._faults = RuleFaults(self._folder.path)
@@ -94,7 +101,7 @@ class Supervisor:
                 "this user may write"
             ) from error
         # With data of an earlier run, the bus may have the rules already, so they are loaded only if it lacks them.
-        rules = None if self._server.has_data() else load_rules(self._settings)
+        rules = None if self._server.has_data() else load_rules(self._settings, as_stored=True)
         await jobs.try_out(self._settings)
         self._folder.acquire()
         try:
@@ -178,11 +185,11 @@ class Supervisor:
             child = await self._start(role)
             self._children[role] = child
             self._note()
-            began = asyncio.get_running_loop().time()
+            began = self._clock.monotonic()
             code = await self._ended(child)
             if self._stopping.is_set():
                 return
-            if asyncio.get_running_loop().time() - began > _STEADY_S:
+            if self._clock.monotonic() - began > _STEADY_S:
                 wait_s = _FIRST_RESTART_S
             beat = heartbeat.read(role, child.pid)
             heartbeat.forget(role, child.pid)
@@ -194,8 +201,7 @@ class Supervisor:
 
     async def _until_ready(self) -> bool:
         """Wait until all roles serve, and log the reasons for waiting. Return False after ``stop``."""
-        loop = asyncio.get_running_loop()
-        began = told_at = loop.time()
+        began = told_at = self._clock.monotonic()
         told: dict[str, str] = {}
         while not self._stopping.is_set():
             for role, deaths in self._deaths.items():
@@ -210,8 +216,8 @@ class Supervisor:
             if waiting != told:
                 logger.info("starting", **waiting)
                 told = waiting
-            if loop.time() - told_at > _PATIENCE_S:
-                told_at = loop.time()
+            if self._clock.monotonic() - told_at > self._unready_s:
+                told_at = self._clock.monotonic()
                 logger.warning("not_ready", after_s=round(told_at - began), **waiting)
             await self._pause(_LOOK_S)
         return False

@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,8 +23,9 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -394,7 +394,7 @@ class _TurnHooks:
         before = context.prompt
         if block:
             context.prompt = [*before, _Block(block)]
-        started_s = time.monotonic()
+        started_s = SYSTEM_CLOCK.monotonic()
         try:
             response = await call_next(events, context)
         except BaseException as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -23,6 +22,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import about_model, parsed
 from graphweft.adapters.versions import require
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -153,7 +153,7 @@ class AG2ClassicAdapter(RuntimeAdapter):
 
     @contextlib.contextmanager
     def _model_call(self, agent: Any, variables: Mapping[str, Any]) -> Generator[_Call]:
-        call, started_s = _Call(), time.monotonic()
+        call, started_s = _Call(), SYSTEM_CLOCK.monotonic()
         try:
             yield call
         except BaseException as error:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text
 from graphweft.adapters.versions import require
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 Next: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -269,7 +269,7 @@ class AgentFrameworkAdapter(RuntimeAdapter):
             if run is None or not run.started or run.over:
                 await call_next()
                 return
-            started_s = time.monotonic()
+            started_s = SYSTEM_CLOCK.monotonic()
 
             def answered(response: Any) -> None:
                 self._model_call(run, started_s, context.options, response)

@@ -8,7 +8,6 @@ needs neither a password for the graph nor an embedder, and without the graph, r
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +17,13 @@ from typing_extensions import Self
 
 from graphweft.adapters.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
 from graphweft.adapters.sender import no_context
-from graphweft.bounded import BoundedDict
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
 from graphweft.searching import check_retrieval_query, make_query
+from graphweft.timing import CLIENT_TIMING
 from graphweft_contracts import ContextReply
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import IndexType, query_text
 
@@ -32,7 +33,6 @@ _ADD: Final = "memory.add"
 _MEMORIES: Final = "memories"
 _MAX_CLIENTS: Final = 10_000
 """Scopes whose memory clients are kept."""
-_CONFIRM_S: Final = 5.0
 """How long the adapter's thread waits for the position of an event."""
 _ORIGIN: Final = """
 RETURN coalesce(node.text, node.fact) AS text, score, labels(node) AS labels, node.role AS role,
@@ -199,7 +199,7 @@ class GraphContextProvider(FrameworkProvider):
                 text=text,
                 app_id=chat.app_id,
                 scope=self._scope_key(chat.app_id, context.session_id),
-                deadline_s=time.monotonic() + budget_ms / 1000,
+                deadline_s=SYSTEM_CLOCK.monotonic() + budget_ms / 1000,
             )
             searched = [*([self._index] if self._index else []), *([_MEMORIES] if question.scope else [])]
             if not searched:
@@ -285,7 +285,7 @@ class GraphContextProvider(FrameworkProvider):
         if shown is not None:
             scoped = self._scoped(client, scope)
             scoped.writing = asyncio.current_task()
-            await scoped.client.remember(shown["messages"], wait_s=_CONFIRM_S)
+            await scoped.client.remember(shown["messages"], wait_s=CLIENT_TIMING.adapters.confirm_s)
 
     def _scoped(self, client: Client, scope: _ScopeKey) -> _Memories:
         scoped = self._memories.get(scope)
@@ -298,7 +298,7 @@ class GraphContextProvider(FrameworkProvider):
 
 
 def _left_ms(deadline_s: float) -> int:
-    return int(max(0.0, deadline_s - time.monotonic()) * 1000)
+    return int(max(0.0, deadline_s - SYSTEM_CLOCK.monotonic()) * 1000)
 
 
 def _message(message: Any, name: str) -> dict[str, Any]:

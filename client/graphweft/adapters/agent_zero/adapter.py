@@ -15,7 +15,6 @@ import contextlib
 import functools
 import importlib
 import logging
-import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec
@@ -26,6 +25,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.values import ms_since
 from graphweft.settings import graphrag_enabled
 from graphweft_contracts import ContextReply
+from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.events import ModelCallComplete, data_of, known
 
 P = ParamSpec("P")
 
@@ -215,7 +216,7 @@ class AgentZeroPlugin:
         """At ``chat_model_call_before``."""
         turn = self._turn(agent)
         if turn is not None:
-            turn.model_since_s = time.monotonic()
+            turn.model_since_s = SYSTEM_CLOCK.monotonic()
             given: Mapping[str, Any] = call_data or {}
             name = getattr(given.get("model"), "model_name", None)
             turn.model = name if isinstance(name, str) else None
@@ -254,7 +255,7 @@ class AgentZeroPlugin:
             tool, call_id = turn.calls.pop()
             core.end_tool(variables, tool, call_id, success=False, error=kind)
         if turn.model_since_s is not None:
-            about = {**_about_model(turn), "error_type": kind}
+            about = {**_about_model(turn), **data_of(ModelCallComplete, error_type=kind)}
             core.model_call(variables, agent.agent_name, success=False, about=about)
 
     # Settings and variables of an agent
@@ -340,11 +341,9 @@ def _sort(extras: MutableMapping[str, Any]) -> None:
 
 
 def _about_model(turn: _Turn) -> dict[str, Any]:
-    about: dict[str, Any] = {} if turn.model is None else {"model": turn.model}
-    if turn.model_since_s is not None:
-        about["duration_ms"] = ms_since(turn.model_since_s)
-        turn.model_since_s = None
-    return about
+    took_ms = None if turn.model_since_s is None else ms_since(turn.model_since_s)
+    turn.model_since_s = None
+    return data_of(ModelCallComplete, model=known(turn.model), duration_ms=known(took_ms))
 
 
 def _log(marker: str, **about: Any) -> None:

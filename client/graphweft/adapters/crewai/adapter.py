@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, parsed, variables_of, with_ids
 from graphweft.adapters.versions import require
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/crewai"
 
@@ -229,7 +229,7 @@ class CrewAIAdapter(RuntimeAdapter):
     def _model_starts(self, run: _Run, event: Any) -> None:
         turn = _turn_of(run, event)
         if turn is not None:
-            turn.model_started_s = time.monotonic()
+            turn.model_started_s = SYSTEM_CLOCK.monotonic()
 
     def _model_ends(self, run: _Run, event: Any) -> None:
         self._model(run, event, None)

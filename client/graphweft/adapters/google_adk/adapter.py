@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,7 +24,8 @@ from graphweft.adapters.google_adk.texts import text_of
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_in, error_text, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/google-adk"
 _PRIVATE: Final = ("temp:", "_adk")
@@ -229,7 +229,7 @@ class GoogleADKAdapter(RuntimeAdapter):
         block = (await self.core.acontext(variables, str(context.agent_name), run=turn.run)).text
         if block:
             request.append_instructions([block])
-        turn.calling, turn.started_s, turn.model, turn.answer = True, time.monotonic(), request.model, None
+        turn.calling, turn.started_s, turn.model, turn.answer = True, SYSTEM_CLOCK.monotonic(), request.model, None
 
     def answered(self, context: Any, response: Any) -> None:
         """A model call has ended, or has a further part of its answer."""

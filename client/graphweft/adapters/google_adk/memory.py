@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,17 +16,18 @@ from typing import Any, Final, TypeAlias
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.google_adk.texts import text_of
-from graphweft.bounded import BoundedDict
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
+from graphweft.timing import CLIENT_TIMING
 from graphweft_contracts import ContextReply
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import harmless
 
 _ADD: Final = "memory.add"
 _MEMORIES: Final = "memories"
 _MAX_USERS: Final = 10_000
 """Users whose memory clients are kept."""
-_CONFIRM_S: Final = 5.0
 """How long the adapter's thread waits for the position of an event."""
 _ROWS: Final = """
 RETURN coalesce(node.text, node.fact) AS text, score, node.role AS role, node.author_name AS author_name,
@@ -115,7 +115,7 @@ class _Service:
         with self.core.guarded("search_memory"):
             user = self._user(app_name, user_id) if self.core.context_on else None
             if user is not None:
-                deadline_s = time.monotonic() + self.budget_ms / 1000
+                deadline_s = SYSTEM_CLOCK.monotonic() + self.budget_ms / 1000
                 work = partial(self._search, user, query, deadline_s)
                 found = await self.core.asearch([_MEMORIES], work, who="memory service", budget_ms=self.budget_ms)
                 rows = found[_MEMORIES].results
@@ -169,7 +169,7 @@ class _Service:
         if shown is not None:
             memories = self._memories(client, user)
             memories.writing = asyncio.current_task()
-            await memories.client.remember(shown["messages"], wait_s=_CONFIRM_S)
+            await memories.client.remember(shown["messages"], wait_s=CLIENT_TIMING.adapters.confirm_s)
 
     def _memories(self, client: Client, user: _User) -> _Memories:
         found = self.users.get(user)
@@ -199,4 +199,4 @@ def _said(events: Iterable[Any], session_id: str) -> list[list[dict[str, Any]]]:
 
 
 def _left_ms(deadline_s: float) -> int:
-    return int(max(0.0, deadline_s - time.monotonic()) * 1000)
+    return int(max(0.0, deadline_s - SYSTEM_CLOCK.monotonic()) * 1000)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,9 +21,10 @@ from graphweft.adapters.langchain.callbacks import handler_of, quietly
 from graphweft.adapters.langchain.runs import OpenTurn, Run, Runs
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.sender import no_context
-from graphweft.adapters.values import about_model, error_text, ms_since
+from graphweft.adapters.values import about_model, error_text
 from graphweft.adapters.versions import require
 from graphweft_contracts import ContextReply
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/langchain"
 
@@ -204,7 +204,7 @@ class _AgentHooks:
     @quietly
     def asking(self, asked: _OpenCall, request: Any, block: str) -> Any:
         """Return the request with the turn's context."""
-        asked.started_s = time.monotonic()
+        asked.started_s = SYSTEM_CLOCK.monotonic()
         self._count(asked, 1)
         if not block:
             return request
@@ -245,7 +245,7 @@ class _AgentHooks:
         self.answered(asked, request)
 
     def _model_call(self, asked: _OpenCall, success: bool, about: Mapping[str, Any]) -> None:
-        more = {"duration_ms": ms_since(asked.started_s), **about}
+        more = {**about_model(asked.started_s), **about}
         turn = asked.turn
         self.core.model_call(turn.variables, turn.agent, run=turn.run, success=success, about=more)
 

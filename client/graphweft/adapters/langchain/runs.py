@@ -9,7 +9,6 @@ of the graph if a handler sees it, otherwise by the middleware.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,9 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.events import PHASE_COMPLETE, WORKFLOW_ERROR
 from graphweft.adapters.langchain import values
 from graphweft.adapters.values import error_text
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.events import WorkflowError, WorkflowPhaseComplete, data_of
 
 _MAX_RUNS: Final = 50_000
 """Runs that are remembered. The end of a run may never be reported, for example if its thread is killed."""
@@ -67,7 +68,7 @@ class Run:
     """For a model call whose events the handler emits: the name of the model, which may be empty."""
     structured: bool = False
     """Whether the model answers with a schema, so that calls in its answer are not tool calls."""
-    started_s: float = field(default_factory=time.monotonic)
+    started_s: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     asking: int = 0
     """For a node: open calls of models and tools whose events the middleware emits."""
     phase: str = ""
@@ -182,7 +183,7 @@ class Runs:
         if graph.phases and graph.phases[0].step != run.step:
             for before in graph.phases:
                 if before.phase != name:
-                    data = {"phase_name": before.phase, "next_phase": name}
+                    data = data_of(WorkflowPhaseComplete, phase_name=before.phase, next_phase=name)
                     self._core.emit(self.begun(run, None), PHASE_COMPLETE, data)
             graph.phases.clear()
         graph.phases.append(run)
@@ -261,7 +262,7 @@ class Runs:
         elif alone:
             self._core.fail_run(variables, error)
         elif run.failure != id(error):  # failing the run would fail turns of other runs in the chat
-            data = {"error_type": type(error).__name__, "error_message": error_text(error)}
+            data = data_of(WorkflowError, error_type=type(error).__name__, error_message=error_text(error))
             self._core.emit(variables, WORKFLOW_ERROR, data)
 
     # Turns

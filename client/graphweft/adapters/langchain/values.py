@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from graphweft.adapters.values import IDS
+from graphweft_contracts.events import ModelCallComplete, data_of
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -75,18 +76,19 @@ def answer(messages: Iterable[Any], model: Any = None) -> Answer:
     with contextlib.suppress(Exception):
         name = getattr(model, "model_name", None) or getattr(model, "model", None)
         if isinstance(name, str):
-            found.about["model"] = name
+            found.about.update(data_of(ModelCallComplete, model=name))
     with contextlib.suppress(Exception):
         for message in messages:
             found.calls |= {str(call["id"]) for call in getattr(message, "tool_calls", None) or () if call.get("id")}
             found.calls.discard(str(getattr(message, "tool_call_id", "")))
             usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
-            for field in ("input_tokens", "output_tokens"):
-                if field in usage:
-                    found.about[field] = usage[field]
+            if "input_tokens" in usage:
+                found.about.update(data_of(ModelCallComplete, input_tokens=usage["input_tokens"]))
+            if "output_tokens" in usage:
+                found.about.update(data_of(ModelCallComplete, output_tokens=usage["output_tokens"]))
             metadata: Mapping[str, Any] = getattr(message, "response_metadata", None) or {}
             if isinstance(metadata.get("model_name"), str):
-                found.about["model"] = metadata["model_name"]
+                found.about.update(data_of(ModelCallComplete, model=metadata["model_name"]))
     return found
 
 

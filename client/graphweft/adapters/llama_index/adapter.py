@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import importlib
 import threading
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, variables_of, with_ids
 from graphweft.adapters.versions import require
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/llama-index"
 _HANDOFF: Final = "handoff"
@@ -230,7 +230,7 @@ class LlamaIndexAdapter(RuntimeAdapter):
                 self.core.start_turn(run.variables, agent.name, run=run.run)
             block = (await self.core.acontext(run.variables, agent.name, run=run.run)).text
             given = self._with_block(agent, messages, block) if block else messages
-            turn.calling, turn.started_s, turn.model = True, time.monotonic(), agent.llm.metadata.model_name
+            turn.calling, turn.started_s, turn.model = True, SYSTEM_CLOCK.monotonic(), agent.llm.metadata.model_name
         try:
             output = await work(given)
         except BaseException as error:

@@ -7,7 +7,6 @@ that the model's last answer called continues the turn of that answer, whatever 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.model_clients.exchange import Answer, Asked, Shape
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import about_model
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _MAX_CALLS: Final = 1_000
 """Tool calls of a chat whose results are awaited."""
@@ -101,7 +101,7 @@ class Exchange:
         self._recorder = recorder
         self._core = recorder.core
         self._turn = turn
-        self._started_s = time.monotonic()
+        self._started_s = SYSTEM_CLOCK.monotonic()
         self._ended = False
 
     def guarded(self, where: str) -> AbstractContextManager[None]:
@@ -113,7 +113,7 @@ class Exchange:
         reply = self._core.context(
             self._recorder.variables, self._recorder.agent, run=self._turn.run, more=self._question()
         )
-        self._started_s = time.monotonic()
+        self._started_s = SYSTEM_CLOCK.monotonic()
         return reply.text
 
     async def acontext(self) -> str:
@@ -121,7 +121,7 @@ class Exchange:
         reply = await self._core.acontext(
             self._recorder.variables, self._recorder.agent, run=self._turn.run, more=self._question()
         )
-        self._started_s = time.monotonic()
+        self._started_s = SYSTEM_CLOCK.monotonic()
         return reply.text
 
     def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:

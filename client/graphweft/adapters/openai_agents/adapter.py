@@ -15,7 +15,6 @@ import functools
 import inspect
 import logging
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,7 +25,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import about_model, error_text, parsed, variables_of, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -314,7 +314,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
     def model_asked(self, context: Any, agent: Any) -> None:
         """A model call starts."""
         run, _ = self._here(context)
-        run.agent, run.model_started_s = agent.name, time.monotonic()
+        run.agent, run.model_started_s = agent.name, SYSTEM_CLOCK.monotonic()
 
     def model_answered(self, context: Any, agent: Any, response: Any) -> None:
         """A model call has ended."""

@@ -50,7 +50,7 @@ from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.adapters.values import milliseconds
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 
 logger = logging.getLogger("graphweft.adapters")
 

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import importlib
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, variables_of, with_ids
 from graphweft.adapters.versions import require
-from graphweft.bounded import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 _SOURCE: Final = "/graphweft/pydantic-ai"
 _UNNAMED: Final = "Agent"
@@ -226,7 +226,7 @@ class PydanticAIAdapter(RuntimeAdapter):
             self.core.start_turn(run.variables, run.agent, run=run.run)
         block = (await self.core.acontext(run.variables, run.agent, run=run.run)).text
         with self.core.guarded("model call"):
-            run.calling, run.started_s, run.model = True, time.monotonic(), request.model.model_name
+            run.calling, run.started_s, run.model = True, SYSTEM_CLOCK.monotonic(), request.model.model_name
             if block:
                 parameters = request.model_request_parameters
                 parts: list[Any] = [*(parameters.instruction_parts or []), self._part(block, dynamic=True)]

@@ -9,10 +9,12 @@ from typing import Any, Final, cast
 from pydantic_core import from_json, to_json
 
 from graphweft.time_limit import time_limit
+from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.transport import Outgoing, check_sizes, encoded, read_reply, seconds_left
 from graphweft.transports.gateway.address import GatewayAddress
 from graphweft.transports.gateway.exchange import Answer, NoAnswer, post
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _BATCH_TYPE: Final = "application/cloudevents-batch+json"
 _JSON_TYPE: Final = "application/json"
@@ -22,8 +24,6 @@ _REFUSALS: Final = frozenset({400, 403, 413, 415, 422, 507})
 _MAX_BATCH_BYTES: Final = 3_900_000
 _MAX_BATCH_VALUES: Final = 250_000
 """The gateway takes 300,000 values in a request."""
-_APPEND_S: Final = 15.0
-"""The gateway waits 10 s for a body, and 5 s for the bus."""
 _MAX_BUDGET_MS: Final = 10_000
 _MAX_TEXT: Final = 300
 """Characters of what a gateway says about an error."""
@@ -44,9 +44,13 @@ class _Problem:
 class GatewayTransport:
     """The ``Transport`` through a gateway. It keeps no connection, follows no redirect, and signs nothing."""
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, clock: Clock = SYSTEM_CLOCK, timing: ClientTiming = CLIENT_TIMING
+    ) -> None:
         """Raise ``InvalidSettings`` for an invalid URL or token; nothing is connected yet."""
         self._address = GatewayAddress.parse(url, token)
+        self._clock = clock
+        self._append_s = timing.append_s
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``. An unknown or expired token raises ``BusUnavailable``: it may be replaced."""
@@ -54,10 +58,10 @@ class GatewayTransport:
         positions: list[str] = []
         for count, body in _batches(events):
             try:
-                async with time_limit(_APPEND_S):
+                async with time_limit(self._append_s):
                     answer = await post(self._address, "/v1/events", _BATCH_TYPE, body)
             except TimeoutError:
-                raise BusUnavailable(f"{self._named} gave no answer within {_APPEND_S:.0f} s") from None
+                raise BusUnavailable(f"{self._named} gave no answer within {self._append_s:.0f} s") from None
             except NoAnswer as error:
                 raise BusUnavailable(f"{self._named} does not answer: {error}; {_NEXT}") from None
             if answer.status != 202:
@@ -71,7 +75,7 @@ class GatewayTransport:
         checked = encoded(request, "")
         if isinstance(checked, ContextReply):
             return checked
-        left_s = seconds_left(request)
+        left_s = seconds_left(request, self._clock)
         try:
             async with time_limit(left_s):
                 answer = await post(self._address, "/v1/context", _JSON_TYPE, _question(request, left_s))
@@ -79,7 +83,7 @@ class GatewayTransport:
             raise BusUnavailable(f"{self._named} does not answer: {error}; {_NEXT}") from None
         if answer.status == 200:
             try:
-                return read_reply(request, answer.body).model_copy(update={"id": request.id})
+                return read_reply(request, answer.body, self._clock).model_copy(update={"id": request.id})
             except BusUnavailable:
                 raise BusUnavailable(f"{self._named} gave an answer that is no reply; {_NEXT}") from None
         problem = self._problem(answer)

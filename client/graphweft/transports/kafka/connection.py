@@ -13,17 +13,14 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizat
 
 from graphweft.transport import MAX_CONTEXT_BYTES
 from graphweft.transports.access import tls_context
+from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft.transports.kafka.url import split_kafka_url
 from graphweft_contracts import BusUnavailable, channels, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _REPLICAS: Final = 3
 """Replicas of each topic, if present are enough brokers."""
 _CONTEXT_PARTITIONS: Final = 16
-_POLL_S: Final = 0.02
-_SPREAD_S: Final = 15.0
-"""How long a new topic may take until the brokers know it: a busy broker needs seconds."""
-_START_S: Final = 1.0
-"""How long a cancelled start waits for the connection that it is opening."""
 _LETTER_BYTES: Final = 8 * 1024**2
 """Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields. Also the largest rule set."""
 CONTEXT_SETTINGS: Final[Mapping[str, str]] = {
@@ -106,7 +103,7 @@ async def start_client(client: Any) -> None:
         await asyncio.shield(starting)
     except BaseException:
         try:
-            await asyncio.wait([starting], timeout=_START_S)
+            await asyncio.wait([starting], timeout=KAFKA_TIMING.start_s)
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -179,7 +176,10 @@ async def _present(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
     return {topic["topic"]: len(topic["partitions"]) for topic in described}
 
 
-async def _make(admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: Mapping[str, int]) -> Mapping[str, int]:
+async def _make(
+    admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: Mapping[str, int], *, clock: Clock = SYSTEM_CLOCK,
+    timing: KafkaTiming = KAFKA_TIMING,
+) -> Mapping[str, int]:  # fmt: skip
     """Make the missing topics; return the numbers of partitions of all topics."""
     missing = [name for name in wanted if name not in present]
     if missing:
@@ -195,13 +195,12 @@ async def _make(admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: 
                 )
             if code and for_code(code) is not TopicAlreadyExistsError:
                 raise for_code(code)(*rest)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _SPREAD_S
+    deadline = clock.monotonic() + timing.topic_s
     # Another process may have made a topic with another number of partitions.
     while missing := [name for name in wanted if not present.get(name)]:
-        if loop.time() > deadline:
-            raise KafkaError(f"the brokers do not know the new topic {missing[0]} after {_SPREAD_S:.0f} s")
-        await asyncio.sleep(_POLL_S)
+        if clock.monotonic() > deadline:
+            raise KafkaError(f"the brokers do not know the new topic {missing[0]} after {timing.topic_s:.0f} s")
+        await clock.sleep(timing.topic_step_s)
         present = await _present(admin)
     return present
 

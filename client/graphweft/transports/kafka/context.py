@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from functools import partial
 from typing import Any, Final
 
@@ -28,16 +27,15 @@ from graphweft.transports.kafka.connection import (
     make_context_topics,
     start_client,
 )
+from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
-_REQUEST_MS: Final = 5_000
 _BATCH_BYTES: Final = 256 * 1024
 """Bytes of requests that wait in a partition's batch while the broker is unavailable."""
-_RETRY_S: Final = 0.2
-_END_S: Final = 1.0
 
 
 class OwnReplies(Exception):
@@ -48,13 +46,16 @@ class KafkaContext:
     """Sends requests and receives their replies. Connects at the first use."""
 
     def __init__(
-        self, servers: Servers, *, partitions: int, app_id: str = "", signing_key: SigningKey | None = None
-    ) -> None:
+        self, servers: Servers, *, partitions: int, app_id: str = "", signing_key: SigningKey | None = None,
+        clock: Clock = SYSTEM_CLOCK, timing: KafkaTiming = KAFKA_TIMING,
+    ) -> None:  # fmt: skip
         """With ``app_id`` it reads the topic of replies of that app, else that of all apps.
 
         In the second case ``request`` raises ``OwnReplies`` where this user may not.
         """
         self._app_id = app_id
+        self._clock = clock
+        self._timing = timing
         self._signing_key = signing_key
         self._servers = servers
         self._wanted_partitions = partitions
@@ -73,7 +74,7 @@ class KafkaContext:
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         request_id = request.id.encode()
         try:
-            async with time_limit(seconds_left(request)):
+            async with time_limit(seconds_left(request, self._clock)):
                 producer: Any = self._producer or await self._opened()
                 message = encoded(request, self._reply_to)
                 if isinstance(message, ContextReply):
@@ -92,7 +93,7 @@ class KafkaContext:
                 outcome = await future
                 if isinstance(outcome, BusUnavailable):
                     raise outcome
-                return read_reply(request, outcome)
+                return read_reply(request, outcome, self._clock)
         finally:
             self._pending.pop(request_id, None)
 
@@ -115,7 +116,7 @@ class KafkaContext:
         """Connect and return the producer. A cancelled caller does not cancel the connection for others."""
         if self._opening is None or self._opening.done():
             # Limits attempts while the bus is unavailable.
-            pause_s = max(0.0, self._failed + _RETRY_S - time.monotonic())
+            pause_s = max(0.0, self._failed + self._timing.retry_s - self._clock.monotonic())
             self._opening = asyncio.create_task(self._open(pause_s), name="graphweft-context-open")
             self._opening.add_done_callback(_seen)
         opening = self._opening
@@ -128,13 +129,13 @@ class KafkaContext:
         return self._producer
 
     async def _open(self, pause_s: float) -> None:
-        await asyncio.sleep(pause_s)
-        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
+        await self._clock.sleep(pause_s)
+        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
         producer: Any = AIOKafkaProducer(
             **self._servers.options,
             acks=1,
             linger_ms=0,
-            request_timeout_ms=_REQUEST_MS,
+            request_timeout_ms=self._timing.request_ms,
             max_batch_size=_BATCH_BYTES,
             max_request_size=MAX_CONTEXT_BYTES + 1024,
         )
@@ -142,7 +143,7 @@ class KafkaContext:
             **self._servers.options,
             enable_auto_commit=False,
             auto_offset_reset="latest",
-            request_timeout_ms=_REQUEST_MS,
+            request_timeout_ms=self._timing.request_ms,
         )
         try:
             try:
@@ -164,7 +165,7 @@ class KafkaContext:
             await inbox.seek_to_end(partition)
             await inbox.position(partition)
         except BaseException:
-            self._failed = time.monotonic()
+            self._failed = self._clock.monotonic()
             await inbox.stop()
             await producer.stop()
             raise
@@ -183,7 +184,7 @@ class KafkaContext:
                 continue
             except (KafkaError, OSError) as error:
                 logger.debug("context replies interrupted: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await self._clock.sleep(self._timing.retry_s)
                 continue
             for record in records:
                 self._deliver(record)
@@ -223,7 +224,7 @@ async def end_producer(producer: Any) -> None:
     """Stop a producer. Unsent records are dropped after a second."""
     try:
         with contextlib.suppress(KafkaError, OSError):  # TimeoutError is an OSError
-            async with time_limit(_END_S):
+            async with time_limit(KAFKA_TIMING.end_s):
                 await producer.stop()
     finally:
         # After an interrupted stop the producer would run forever; after a complete one this does nothing.

@@ -18,16 +18,14 @@ from aiokafka.errors import KafkaError
 
 from graphweft.time_limit import time_limit
 from graphweft.transports.kafka.connection import Servers, present_partitions, start_client
+from graphweft.transports.kafka.timing import KAFKA_TIMING
 from graphweft_contracts import Layout, Order, channels
 from graphweft_contracts.layout import ALL_APPS
 
 logger = logging.getLogger("graphweft.client")
 
 _RECORD: Final[Any] = TopicPartition(channels.PARTITIONS_TOPIC, 0)
-_REQUEST_MS: Final = 5_000
-_WAIT_MS: Final = 200
-_PAUSE_MS: Final = 10
-"""How long aiokafka waits before it looks up a topic; its default of 100 ms would dominate the connection time."""
+_TIMING: Final = KAFKA_TIMING
 
 
 async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: int, order: Order) -> Layout:
@@ -36,7 +34,7 @@ async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: i
     The topics must exist. Concurrent processes agree on the layout of one of them. Raises ``KafkaError``, also if the
     events have fewer partitions than that.
     """
-    async with time_limit(4 * _REQUEST_MS / 1000):
+    async with time_limit(4 * _TIMING.request_ms / 1000):
         layout = await stored_layout(servers)
         if layout is None:
             await _write(servers, {"partitions": present, "order": order})
@@ -54,7 +52,7 @@ async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: i
 
 async def store_order(servers: Servers, app_id: str, order: Order) -> None:
     """Store the order of an app, or with ``*`` of all others. Raises ``KafkaError``."""
-    async with time_limit(_REQUEST_MS / 1000):
+    async with time_limit(_TIMING.request_ms / 1000):
         await _write(servers, {"app": app_id, "order": order})
 
 
@@ -66,8 +64,8 @@ async def stored_layout(servers: Servers) -> Layout | None:
         **servers.options,
         auto_offset_reset="none",
         enable_auto_commit=False,
-        request_timeout_ms=_REQUEST_MS,
-        retry_backoff_ms=_PAUSE_MS,
+        request_timeout_ms=_TIMING.request_ms,
+        retry_backoff_ms=_TIMING.lookup_ms,
     )
     try:
         await start_client(consumer)
@@ -77,7 +75,7 @@ async def stored_layout(servers: Servers) -> Layout | None:
         consumer.seek(_RECORD, position)
         while position < end:
             try:
-                found = await consumer.getmany(_RECORD, timeout_ms=_WAIT_MS)
+                found = await consumer.getmany(_RECORD, timeout_ms=_TIMING.record_ms)
             except UnicodeDecodeError as error:
                 raise KafkaError(
                     f"cannot read a foreign record of {_RECORD.topic}: remove it with kafka-delete-records.sh"
@@ -98,7 +96,7 @@ async def stored_layout(servers: Servers) -> Layout | None:
 
 
 async def _write(servers: Servers, record: Mapping[str, Any]) -> None:
-    producer: Any = AIOKafkaProducer(**servers.options, enable_idempotence=True, request_timeout_ms=_REQUEST_MS)
+    producer: Any = AIOKafkaProducer(**servers.options, enable_idempotence=True, request_timeout_ms=_TIMING.request_ms)
     try:
         await start_client(producer)
         value = json.dumps(record).encode()

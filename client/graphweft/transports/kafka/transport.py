@@ -13,19 +13,19 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.time_limit import time_limit
-from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, Outgoing, check_sizes
+from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers, start_client
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
+from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.signatures import SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
 _BATCH_OVERHEAD: Final = 1_024
-_REQUEST_MS: Final = 5_000
-"""How long an append waits for its confirmation. The client retries, so a longer wait only delays that."""
 
 
 class KafkaTransport:
@@ -36,9 +36,14 @@ class KafkaTransport:
     partitions that the topic had at first, so added partitions move no app.
     """
 
-    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKey | None = None) -> None:
+    def __init__(
+        self, url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKey | None = None, clock: Clock = SYSTEM_CLOCK,
+        timing: KafkaTiming = KAFKA_TIMING,
+    ) -> None:  # fmt: skip
         """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
         self._servers = servers(url)
+        self._clock = clock
+        self._timing = timing
         self._new = new
         self._layout: Layout | None = None
         self._layout_at = 0.0
@@ -90,7 +95,12 @@ class KafkaTransport:
         found = self._contexts.get(app_id)
         if found is None:
             found = self._contexts[app_id] = KafkaContext(
-                self._servers, partitions=self._new.partitions, app_id=app_id, signing_key=self._signing_key
+                self._servers,
+                partitions=self._new.partitions,
+                app_id=app_id,
+                signing_key=self._signing_key,
+                clock=self._clock,
+                timing=self._timing,
             )
         return found
 
@@ -115,7 +125,7 @@ class KafkaTransport:
                     producer = AIOKafkaProducer(
                         **self._servers.options,
                         enable_idempotence=True,
-                        request_timeout_ms=_REQUEST_MS,
+                        request_timeout_ms=self._timing.request_ms,
                         max_batch_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                         max_request_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                     )
@@ -128,9 +138,9 @@ class KafkaTransport:
             return self._producer, layout
 
     async def _current_layout(self) -> Layout:
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         if self._layout is None:
-            admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
+            admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
             try:
                 await start_client(admin)
                 present = await find_topics(admin, self._new.partitions)
@@ -138,7 +148,7 @@ class KafkaTransport:
             finally:
                 await admin.close()
             self._layout_at = now
-        elif now > self._layout_at + LAYOUT_S:
+        elif now > self._layout_at + self._timing.layout_s:
             self._layout_at = now
             self._refreshing = asyncio.create_task(self._refresh())  # takes some 100 ms, which no event waits for
         return self._layout
@@ -163,7 +173,7 @@ class KafkaTransport:
                     break
                 taken += 1
             written, rest = rest[:taken], rest[taken:]
-            async with time_limit(2 * _REQUEST_MS / 1000):
+            async with time_limit(2 * self._timing.request_ms / 1000):
                 confirmed = await producer.send_batch(batch, channels.EVENTS_TOPIC, partition=number)
                 try:
                     first = (await confirmed).offset

@@ -16,6 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from graphweft.transports.redis.timing import REDIS_TIMING
 from graphweft_contracts import InvalidSettings
 
 Command: TypeAlias = tuple[Any, ...]
@@ -25,7 +26,6 @@ _OUT_OF_MEMORY: Final = (
     "archive role with GRAPHWEFT_ARCHIVE_TRIM=true. Or raise maxmemory"
 )
 
-_CONNECT_S: Final = 2.0
 _CONNECT_STEPS: Final = 20
 """A step in which the event loop is busy for longer counts as one of these."""
 _CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
@@ -51,7 +51,10 @@ _CONNECTIONS: Final = 1_024
 """The default of redis-py is 100, and the next call fails. Each partition that waits for events holds one."""
 
 
-def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repeats: int = 0) -> Any:
+def connect(
+    url: str, *, io_timeout_s: float | None, decode: bool = False, repeats: int = 0,
+    connect_s: float = REDIS_TIMING.connect_s,
+) -> Any:  # fmt: skip
     """Return a client that connects at its first use. With ``io_timeout_s`` None it waits for replies forever.
 
     By default redis-py repeats a command up to ten times, which writes an entry twice if a reply was lost. This client
@@ -64,7 +67,7 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
         url,
         retry=Retry(NoBackoff(), repeats),
-        socket_connect_timeout=_CONNECT_S,
+        socket_connect_timeout=connect_s,
         socket_timeout=io_timeout_s,
         max_connections=_CONNECTIONS,
         protocol=2,
@@ -151,7 +154,7 @@ class _Patient(redis.Connection):
         limit_s, self.socket_connect_timeout = self.socket_connect_timeout, None
         try:
             opening: Any = super().connect_check_health  # redis-py does not say what it returns
-            await opened(opening(*arguments, **options), _CONNECT_S if limit_s is None else limit_s)
+            await opened(opening(*arguments, **options), REDIS_TIMING.connect_s if limit_s is None else limit_s)
         except asyncio.TimeoutError as error:
             await self.disconnect(nowait=True)
             raise redis.TimeoutError("Timeout connecting to server") from error

@@ -23,7 +23,6 @@ from redis.exceptions import NoPermissionError, RedisError
 from graphweft.time_limit import time_limit
 from graphweft.transport import (
     CLOSED,
-    LAYOUT_S,
     MAX_BUDGET_MS,
     Outgoing,
     check_sizes,
@@ -34,7 +33,9 @@ from graphweft.transport import (
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.redis.lines import Lines
+from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
@@ -44,11 +45,6 @@ _REQUESTS_KEPT: Final = 10_000
 """The approximate limit of the request stream; answered requests are not needed."""
 _REQUESTS_KEPT_MS: Final = MAX_BUDGET_MS
 """The maximum age of requests. Responders remove the requests that they read, so this applies without any."""
-_TRIM_S: Final = 5.0
-_IO_S: Final = 5.0
-_RECONNECT_S: Final = 0.2
-_SILENCE_S: Final = 5.0
-"""The reply channel is pinged after this time without a message, and is broken after as long again."""
 _REQUEST_CONNECTIONS: Final = 8
 """Concurrent round trips that send requests."""
 
@@ -78,11 +74,15 @@ class RedisTransport:
         *,
         new: Layout = NEW_LAYOUT,
         signing_key: SigningKey | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: RedisTiming = REDIS_TIMING,
     ) -> None:
         """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
-        self._redis = connect(url, io_timeout_s=_IO_S)
+        self._clock = clock
+        self._timing = timing
+        self._redis = connect(url, io_timeout_s=timing.io_s)
         # A repeated request is answered twice, and the second reply is ignored.
-        self._repeating = Lines(url, io_timeout_s=_IO_S, repeats=1)
+        self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
         self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new
@@ -132,7 +132,7 @@ class RedisTransport:
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._pending[request.id] = future
         try:
-            async with time_limit(seconds_left(request)):
+            async with time_limit(seconds_left(request, self._clock)):
                 self._subscribe(inbox)
                 await inbox.settled.wait()
                 if inbox.unavailable is not None:
@@ -144,7 +144,7 @@ class RedisTransport:
                 outcome = await future
                 if isinstance(outcome, BusUnavailable):
                     raise outcome
-                return read_reply(request, outcome)
+                return read_reply(request, outcome, self._clock)
         except (RedisError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -174,15 +174,15 @@ class RedisTransport:
 
     def _trim(self) -> tuple[str, str, int]:
         """Return the trim arguments of XADD: usually by number, every few seconds by age."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         if not self._newest_ms or now < self._trim_at:
             return ("MAXLEN", "~", _REQUESTS_KEPT)
-        self._trim_at = now + _TRIM_S
+        self._trim_at = now + self._timing.trim_s
         return ("MINID", "=", max(0, self._newest_ms - _REQUESTS_KEPT_MS))
 
     async def _current_layout(self) -> Layout:
-        now = asyncio.get_running_loop().time()
-        if self._layout is None or now > self._layout_at + LAYOUT_S:
+        now = self._clock.monotonic()
+        if self._layout is None or now > self._layout_at + self._timing.layout_s:
             self._layout = await agreed_layout(self._redis, self._new)
             self._layout_at = now
         return self._layout
@@ -211,10 +211,9 @@ class RedisTransport:
                 await subscriber.subscribe(inbox.channel)
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             subscriber = self._replies.pubsub()
-            subscribed, started = False, loop.time()
+            subscribed, started = False, self._clock.monotonic()
             self._asked.clear()
             try:
                 await subscriber.connect()
@@ -225,7 +224,7 @@ class RedisTransport:
                 pinged = False
                 while True:
                     try:
-                        message = await subscriber.get_message(timeout=_SILENCE_S)
+                        message = await subscriber.get_message(timeout=self._timing.silence_s)
                     except NoPermissionError as error:
                         self._refused(error)
                         continue
@@ -252,7 +251,8 @@ class RedisTransport:
                 self._subscriber = None
                 with contextlib.suppress(RedisError, OSError):
                     await subscriber.aclose()
-            await asyncio.sleep(max(0.0, started + _RECONNECT_S - loop.time()) if subscribed else _RECONNECT_S)
+            pause_s = self._timing.reconnect_s
+            await self._clock.sleep(max(0.0, started + pause_s - self._clock.monotonic()) if subscribed else pause_s)
 
     def _refused(self, error: NoPermissionError) -> None:
         """Fail the requests of the app whose reply channel the server refused; the next one tries again."""

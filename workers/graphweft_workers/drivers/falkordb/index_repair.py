@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
@@ -18,17 +16,14 @@ from uuid import uuid4
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from graphweft_contracts import GraphUnavailable, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
+from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
-BUILD_S: Final = 10.0
-REPAIR_S: Final = 120.0
-"""The longest that a repair may take, and that another worker waits for it."""
-LOCK_S: Final = 30.0
-"""How long others wait for a worker that was killed during a repair; longer than the longest wait for a reply."""
 _BUILT: Final = "OPERATIONAL"
-_POLL_S: Final = 0.02
 
 
 async def indexes_of(graph: Any) -> list[tuple[str, str, str]]:
@@ -46,43 +41,49 @@ async def _nothing() -> None:
     pass
 
 
-async def until_built(graph: Any, wait_s: float = BUILD_S, going_on: Callable[[], Awaitable[None]] = _nothing) -> None:
+async def until_built(
+    graph: Any, wait_s: float = FALKORDB_TIMING.build_s, going_on: Callable[[], Awaitable[None]] = _nothing, *,
+    clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING,
+) -> None:  # fmt: skip
     """Wait until all indexes are built: a lookup through an unfinished index misses nodes.
 
     ``going_on`` is called now and then.
     """
-    until = time.monotonic() + wait_s
-    while time.monotonic() < until:
+    until = clock.monotonic() + wait_s
+    while clock.monotonic() < until:
         if all(str(status) == _BUILT for _, status, _ in (await graph.query(LIST_INDEXES)).result_set):
             return
         await going_on()
-        await asyncio.sleep(_POLL_S)
+        await clock.sleep(timing.index_step_s)
     raise GraphUnavailable(f"the indexes of the graph {graph.name!r} are not built after {wait_s:.0f} s: wait on")
 
 
-async def make_anew(redis: Any, graph: Any, run: str) -> None:
+async def make_anew(
+    redis: Any, graph: Any, run: str, *, clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING
+) -> None:
     """Make the graph's indexes anew if that was not done in this run of the server.
 
     Raises ``GraphUnavailable`` if another worker does not finish it, and what the server raises.
     """
     key = channels.graph_indexes(graph.name)
-    until = time.monotonic() + REPAIR_S
+    until = clock.monotonic() + timing.repair_s
     while await redis.get(key) != run:
-        lock = _Lock(redis, f"{key}:lock")
+        lock = _Lock(redis, f"{key}:lock", clock, timing)
         if await lock.take():
             try:
                 if await redis.get(key) != run:
-                    await _make(redis, graph, lock)
+                    await _make(redis, graph, lock, clock, timing)
                     await lock.renew()
                     await redis.set(key, run)
             finally:
                 await lock.release()
             return
-        if time.monotonic() > until:
+        if clock.monotonic() > until:
             raise GraphUnavailable(
-                f"another worker has not made the indexes of the graph {graph.name!r} within {REPAIR_S:.0f} s: wait on"
+                f"another worker has not made the indexes of the graph {graph.name!r} within {timing.repair_s:.0f} s: "
+                "wait on"
             )
-        await asyncio.sleep(_POLL_S)
+        await clock.sleep(timing.index_step_s)
 
 
 async def are_new(redis: Any, name: str, run: str) -> None:
@@ -95,7 +96,7 @@ async def forget(redis: Any, name: str) -> None:
     await redis.delete(channels.graph_indexes(name))
 
 
-async def _make(redis: Any, graph: Any, lock: _Lock) -> None:
+async def _make(redis: Any, graph: Any, lock: _Lock, clock: Clock, timing: FalkorDBTiming) -> None:
     found = [(label, name) for label, name, kind in await indexes_of(graph) if kind == "RANGE"]
     for label, name in found:
         for verb in ("DROP", "CREATE"):
@@ -104,10 +105,10 @@ async def _make(redis: Any, graph: Any, lock: _Lock) -> None:
             try:
                 await redis.execute_command("GRAPH.QUERY", graph.name, statement)
             except ResponseError as error:
-                logger.warning("index not made by %s: %s", statement, error)
+                logger.warning("index_not_made", graph=graph.name, statement=statement, error=str(error))
     if found:
-        await until_built(graph, REPAIR_S, going_on=lock.renew)
-        logger.info("%d indexes of the graph %s were made anew", len(found), graph.name)
+        await until_built(graph, timing.repair_s, going_on=lock.renew, clock=clock, timing=timing)
+        logger.info("indexes_made_anew", graph=graph.name, indexes=len(found))
 
 
 class _Lock:
@@ -116,7 +117,9 @@ class _Lock:
     The holder renews it before each command. It ends later than a command that the server does not answer.
     """
 
-    def __init__(self, redis: Any, key: str) -> None:
+    def __init__(self, redis: Any, key: str, clock: Clock, timing: FalkorDBTiming) -> None:
+        self._clock = clock
+        self._lock_s = timing.lock_s
         self._redis = redis
         self._key = key
         self._token = uuid4().hex
@@ -125,7 +128,7 @@ class _Lock:
     async def take(self) -> bool:
         """Take the lock if nobody has it. A caller that is cancelled meanwhile leaves no lock."""
         taking = asyncio.ensure_future(
-            self._redis.set(self._key, self._token, nx=True, px=int(LOCK_S * 1000))
+            self._redis.set(self._key, self._token, nx=True, px=int(self._lock_s * 1000))
         )  # fmt: skip
         try:
             taken = bool(await asyncio.shield(taking))
@@ -134,17 +137,17 @@ class _Lock:
             await asyncio.gather(taking, return_exceptions=True)
             await self.release()
             raise
-        self._renew_at = time.monotonic() + LOCK_S / 3
+        self._renew_at = self._clock.monotonic() + self._lock_s / 3
         return taken
 
     async def renew(self) -> None:
         """Keep the lock. Raises ``GraphUnavailable`` if another worker has it now."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now < self._renew_at:
             return
-        if not await self._change(lambda pipeline: pipeline.set(self._key, self._token, px=int(LOCK_S * 1000))):
+        if not await self._change(lambda pipeline: pipeline.set(self._key, self._token, px=int(self._lock_s * 1000))):
             raise GraphUnavailable("another worker makes the indexes of the graph now: wait for it")
-        self._renew_at = now + LOCK_S / 3
+        self._renew_at = now + self._lock_s / 3
 
     async def release(self) -> None:
         """Give up the lock, unless another worker has it now. While the server is unavailable, it ends by itself."""

@@ -13,7 +13,6 @@ one gives all threads to slow queries. A number that follows the average duratio
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -21,7 +20,9 @@ from functools import partial
 from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.eager_task import begun
 
 _ALL: Final = 64
@@ -35,12 +36,6 @@ _WEIGHT: Final = 0.2
 """The weight of the last duration in the prediction."""
 _REMEMBERED: Final = 10_000
 """The limit of remembered statements: names of apps come from outside."""
-_TRY_S: Final = 0.15
-"""The time limit of a query that is believed to be quick. Beyond it the query is slow, and begins again as such."""
-_SLOW_S: Final = 30.0
-"""How long a statement counts as slow after it took longer than ``_TRY_S``, whatever it takes since."""
-_GRACE_S: Final = 0.1
-"""Extra time for a reply after the time limit, which the server enforces."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -61,6 +56,8 @@ class Query:
     """The predicted duration."""
     lane: _Lane
     given: asyncio.Future[None]
+    clock: Clock
+    timing: FalkorDBTiming
     has_place: bool = False
 
     @property
@@ -71,8 +68,8 @@ class Query:
     @property
     def limit_s(self) -> float:
         """The time limit for the server, from now on. Nobody waits for the query after it."""
-        left_s = max(0.001, self.until - time.monotonic())
-        return left_s if self.is_slow else min(left_s, _TRY_S)
+        left_s = max(0.001, self.until - self.clock.monotonic())
+        return left_s if self.is_slow else min(left_s, self.timing.try_s)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -95,13 +92,15 @@ class Places:
     as many places as there are threads, and at least one. Queries of one kind are served in order; apps take turns.
     """
 
-    def __init__(self, *, threads: int) -> None:
+    def __init__(self, *, threads: int, clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING) -> None:
+        self._clock = clock
+        self._timing = timing
         self.threads = threads
         """The server's number of threads; it may be changed at any time."""
         self._free = _ALL
         self._lanes: OrderedDict[tuple[str, bool], _Lane] = OrderedDict()
         """The queues with queries; the one that was served last is last."""
-        self._needs: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._needs: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
         """Predicted durations in milliseconds, by app and statement."""
         self._slow_until: BoundedDict[tuple[str, str], float] = BoundedDict()
         """By app and statement: until when it counts as slow."""
@@ -124,11 +123,11 @@ class Places:
         again as a slow one. With ``to_end`` it is asked in the caller's task, which waits as long as the query runs;
         ``aclose`` cancels that task.
         """
-        until = time.monotonic() + timeout_s
+        until = self._clock.monotonic() + timeout_s
         once = self._run_here if to_end else self._run
         while True:
             query, result = await once(app_id, statement, ask, until)
-            if not query.aborted or query.is_slow or time.monotonic() >= until:
+            if not query.aborted or query.is_slow or self._clock.monotonic() >= until:
                 return result()
 
     async def _run[Result](
@@ -140,7 +139,7 @@ class Places:
         self._running.add(running)
         running.add_done_callback(partial(self._ended, query))
         try:
-            await asyncio.wait([running], timeout=max(0.0, until - time.monotonic()) + _GRACE_S)
+            await asyncio.wait([running], timeout=max(0.0, until - self._clock.monotonic()) + self._timing.grace_s)
         finally:
             query.wanted = False
         if not running.done():
@@ -170,7 +169,7 @@ class Places:
         """Return a query that has a place. Raises ``TimeoutError`` if there is none at ``until``."""
         query = self._enter(app_id, statement, until)
         if not query.has_place:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await self._place(query)
         return query
 
@@ -197,6 +196,8 @@ class Places:
             until=until,
             lane=self._lane(app_id, statement, needs_ms),
             given=asyncio.get_running_loop().create_future(),
+            clock=self._clock,
+            timing=self._timing,
         )
         query.lane.waiting.append(query)
         self._give([query.lane])
@@ -251,7 +252,7 @@ class Places:
 
     def _lane(self, app_id: str, statement: str, needs_ms: float) -> _Lane:
         slow = needs_ms > self.threads * _AHEAD_MS / self.most_slow
-        key = app_id, slow or self._slow_until.get((app_id, statement), 0.0) > time.monotonic()
+        key = app_id, slow or self._slow_until.get((app_id, statement), 0.0) > self._clock.monotonic()
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(key=key)
@@ -279,15 +280,13 @@ class Places:
         key = query.app_id, query.statement
         if query.took_ms is not None:
             self._learn(key, query.took_ms)
-        if query.aborted or (query.took_ms or 0.0) >= _TRY_S * 1000:
-            self._slow_until[key] = time.monotonic() + _SLOW_S
+        if query.aborted or (query.took_ms or 0.0) >= self._timing.try_s * 1000:
+            self._slow_until[key] = self._clock.monotonic() + self._timing.slow_s
         self._leave(query)
 
     def _learn(self, key: tuple[str, str], took_ms: float) -> None:
-        before = self._needs.pop(key, _UNKNOWN_MS)
+        before = self._needs.get(key, _UNKNOWN_MS)
         self._needs[key] = before + _WEIGHT * (took_ms - before)
-        if len(self._needs) > _REMEMBERED:
-            self._needs.popitem(last=False)
 
 
 def _raised(error: Exception) -> Any:

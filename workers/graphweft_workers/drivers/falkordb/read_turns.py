@@ -16,9 +16,7 @@ four times a second, have seen it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -28,28 +26,12 @@ from typing import Any, Final
 from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft_contracts import channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
-_ANNOUNCED_MS: Final = 60_000
-"""How long the workers heed the slow reads of a graph after the last one was announced."""
-_AGAIN_MS: Final = 20_000
-"""After which a read announces its graph again."""
-_LOOK_S: Final = 0.25
-"""How often workers look for announced graphs."""
-_SEEN_MS: Final = 600
-"""After which every worker has seen an announcement."""
-_POLL_S: Final = 0.01
-_WAITS_MS: Final = 200
-"""How long a waiting read counts without saying so again."""
-_PATIENCE_MS: Final = 500
-"""After which a waiting read goes before new writes."""
-_YIELDS_MS: Final = 1_000
-"""How long a write lets waiting reads go first. Without an end, many slow reads would keep it out for ever."""
-_WRITE_MS: Final = 20_000
-"""The longest round trip of writes."""
-_GRACE_MS: Final = 500
-"""Extra time of a read for the server to end it."""
 _MOST_GRAPHS: Final = 10_000
 
 
@@ -74,8 +56,10 @@ class _Read:
 class ReadTurns:
     """The turns of one process; make one for each client. If its user lacks the rights, nobody waits here."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING) -> None:
         self._client = client
+        self._clock = clock
+        self._timing = timing
         self._ahead_ms: float | None = None
         """How far the server's clock is ahead of this process's monotonic one."""
         self._announced: dict[str, float] = {}
@@ -103,7 +87,7 @@ class ReadTurns:
         try:
             if not self._off:
                 try:
-                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                         await self._enter(graph, until, of_graph, of_all, names)
                 except NoPermissionError as error:
                     self._turn_off(error)
@@ -127,20 +111,20 @@ class ReadTurns:
             return
         name = f"{uuid.uuid4().hex}:{graph}"
         try:
-            yields_until_ms = await self._now_ms() + _YIELDS_MS
+            yields_until_ms = await self._now_ms() + self._timing.yields_ms
             while True:
                 now_ms = await self._now_ms()
                 pipeline = self._client.pipeline(transaction=False)
-                pipeline.zadd(channels.SLOW_WRITES, {name: now_ms + _WRITE_MS})
+                pipeline.zadd(channels.SLOW_WRITES, {name: now_ms + self._timing.write_ms})
                 pipeline.zrangebyscore(channels.SLOW_READS, now_ms, "+inf")
                 _, names = await pipeline.execute()
                 reads = _of_graph(graph, names)
                 yields = now_ms < yields_until_ms
-                if yields and any(not read.runs and now_ms - read.since_ms > _PATIENCE_MS for read in reads):
+                if yields and any(not read.runs and now_ms - read.since_ms > self._timing.first_ms for read in reads):
                     await self._client.zrem(channels.SLOW_WRITES, name)
                 elif not any(read.runs for read in reads):
                     break
-                await asyncio.sleep(_POLL_S)
+                await self._clock.sleep(self._timing.turn_step_s)
             yield
         finally:
             with suppress(RedisError, OSError):
@@ -155,7 +139,7 @@ class ReadTurns:
         names += (runs, waits)
         while True:
             now_ms = await self._now_ms()
-            ends_ms = now_ms + (until - time.monotonic()) * 1000 + _GRACE_MS
+            ends_ms = now_ms + (until - self._clock.monotonic()) * 1000 + self._timing.end_ms
             pipeline = self._client.pipeline(transaction=False)
             pipeline.zremrangebyscore(channels.SLOW_READS, "-inf", now_ms)
             pipeline.zadd(channels.SLOW_READS, {runs: ends_ms})
@@ -170,26 +154,26 @@ class ReadTurns:
                 return
             pipeline = self._client.pipeline(transaction=False)
             pipeline.zrem(channels.SLOW_READS, runs)
-            pipeline.zadd(channels.SLOW_READS, {waits: now_ms + _WAITS_MS})
+            pipeline.zadd(channels.SLOW_READS, {waits: now_ms + self._timing.waits_ms})
             await pipeline.execute()
             # Two reads that see each other both withdraw, so each waits for a time of its own.
-            await asyncio.sleep(_POLL_S * random.uniform(0.5, 1.5))
+            await self._clock.sleep(self._timing.turn_step_s * random.uniform(0.5, 1.5))
 
     async def _announce(self, graph: str) -> None:
         """Return once all workers know that a graph has slow reads."""
         now_ms = await self._now_ms()
         announced = self._announced.get(graph)
-        if announced is None or now_ms - announced > _AGAIN_MS:
+        if announced is None or now_ms - announced > self._timing.again_ms:
             ends = await self._client.zscore(channels.SLOW_GRAPHS, graph)
             pipeline = self._client.pipeline(transaction=False)
             pipeline.zremrangebyscore(channels.SLOW_GRAPHS, "-inf", now_ms)
-            pipeline.zadd(channels.SLOW_GRAPHS, {graph: now_ms + _ANNOUNCED_MS})
+            pipeline.zadd(channels.SLOW_GRAPHS, {graph: now_ms + self._timing.announced_ms})
             await pipeline.execute()
             if announced is None and ends is not None and float(ends) > now_ms:
-                announced = float(ends) - _ANNOUNCED_MS  # by another process
-            elif announced is None or now_ms - announced > _ANNOUNCED_MS:
+                announced = float(ends) - self._timing.announced_ms  # by another process
+            elif announced is None or now_ms - announced > self._timing.announced_ms:
                 announced = now_ms
-            await asyncio.sleep(max(0.0, announced + _SEEN_MS - now_ms) / 1000)
+            await self._clock.sleep(max(0.0, announced + self._timing.seen_ms - now_ms) / 1000)
             # Now, so that it is announced again in time; the workers have known of it without a gap.
             self._announced[graph] = now_ms
             if len(self._announced) > _MOST_GRAPHS:
@@ -206,23 +190,25 @@ class ReadTurns:
                 return
             except (RedisError, OSError):
                 pass  # the next write tells that the server is unavailable
-            await asyncio.sleep(_LOOK_S)
+            await self._clock.sleep(self._timing.announced_look_s)
 
     async def _now_ms(self, *, again: bool = False) -> float:
         """Return the server's time in milliseconds."""
         ahead_ms = self._ahead_ms
         if ahead_ms is None or again:
             seconds, micros = await self._client.time()
-            ahead_ms = self._ahead_ms = float(seconds * 1000 + micros / 1000 - time.monotonic() * 1000)
-        return time.monotonic() * 1000 + ahead_ms
+            ahead_ms = self._ahead_ms = float(seconds * 1000 + micros / 1000 - self._clock.monotonic() * 1000)
+        return self._clock.monotonic() * 1000 + ahead_ms
 
     def _turn_off(self, error: NoPermissionError) -> None:
         if not self._off:
             self._off = True
             logger.warning(
-                "this user may not use the keys %s:* on the graph server, so a slow query of one app can stop all apps "
-                "while its graph is written: give the user the lines of `graphweft acl falkordb` again (%s)",
-                *(channels.SLOW, error),
+                "read_turns_off",
+                keys=f"{channels.SLOW}:*",
+                error=str(error),
+                next="a slow query of one app can stop all apps while its graph is written: give the user of the graph "
+                "server the lines of `graphweft acl falkordb` again",
             )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_contracts import QueryFailed
-from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.statements import guarded, guarded_together, spares_checkpoints
 from graphweft_workers.ports.graph_store import Write
@@ -84,7 +84,6 @@ class SharedQueries:
         sequence = _sequence(writes)
         apart = self._apart.get(sequence, 1)
         self._apart[sequence] = max(0, apart - 1)
-        self._apart.move_to_end(sequence)
         if apart:
             return None
         try:

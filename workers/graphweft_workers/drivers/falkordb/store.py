@@ -21,7 +21,6 @@ checkpoint (a crash between the two doubles the effect). See ``docs/decisions/00
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -34,10 +33,11 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
@@ -63,20 +63,19 @@ from graphweft_workers.drivers.falkordb.statements import (
     spares_checkpoints,
     took_effect,
 )
+from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _PIPELINE: Final = 500
 """Queries of one round trip; it bounds the server's queue."""
-_LISTING_MS: Final = 60_000
 _THREADS: Final = 2
 """The assumed number of threads of a server that does not tell it."""
 _LOOKERS: Final = 16
 """Concurrent queries for checkpoints. They have their own limit, so that slow queries of rules do not delay them."""
-_WRITER_GRACE_S: Final = 15.0
-"""The time beyond the server's query limit after which the connection counts as lost."""
 
 
 class FalkorDBStore:
@@ -93,8 +92,12 @@ class FalkorDBStore:
         *,
         graph_template: str = "mozaiks_{app_id}",
         write_timeout_ms: int = 5_000,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: FalkorDBTiming = FALKORDB_TIMING,
     ) -> None:
-        io_timeout_s = write_timeout_ms / 1000 + _WRITER_GRACE_S
+        self._clock = clock
+        self._timing = timing
+        io_timeout_s = write_timeout_ms / 1000 + timing.writer_grace_s
         self._redis = connect(url, io_timeout_s=io_timeout_s, decode=True)
         self._lines = Lines(url, io_timeout_s=io_timeout_s, decode=True)
         self._template = graph_template
@@ -110,8 +113,8 @@ class FalkorDBStore:
         self._run = ""
         self._longest_ms: int | None = None
         self._asking = asyncio.Lock()
-        self._places = Places(threads=_THREADS)
-        self._turns = ReadTurns(self._redis)
+        self._places = Places(threads=_THREADS, clock=clock, timing=timing)
+        self._turns = ReadTurns(self._redis, clock=clock, timing=timing)
         self.without_turn = Counter[str]()  # see ``GraphStore``
         self._lookers = asyncio.Semaphore(_LOOKERS)
 
@@ -198,9 +201,11 @@ class FalkorDBStore:
                     await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
                 except ResponseError as error:
                     # Another worker may have created it. Without an index queries are only slower.
-                    logger.debug("index not created by %s: %s", statement, error)
+                    logger.debug("index_not_made", app_id=app_id, statement=statement, error=str(error))
             if statements:
-                await index_repair.until_built(self._graph(app_id))
+                await index_repair.until_built(
+                    self._graph(app_id), self._timing.build_s, clock=self._clock, timing=self._timing
+                )
             if missing and not any(kind == "RANGE" for _, _, kind in there):
                 await index_repair.are_new(self._redis, self._name(app_id), await self._current_run())
         except (RedisError, OSError) as error:
@@ -214,7 +219,9 @@ class FalkorDBStore:
     async def _progress(self, app_id: str, partition: int) -> Progress:
         graph = self._graph(app_id)
         try:
-            await index_repair.make_anew(self._redis, graph, await self._current_run())
+            await index_repair.make_anew(
+                self._redis, graph, await self._current_run(), clock=self._clock, timing=self._timing
+            )
             result = await graph.query(MAKE_CHECKPOINT, {"__gw_partition": partition})
             if len(result.result_set) > 1:
                 await graph.query(DROP_COPIES, {"__gw_partition": partition})
@@ -228,7 +235,6 @@ class FalkorDBStore:
         if result.nodes_created:
             self._named.pop(app_id, None)  # the graph may be new
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
-        self._notes.move_to_end((app_id, partition))
         return Progress(checkpoint=checkpoint, note=note)
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
@@ -260,9 +266,9 @@ class FalkorDBStore:
         if isinstance(waited, Exception) and not self._warned_not_durable:
             self._warned_not_durable = True
             logger.warning(
-                "the graph server has no append-only file, so a crash loses writes: start it with "
-                "--appendonly yes (%s)",
-                waited,
+                "graph_not_durable",
+                error=str(waited),
+                next="a crash of the graph server loses writes: start it with --appendonly yes",
             )
 
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
@@ -419,7 +425,7 @@ class FalkorDBStore:
 
     async def _rows(self, app_id: str, command: str, text: str) -> list[Any]:
         """Run a query without limits of its result; return the rows of its compact reply."""
-        timeout_ms = await self._allowed_ms(_LISTING_MS)
+        timeout_ms = await self._allowed_ms(self._timing.listing_ms)
         try:
             reply = await self._redis.execute_command(
                 command, self._name(app_id), text, "--compact", "TIMEOUT", timeout_ms

@@ -7,7 +7,6 @@ which may be many and large, on request.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -16,6 +15,7 @@ from aiokafka import TopicPartition
 
 from graphweft.transports.kafka.connection import Servers, bus_errors, record_of
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.kafka.producer import (
     LARGEST,
     REQUEST_MS,
@@ -26,6 +26,7 @@ from graphweft_workers.drivers.kafka.producer import (
     until_visible,
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.ports.dead_letters import without_fields
 from graphweft_workers.ports.usage import LettersOfApp
 
@@ -34,8 +35,6 @@ _APP: Final = "app"
 """The header with the app of a letter, so that letters are counted without being parsed."""
 _FENCED: Final = "the dead letter was not retried: another process retries it at the same time"
 _PAGE: Final = 10_000
-_INDEX_S: Final = 3_600.0
-"""An index that is older than this is rebuilt: Kafka drops the records of deletions after a day."""
 
 
 class _Place(NamedTuple):
@@ -50,8 +49,12 @@ class _Place(NamedTuple):
 class LetterTopic:
     """The dead letters. The topic must exist. Every method raises ``BusUnavailable``."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(
+        self, servers: Servers, *, clock: Clock = SYSTEM_CLOCK, timing: KafkaBusTiming = KAFKA_BUS_TIMING
+    ) -> None:
         self._servers = servers
+        self._clock = clock
+        self._timing = timing
         self._reader = RangeReader(servers, LARGEST)
         self._producer: Any = None
         self._producing = asyncio.Lock()
@@ -192,10 +195,10 @@ class LetterTopic:
     async def _catch_up(self, to: int | None = None) -> None:
         """Extend the index up to an offset, or up to the last committed record."""
         async with self._indexing:
-            if time.monotonic() - self._current > _INDEX_S:
+            if self._clock.monotonic() - self._current > self._timing.index_s:
                 self._index.clear()
                 self._next = 0
-            begun = time.monotonic()
+            begun = self._clock.monotonic()
             first, end = (await self._reader.bounds([_LETTERS]))[_LETTERS]
             end = end if to is None else to
             if end < self._next:  # the topic was recreated

@@ -31,6 +31,7 @@ from graphweft.transports.kafka.connection import (
 )
 from graphweft.transports.kafka.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT, is_everywhere
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
@@ -40,15 +41,15 @@ from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
 
 _REQUEST_MS: Final = 10_000
-_STEP_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 5.0
 _NEAR: Final = 200
 """Unneeded records that are read instead of sending another request."""
 _FIRST_SPAN: Final = 16
@@ -66,6 +67,8 @@ class KafkaEventLog:
     partitions for ``session_s`` when it stops. ``group`` is the consumer group.
     """
 
+    archive: BlobStore | None = None
+
     def __init__(
         self,
         url: str,
@@ -75,22 +78,31 @@ class KafkaEventLog:
         barrier_s: float = 20.0,
         instance: str | None = None,
         group: str = channels.MUTATION_GROUP,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: KafkaBusTiming = KAFKA_BUS_TIMING,
     ) -> None:
         self._servers = servers(url)
+        self._clock = clock
+        self._timing = timing
         self._group_name = group
         self._new = new
         self._count: int | None = None
         self._counting = asyncio.Lock()
         self._group = Membership(
-            self._servers, group=group, session_s=session_s, barrier_s=barrier_s, instance=instance
+            self._servers,
+            group=group,
+            session_s=session_s,
+            barrier_s=barrier_s,
+            instance=instance,
+            timing=timing,
         )
-        self._letters = LetterTopic(self._servers)
-        self._rules = KafkaRulesLog(self._servers)
+        self._letters = LetterTopic(self._servers, clock=clock, timing=timing)
+        self._rules = KafkaRulesLog(self._servers, clock=clock)
         self._purges = KafkaPurgeLog(self._servers)
-        self._usage = KafkaUsageLog(self._servers)
+        self._usage = KafkaUsageLog(self._servers, clock=clock, timing=timing)
         self._ranges = RangeReader(self._servers)
         self._times = LogTimes()
-        self._follower = Follower(self._servers, channels.EVENTS_TOPIC)
+        self._follower = Follower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
         self._spans: dict[int, int] = {}
         """By partition: how many offsets the next page of ``before`` is expected to have."""
         self._ends: dict[int, tuple[Committed, int]] = {}
@@ -162,7 +174,7 @@ class KafkaEventLog:
                 position,
                 among=await self.partitions(),
                 limit=limit,
-                wait_s=min(wait_s, _LONGEST_WAIT_S),
+                wait_s=min(wait_s, self._timing.longest_wait_s),
                 enough=self._group.called_back,
             )
         self._times.look_at(records)
@@ -398,7 +410,7 @@ class KafkaEventLog:
                     found = await admin.list_consumer_group_offsets(self._group_name, partitions=partitions)
                     break
                 except GroupCoordinatorNotAvailableError:  # the first request makes a new cluster set up its groups
-                    await asyncio.sleep(_STEP_S)
+                    await self._clock.sleep(self._timing.step_s)
             missing = [partition.partition for partition in partitions if partition not in found]
             if missing:  # a broker that still loads the group answers with nothing
                 raise KafkaError(f"no answer about the partitions {missing}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,8 +11,10 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import BusUnavailable
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.drivers.kafka.reader import open_consumer, stop_consumer
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 
 _FETCH_BYTES: Final = 1024**2
 """Of one partition in one response. Up to two responses of each partition wait in memory."""
@@ -21,13 +22,6 @@ _FETCH_WAIT_MS: Final = 50
 """How long the broker keeps a request without new records. A partition that is missing from the request waits so long:
 one whose records have just been taken.
 """
-_POLL_MS: Final = 1_000
-_FIRST_POLL_S: Final = 2.0
-"""How long a read without waiting waits for the broker's first response."""
-_STEP_S: Final = 0.02
-_FAILED_S: Final = 0.5
-_SILENCE_S: Final = 5.0
-"""The broker answers each poll within half a second. After this time without a response it is unavailable."""
 
 
 class _Followed:
@@ -56,8 +50,12 @@ class Follower:
     paused, so that it does not hold up the others.
     """
 
-    def __init__(self, servers: Servers, topic: str) -> None:
+    def __init__(
+        self, servers: Servers, topic: str, *, clock: Clock = SYSTEM_CLOCK, timing: KafkaBusTiming = KAFKA_BUS_TIMING
+    ) -> None:
         self._servers = servers
+        self._clock = clock
+        self._timing = timing
         self._topic = topic
         self._consumer: Any = None
         self._opening = asyncio.Lock()
@@ -76,14 +74,16 @@ class Follower:
         """
         followed = await self._follow(number, among)
         lost = 0
-        deadline = time.monotonic() + wait_s
+        deadline = self._clock.monotonic() + wait_s
         while True:
             if position != followed.next:
                 self._seek(followed, position)
             answered = self._answered(followed, position)  # before the records: a response makes both visible at once
             if not followed.records and followed.error is None:
-                left_s = deadline - time.monotonic()
-                await self._change(followed, left_s if left_s > 0 else 0.0 if answered else _STEP_S, enough)
+                left_s = deadline - self._clock.monotonic()
+                await self._change(
+                    followed, left_s if left_s > 0 else 0.0 if answered else self._timing.answer_step_s, enough
+                )
                 if followed.next is None:  # a new assignment made the consumer forget its position
                     continue
             if not followed.records and followed.error is None:
@@ -103,8 +103,8 @@ class Follower:
                 self._await_answer(followed)
                 return records, lost, position
             self._listen(followed)
-            now = time.monotonic()
-            if enough.is_set() or (now >= deadline and (answered or now > followed.asked + _FIRST_POLL_S)):
+            now = self._clock.monotonic()
+            if enough.is_set() or (now >= deadline and (answered or now > followed.asked + self._timing.first_poll_s)):
                 return (), lost, position
 
     def release(self, number: int) -> None:
@@ -157,7 +157,7 @@ class Follower:
         consumer = self._consumer
         while True:
             try:
-                found = await consumer.getmany(timeout_ms=_POLL_MS)
+                found = await consumer.getmany(timeout_ms=self._timing.poll_ms)
             except OffsetOutOfRangeError as error:
                 for partition in dict(error.args[0]):
                     self._fail(partition, error)
@@ -170,7 +170,7 @@ class Follower:
                 for followed in self._followed.values():
                     followed.error = error
                     followed.changed.set()
-                await asyncio.sleep(_FAILED_S)
+                await self._clock.sleep(self._timing.failed_s)
                 continue
             await self._deliver(found)
             await asyncio.sleep(0)
@@ -257,7 +257,7 @@ class Follower:
 
     def _await_answer(self, followed: _Followed) -> None:
         """Forget the broker's last response: only the next one says whether there is more."""
-        followed.asked = followed.heard = time.monotonic()
+        followed.asked = followed.heard = self._clock.monotonic()
         followed.before = followed.last = self._consumer.last_poll_timestamp(followed.number)
 
     def _answered(self, followed: _Followed, position: int) -> bool:
@@ -271,9 +271,9 @@ class Follower:
         """Raise if the broker has not answered for long: aiokafka retries for ever and reports nothing."""
         last = self._consumer.last_poll_timestamp(followed.number)
         if last != followed.last:
-            followed.last, followed.heard = last, time.monotonic()
-        elif time.monotonic() - followed.heard > _SILENCE_S:
-            raise BusUnavailable(f"Kafka has not answered for {_SILENCE_S:.0f} s")
+            followed.last, followed.heard = last, self._clock.monotonic()
+        elif self._clock.monotonic() - followed.heard > self._timing.silence_s:
+            raise BusUnavailable(f"Kafka has not answered for {self._timing.silence_s:.0f} s")
 
     async def _first(self, partition: Any, position: int) -> int:
         with bus_errors("the bus is unavailable"):

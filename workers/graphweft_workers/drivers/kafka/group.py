@@ -19,15 +19,12 @@ from aiokafka.structs import OffsetAndMetadata
 from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.drivers.kafka.reader import stop_consumer
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.bus")
 
-_PROBE_S: Final = 0.05
-_COMMIT_S: Final = 10.0
 _NOWHERE: Final = (-1, "")
-_METADATA_MS: Final = 5_000
-"""How often a member looks for added partitions, which the group then assigns."""
 _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nothing is read for this time; other consumers read here."""
 
@@ -58,10 +55,12 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
     """
 
     def __init__(
-        self, servers: Servers, *, group: str, session_s: float, barrier_s: float, instance: str | None = None
-    ) -> None:
+        self, servers: Servers, *, group: str, session_s: float, barrier_s: float, instance: str | None = None,
+        timing: KafkaBusTiming = KAFKA_BUS_TIMING,
+    ) -> None:  # fmt: skip
         self.called_back = asyncio.Event()
         self._servers = servers
+        self._timing = timing
         self._group_name = group
         self._session_s = session_s
         self._barrier_s = barrier_s
@@ -114,7 +113,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         if position < known[0] or (position, note) == known:
             return
         with bus_errors(f"the position of partition {partition} is not kept"):
-            async with asyncio.timeout(_COMMIT_S):
+            async with asyncio.timeout(self._timing.commit_s):
                 await consumer.commit(
                     {TopicPartition(channels.EVENTS_TOPIC, partition): OffsetAndMetadata(position, note)}
                 )
@@ -183,7 +182,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             max_poll_interval_ms=_NO_POLL_LIMIT_MS,
             request_timeout_ms=rebalance_ms + 5_000,
             max_partition_fetch_bytes=1,
-            metadata_max_age_ms=_METADATA_MS,
+            metadata_max_age_ms=self._timing.metadata_ms,
         )
         try:
             with bus_errors("the group of workers cannot be joined"):
@@ -200,7 +199,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         if consumer is None:
             return False
         try:
-            async with asyncio.timeout(_PROBE_S):
+            async with asyncio.timeout(self._timing.probe_s):
                 await consumer.getmany(timeout_ms=0)  # returns nothing, because all is paused, but raises errors
         except TimeoutError:  # during a rebalance
             return False

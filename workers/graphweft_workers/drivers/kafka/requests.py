@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -25,10 +25,12 @@ from aiokafka.errors import KafkaError
 from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers, start_client
 from graphweft.transports.kafka.context import end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.drivers.kafka.reader import stop_consumer
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
 
@@ -36,14 +38,7 @@ logger = get_logger("graphweft.injection")
 
 _SESSION_S: Final = 6.0
 """The shortest session that a broker allows by default."""
-_COMMIT_S: Final = 0.1
-_COMMIT_LIMIT_S: Final = 5.0
-_PROBE_EVERY_S: Final = 1.0
-_PROBE_S: Final = 0.05
 _REQUEST_MS: Final = 5_000
-_RETRY_S: Final = 0.2
-_LOOK_S: Final = 1.0
-"""How often the topics are listed for one that is not known: requests may name any."""
 _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
@@ -62,9 +57,12 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     """``RequestQueue`` on Kafka; ``name`` is shown to operators; ``partitions`` is for new topics."""
 
     def __init__(
-        self, url: str, *, name: str, partitions: int = DEFAULT_PARTITIONS, session_s: float = _SESSION_S
-    ) -> None:
+        self, url: str, *, name: str, partitions: int = DEFAULT_PARTITIONS, session_s: float = _SESSION_S,
+        clock: Clock = SYSTEM_CLOCK, timing: KafkaBusTiming = KAFKA_BUS_TIMING,
+    ) -> None:  # fmt: skip
         self._servers = servers(url)
+        self._clock = clock
+        self._timing = timing
         self._name = name
         self._partitions = partitions
         self._session_s = session_s
@@ -128,9 +126,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Tell whether a topic of replies exists. To ask for it by its name could make it, and a request names it."""
         if topic == channels.CONTEXT_REPLIES_TOPIC or topic in self._topics:
             return True
-        if time.monotonic() < self._look_at:
+        if self._clock.monotonic() < self._look_at:
             return False
-        self._look_at = time.monotonic() + _LOOK_S
+        self._look_at = self._clock.monotonic() + self._timing.topics_s
         async with asyncio.timeout(_REQUEST_MS / 1000):
             self._topics = set((await self._producer.client.fetch_all_metadata()).topics())
         return topic in self._topics
@@ -234,18 +232,18 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         probe_at = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_COMMIT_S):
+                async with asyncio.timeout(self._timing.request_commit_s):
                     await self._assigned.wait()
             try:
                 if self._assigned.is_set():
                     self._assigned.clear()
                     await self._assign(self._wanted)
                 await self._commit()
-                if time.monotonic() >= probe_at:
-                    probe_at = time.monotonic() + _PROBE_EVERY_S
+                if self._clock.monotonic() >= probe_at:
+                    probe_at = self._clock.monotonic() + self._timing.request_probe_s
                     self.wake()  # for ``next``, which waits about a second
                     with contextlib.suppress(TimeoutError):  # during a rebalance
-                        async with asyncio.timeout(_PROBE_S):
+                        async with asyncio.timeout(self._timing.probe_s):
                             # It returns nothing, because all is paused, but raises errors.
                             await self._group.getmany(timeout_ms=0)
             except Exception as error:  # defects too: otherwise nobody would follow the assignment
@@ -269,7 +267,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         # Requests that were handed out are still answered.
         self._readers = {number: reader for number, reader in self._readers.items() if number in wanted}
         self._readers |= {
-            place.partition: _Reader(place=place, start=start) for place, start in zip(fresh, starts, strict=True)
+            place.partition: _Reader(place=place, start=start, now=self._clock.now())
+            for place, start in zip(fresh, starts, strict=True)
         }
         if consumer is not None:
             self._consumer = consumer
@@ -315,7 +314,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             consumer, self._consumer = self._consumer, None
             if consumer is not None:
                 await stop_consumer(consumer)
-            await asyncio.sleep(_RETRY_S)
+            await self._clock.sleep(self._timing.request_retry_s)
 
     async def _follow(self, consumer: Any) -> None:
         """Read until an error."""
@@ -363,7 +362,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         if not positions or group is None:
             return
         try:
-            async with asyncio.timeout(_COMMIT_LIMIT_S):
+            async with asyncio.timeout(self._timing.request_commit_limit_s):
                 await group.commit(positions)
         except (KafkaError, OSError) as error:  # a rebalance, an outage, or a revoked partition
             logger.debug("requests_not_committed", error=str(error))
@@ -396,7 +395,7 @@ class _Reader:
 
     __slots__ = ("committed", "follows", "next", "open", "place", "since_ms")
 
-    def __init__(self, *, place: Any, start: int | None) -> None:
+    def __init__(self, *, place: Any, start: int | None, now: datetime) -> None:
         self.place = place
         self.open: dict[int, None] = {}
         """Offsets of unfinished requests, in order."""
@@ -404,7 +403,7 @@ class _Reader:
         """The offset that is read next; None before the first read."""
         self.committed = start
         self.follows = start is not None
-        self.since_ms = time.time() * 1000
+        self.since_ms = now.timestamp() * 1000
 
     @property
     def settled(self) -> int | None:

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 
 from graphweft.transports.kafka.connection import Servers, bus_errors, record_of
 from graphweft_contracts import channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.producer import (
     LARGEST,
@@ -33,8 +33,9 @@ _PAGE: Final = 100
 class KafkaRulesLog:
     """``RulesLog`` on a Kafka cluster. The topics must exist."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._servers = servers
+        self._clock = clock
         self._reader = RangeReader(servers, LARGEST)
         self._reading = asyncio.Lock()
         self._next = 0
@@ -69,7 +70,7 @@ class KafkaRulesLog:
             try:
                 await self._catch_up()
                 activation = Activation(
-                    number=len(self._activations) + 1, scope=scope, digest=digest, time=datetime.now(UTC)
+                    number=len(self._activations) + 1, scope=scope, digest=digest, time=self._clock.now()
                 )
                 await producer.begin_transaction()
                 try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,18 +10,23 @@ from aiokafka import TopicPartition
 
 from graphweft.transports.kafka.connection import Servers
 from graphweft_contracts import channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.kafka.producer import RecordWriter
 from graphweft_workers.drivers.kafka.reader import RangeReader
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 
 _RECORDS: Final[Any] = TopicPartition(channels.USAGE_TOPIC, 0)
-_KNOWN_S: Final = 3_600.0
 """Records that are older than this are read again: Kafka drops the records of removals after a day."""
 
 
 class KafkaUsageLog:
     """``UsageLog`` on a Kafka cluster. The topic must exist."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(
+        self, servers: Servers, *, clock: Clock = SYSTEM_CLOCK, timing: KafkaBusTiming = KAFKA_BUS_TIMING
+    ) -> None:
+        self._clock = clock
+        self._timing = timing
         self._reader = RangeReader(servers)
         self._writer = RecordWriter(servers, _RECORDS.topic, "the record of usage was not written")
         self._reading = asyncio.Lock()
@@ -38,8 +42,10 @@ class KafkaUsageLog:
         """See ``UsageLog.usage``."""
         async with self._reading:
             first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
-            now = time.monotonic()
-            if end < self._next or now - self._read_at > _KNOWN_S:  # the topic was recreated, or a removal is gone
+            now = self._clock.monotonic()
+            if (
+                end < self._next or now - self._read_at > self._timing.index_s
+            ):  # the topic was recreated, or a removal is gone
                 self._known, self._next, self._read_at = {}, 0, now
             for record in await self._reader.read(_RECORDS, max(first, self._next), end):
                 if record.key is None:

@@ -22,10 +22,10 @@ from graphweft_workers.drivers.neo4j.errors import (
 from graphweft_workers.drivers.neo4j.statements import (
     timed,
 )
+from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING
 from graphweft_workers.drivers.neo4j.values import count_values
 from graphweft_workers.ports.result_limits import check_rows, check_values
 
-ADMIN_S: Final = 60.0
 _FETCHED: Final = 1_000
 """Rows of one fetch, which is also the driver's default."""
 _RACES: Final = 20
@@ -55,7 +55,7 @@ async def failing(limit_s: float, *, ours: bool) -> AsyncGenerator[None]:
 async def run_admin(session: AsyncSession, statement: str) -> None:
     """Run one of graphweft's own statements on the schema; a refusal means an unavailable graph."""
     try:
-        await run(session, timed(statement, ADMIN_S), {})
+        await run(session, timed(statement, NEO4J_TIMING.admin_s), {})
     except Neo4jError as error:
         if code_of(error) in THERE:  # IF NOT EXISTS checks before it waits for a concurrent creation
             return

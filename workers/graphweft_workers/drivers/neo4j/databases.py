@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, NotificationMin
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.drivers.neo4j import errors
-from graphweft_workers.drivers.neo4j.calls import ADMIN_S, failing, run, run_admin
+from graphweft_workers.drivers.neo4j.calls import failing, run, run_admin
 from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.errors import code_of
 from graphweft_workers.drivers.neo4j.statements import (
@@ -25,14 +24,14 @@ from graphweft_workers.drivers.neo4j.statements import (
     database_name,
     timed,
 )
+from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
+from graphweft_workers.lazy_logger import get_logger
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _OLDEST: Final = (5, 23)
 """The first version with ``CALL (n) { … }``."""
-_GRACE_S: Final = 15.0
-"""The time beyond the server's limit after which the connection counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,10 @@ class Database:
 class Databases:
     """Finds, creates and removes the databases, and opens sessions on them."""
 
-    def __init__(self, url: str, *, graph_template: str, timeout_s: float) -> None:
+    def __init__(self, url: str, *, graph_template: str, timeout_s: float, timing: Neo4jTiming = NEO4J_TIMING) -> None:
         """``timeout_s`` is the limit of one query."""
         self._url = split_neo4j_url(url)
+        self._timing = timing
         self._template = graph_template
         self._timeout_s = timeout_s
         self._drivers: dict[str, AsyncDriver] = {}
@@ -81,7 +81,7 @@ class Databases:
     async def remove(self, graph: Database) -> None:
         """Drop a database that graphweft made."""
         system = Database(graph.driver, graph.uri, "system", made=False)
-        async with self.session(system, ADMIN_S) as session:
+        async with self.session(system, self._timing.admin_s) as session:
             await run_admin(session, f"DROP DATABASE {quoted(graph.database or '')} IF EXISTS WAIT")
 
     def forget(self, app_id: str) -> None:
@@ -103,7 +103,7 @@ class Databases:
                 **options,
                 auth=(self._url.user, self._url.password) if self._url.user else None,
                 connection_timeout=5.0,
-                connection_acquisition_timeout=_GRACE_S,
+                connection_acquisition_timeout=self._timing.grace_s,
                 notifications_min_severity=NotificationMinimumSeverity.OFF,
                 telemetry_disabled=True,
                 user_agent="graphweft",
@@ -142,9 +142,9 @@ class Databases:
         graph = await self.graph(app_id)
         if graph.made:
             system = Database(graph.driver, graph.uri, "system", made=False)
-            async with self.session(system, ADMIN_S) as session:
+            async with self.session(system, self._timing.admin_s) as session:
                 await run_admin(session, f"CREATE DATABASE {quoted(graph.database or '')} IF NOT EXISTS WAIT")
-        async with self.session(graph, ADMIN_S) as session:
+        async with self.session(graph, self._timing.admin_s) as session:
             there = {name for [name] in await (await session.run(LIST_CONSTRAINTS)).values()}
             for name, statement in CONSTRAINTS.items():
                 if name not in there:
@@ -159,7 +159,7 @@ class Databases:
         """Return whether the app has a graph. Raises ``QueryFailed`` if it belongs to another app."""
         if app_id not in self._owned:
             try:
-                async with self.session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
+                async with self.session(graph, self._timing.admin_s, access=neo4j.READ_ACCESS) as session:
                     rows = await (await session.run(OWNER)).values()
             except GraphUnavailable as error:
                 if graph.made and code_of(error.__cause__) == errors.NO_DATABASE:
@@ -181,7 +181,7 @@ class Databases:
         place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
         if app_id not in self._told_refusals:
             self._told_refusals.add(app_id)
-            logger.warning("%s holds the graph of app %r, so app %r has no graph", place, owner, app_id)
+            logger.warning("graph_of_another_app", app_id=app_id, owner=owner, place=place)
         raise QueryFailed(
             f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
             "in the log and with `graphweft doctor`): give each app a server of its own "
@@ -195,5 +195,5 @@ class Databases:
         """Open a session. With ``ours`` its statements are graphweft's; a refusal means an unavailable graph."""
         driver: Any = graph.driver
         session: AsyncSession = driver.session(database=graph.database, default_access_mode=access)
-        async with failing(limit_s + _GRACE_S, ours=ours), session:
+        async with failing(limit_s + self._timing.grace_s, ours=ours), session:
             yield session

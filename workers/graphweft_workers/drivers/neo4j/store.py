@@ -18,9 +18,7 @@ One database holds one app, whose id is stored in it. Neo4j Community has a sing
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
@@ -32,12 +30,13 @@ from neo4j import AsyncTransaction
 from neo4j.exceptions import Neo4jError
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.neo4j import errors, exact
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
-from graphweft_workers.drivers.neo4j.calls import ADMIN_S, fetched, run, run_admin, send
+from graphweft_workers.drivers.neo4j.calls import fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.databases import Database, Databases
 from graphweft_workers.drivers.neo4j.dialect import NEO4J, quoted
 from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
@@ -65,17 +64,16 @@ from graphweft_workers.drivers.neo4j.statements import (
     shared,
     timed,
 )
+from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import number_of, plain, whole
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
 
-logger = logging.getLogger("graphweft.graph")
+logger = get_logger("graphweft.graph")
 
 _OLDEST: Final = (5, 23)
 """The first version with ``CALL (n) { … }``."""
-_GRACE_S: Final = 15.0
-"""The time beyond the server's limit after which the connection counts as lost."""
-_LISTING_S: Final = 3_600.0
 _READERS: Final = 64
 """Concurrent read queries, of the driver's 100 connections; others wait."""
 _LOOKERS: Final = 16
@@ -108,9 +106,16 @@ class Neo4jStore:
     can_exchange = False
     runs_again = True
 
-    def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
+    def __init__(
+        self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000,
+        clock: Clock = SYSTEM_CLOCK, timing: Neo4jTiming = NEO4J_TIMING,
+    ) -> None:  # fmt: skip
+        self._clock = clock
+        self._timing = timing
         self.without_turn = Counter[str]()
-        self._databases = Databases(url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000)
+        self._databases = Databases(
+            url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000, timing=timing
+        )
         self._write_timeout_s = write_timeout_ms / 1000
         self._compiles: dict[str, bool] = {}
         """By batch query: whether the server accepts it, once asked."""
@@ -143,9 +148,11 @@ class Neo4jStore:
     async def _refused(self, text: str, access: str) -> Refusal | None:
         """Return the server's refusal of a text; None if it accepts it."""
         try:
-            async with self._databases.session(self._databases.server(), ADMIN_S, access=access, ours=False) as session:
+            async with self._databases.session(
+                self._databases.server(), self._timing.admin_s, access=access, ours=False
+            ) as session:
                 # The line break keeps the server's columns equal to those of the text.
-                await (await session.run(timed(f"EXPLAIN\n{text}", ADMIN_S))).consume()
+                await (await session.run(timed(f"EXPLAIN\n{text}", self._timing.admin_s))).consume()
         except QueryFailed as error:
             if error.code == "timeout" or not isinstance(error.__cause__, Neo4jError):
                 raise GraphUnavailable(f"queries cannot be checked now: {error}") from error
@@ -159,7 +166,7 @@ class Neo4jStore:
         """See ``GraphStore.prepare``. A missing index only makes queries slower, so a failure is logged."""
         async with self._opening.setdefault(app_id, asyncio.Lock()):
             graph = await self._databases.claimed(app_id)
-            async with self._databases.session(graph, ADMIN_S) as session:
+            async with self._databases.session(graph, self._timing.admin_s) as session:
                 listed = await (await session.run(LIST_INDEXES)).values()
                 there = {(kind, tuple(labels), tuple(names)) for labels, names, kind in listed}
                 statements = [
@@ -172,11 +179,13 @@ class Neo4jStore:
                     for index in indexes
                     if (index.kind.upper(), (index.label,), index.properties) not in there
                 ]
-                for statement in (*statements, f"CALL db.awaitIndexes({ADMIN_S / 2:.0f})") if statements else ():
+                for statement in (
+                    (*statements, f"CALL db.awaitIndexes({self._timing.admin_s / 2:.0f})") if statements else ()
+                ):
                     try:
                         await run_admin(session, statement)
                     except (GraphUnavailable, Neo4jError) as error:
-                        logger.warning("the graph of %r works without an index: %s", app_id, error)
+                        logger.warning("index_not_made", app_id=app_id, statement=statement, error=str(error))
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""
@@ -224,14 +233,14 @@ class Neo4jStore:
         to_end: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
-        until = time.monotonic() + timeout_s
+        until = self._clock.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s + 0.1), self._readers:
                 graph = await self._databases.graph(app_id)
                 if not await self._databases.is_owned(graph, app_id):
                     return Table(columns=(), rows=())
                 # The server enforces the access mode. It checks its time limit every two seconds; this one is exact.
-                left_s = max(0.001, until - time.monotonic())
+                left_s = max(0.001, until - self._clock.monotonic())
                 async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
                     result = await send(session, timed(statement, left_s), params)
                     columns, rows = result.keys(), await fetched(result, enough)
@@ -261,7 +270,7 @@ class Neo4jStore:
 
     async def graph_id(self, app_id: str) -> str:
         """See ``GraphStore.graph_id``: the id of the database."""
-        found = await self.read(app_id, "CALL db.info() YIELD id RETURN id", {}, timeout_s=ADMIN_S)
+        found = await self.read(app_id, "CALL db.info() YIELD id RETURN id", {}, timeout_s=self._timing.admin_s)
         return str(found.rows[0][0]) if found.rows else ""
 
     async def place(self, app_id: str) -> str:
@@ -275,8 +284,8 @@ class Neo4jStore:
         if graph.made:
             await self._databases.remove(graph)
         elif await self._databases.is_owned(graph, app_id):
-            async with self._databases.session(graph, _LISTING_S) as session:
-                await (await session.run(timed(DELETE_ALL, _LISTING_S))).consume()
+            async with self._databases.session(graph, self._timing.listing_s) as session:
+                await (await session.run(timed(DELETE_ALL, self._timing.listing_s))).consume()
         self._databases.forget(app_id)
 
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
@@ -304,8 +313,8 @@ class Neo4jStore:
         graph = await self._databases.claimed(app_id)
 
         async def write(statement: str, params: Mapping[str, Any]) -> list[list[Any]]:
-            async with self._databases.session(graph, _LISTING_S) as session:
-                return await (await send(session, timed(statement, _LISTING_S), params)).values()
+            async with self._databases.session(graph, self._timing.listing_s) as session:
+                return await (await send(session, timed(statement, self._timing.listing_s), params)).values()
 
         await exact.load(write, lines)
 
@@ -337,7 +346,7 @@ class Neo4jStore:
             except QueryFailed as refusal:
                 if refusal.code == "timeout":  # a busy server may accept it later
                     continue
-                logger.debug("rows of a mutation are sent to Neo4j one by one: %s", refusal)
+                logger.debug("rows_sent_one_by_one", error=str(refusal))
                 self._compiles[statement] = False
                 group = self._group_of.pop(statement, None)
                 if group is not None:  # or another batch asked at the same time
@@ -447,7 +456,7 @@ class Neo4jStore:
                 transaction = await session.begin_transaction(timeout=self._write_timeout_s)
                 async with transaction:  # without an exception the block commits
                     note = await self._lock(transaction, app_id, partition, writes[0].before)
-                    locked = time.monotonic()
+                    locked = self._clock.monotonic()
                     for index, part in enumerate(parts):
                         try:
                             await _write(transaction, part)
@@ -457,7 +466,10 @@ class Neo4jStore:
                             reason = translate(error)
                             if not isinstance(reason, QueryFailed):
                                 raise
-                            if reason.code == "timeout" and time.monotonic() - locked < self._write_timeout_s / 2:
+                            if (
+                                reason.code == "timeout"
+                                and self._clock.monotonic() - locked < self._write_timeout_s / 2
+                            ):
                                 raise GraphUnavailable("waiting for the graph's lock took most of the time") from error
                             raise _Refused(index, reason) from error
                     new = last_note(writes)
@@ -472,9 +484,11 @@ class Neo4jStore:
 
     async def _wait_for_lock(self, graph: Database, app_id: str) -> None:
         """Wait for the rollback of a transaction that timed out, which can take longer than it ran."""
-        async with self._databases.session(graph, ADMIN_S) as session:
+        async with self._databases.session(graph, self._timing.admin_s) as session:
             try:
-                await (await session.run(timed(f"{LOCK} RETURN 1", ADMIN_S), {VALUES: {"app": app_id}})).consume()
+                await (
+                    await session.run(timed(f"{LOCK} RETURN 1", self._timing.admin_s), {VALUES: {"app": app_id}})
+                ).consume()
             except Neo4jError as error:
                 if code_of(error) not in errors.TIMED_OUT:
                     raise
@@ -497,8 +511,8 @@ class Neo4jStore:
         graph = await self._databases.graph(app_id)
         if not await self._databases.is_owned(graph, app_id):
             return
-        async with self._databases.session(graph, _LISTING_S, access=neo4j.READ_ACCESS) as session:
-            async for record in await session.run(timed(statement, _LISTING_S)):
+        async with self._databases.session(graph, self._timing.listing_s, access=neo4j.READ_ACCESS) as session:
+            async for record in await session.run(timed(statement, self._timing.listing_s)):
                 yield record.values()
 
 

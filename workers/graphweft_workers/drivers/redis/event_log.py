@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft.transports.redis.connection import connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
@@ -27,14 +28,14 @@ from graphweft_workers.drivers.redis.letters import RedisLetters
 from graphweft_workers.drivers.redis.purges import RedisPurgeLog
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
+from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.drivers.redis.usage import RedisUsageLog
+from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
 
-_IO_GRACE_S: Final = 5.0
-_LONGEST_WAIT_S: Final = 5.0
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999. A producer may choose an entry's id, and with it any time."""
@@ -152,12 +153,18 @@ class RedisEventLog:
     ``group`` names the group of readers, which has positions, leases and live workers of its own.
     """
 
-    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP) -> None:
+    archive: BlobStore | None = None
+
+    def __init__(
+        self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP, clock: Clock = SYSTEM_CLOCK,
+        timing: RedisBusTiming = REDIS_BUS_TIMING,
+    ) -> None:  # fmt: skip
         self._url = url
-        self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
-        self._waiter = StreamWaiter(self._redis)
+        self._longest_wait_s = timing.longest_wait_s
+        self._redis = connect(url, io_timeout_s=timing.longest_wait_s + timing.io_s)
+        self._waiter = StreamWaiter(self._redis, clock=clock, timing=timing)
         self._new = new
-        self._rules = RedisRulesLog(self._call)
+        self._rules = RedisRulesLog(self._call, clock=clock)
         self._usage = RedisUsageLog(self._call)
         self._letters = RedisLetters(self._call)
         self._purges = RedisPurgeLog(self._call)
@@ -268,7 +275,7 @@ class RedisEventLog:
         # A transaction cannot block, so this only waits.
         with _bus_errors():
             stream = channels.events_stream(partition)
-            grown = await self._waiter.wait(stream, after.offset, min(wait_s, _LONGEST_WAIT_S))
+            grown = await self._waiter.wait(stream, after.offset, min(wait_s, self._longest_wait_s))
         return await self._read_now(partition, after, limit) if grown else stretch
 
     async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:

@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 
 from graphweft.transports.redis.connection import connect, reason_of
 from graphweft_contracts import BusUnavailable, channels
+from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING
 
-_IO_S: Final = 2.0
 # The first write needs no memory: see the scripts of the event log.
 _EXTEND: Final = """
 local now = redis.call('TIME')
@@ -38,7 +38,7 @@ class RedisLeaseKeeper:
     async def extend(self, partitions: Collection[int], owner: str, ttl_s: float) -> int:
         """See ``LeaseKeeper.extend``."""
         if self._redis is None:
-            self._redis = connect(self._url, io_timeout_s=_IO_S)
+            self._redis = connect(self._url, io_timeout_s=REDIS_BUS_TIMING.lease_io_s)
         keys = [
             channels.workers(self._group_name), *(channels.lease(number, self._group_name) for number in partitions)
         ]  # fmt: skip

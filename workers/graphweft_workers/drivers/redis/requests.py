@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,25 +20,17 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE
+from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import PendingRequest, encode
 
 logger = get_logger("graphweft.injection")
 
-_WAIT_S: Final = 1.0
-_IO_GRACE_S: Final = 5.0
-_SIGN_S: Final = 0.1
-"""Seconds between two heartbeats, and between two looks at those of others."""
-_ALIVE_MS: Final = 300
-"""How long a heartbeat counts, and the least age of a request that is taken over. Runtimes wait about 500 ms."""
 _TAKEN_AT_ONCE: Final = 64
-_CLEAN_S: Final = 60.0
-_GONE_MS: Final = 60_000
-"""A consumer that is idle for this time is deleted; Redis recreates one that is alive."""
 _DONE_AT_ONCE: Final = 500
-_LEAVE_S: Final = 1.0
 _REPLY_CONNECTIONS: Final = 8
 _KEYS: Final = (channels.CONTEXT_REQUESTS, channels.RESPONDERS)
 _HANDED_ON: Final = 1_000
@@ -108,10 +99,15 @@ def _pending(token: str, fields: Sequence[bytes] | None) -> PendingRequest:
 class RedisRequestQueue:
     """``RequestQueue`` on a Redis stream. ``consumer`` names the responder and must be unique."""
 
-    def __init__(self, url: str, *, consumer: str) -> None:
-        self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
-        self._reader = Lines(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
-        self._repeating = Lines(url, io_timeout_s=_IO_GRACE_S, repeats=1)
+    def __init__(
+        self, url: str, *, consumer: str, clock: Clock = SYSTEM_CLOCK, timing: RedisBusTiming = REDIS_BUS_TIMING
+    ) -> None:
+        self._clock = clock
+        self._timing = timing
+        io_timeout_s = timing.request_s + timing.io_s
+        self._redis = connect(url, io_timeout_s=io_timeout_s)
+        self._reader = Lines(url, io_timeout_s=io_timeout_s)
+        self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
         self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS, at_once=self._is_last)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
@@ -188,7 +184,7 @@ class RedisRequestQueue:
             await asyncio.gather(self._reading, return_exceptions=True)
             self._reading = None
             with contextlib.suppress(RedisError, OSError):  # TimeoutError is an OSError
-                async with asyncio.timeout(_LEAVE_S):
+                async with asyncio.timeout(self._timing.leave_s):
                     await self._read_own()
         rest = list(self._ready)
         self._ready.clear()
@@ -221,7 +217,7 @@ class RedisRequestQueue:
                 self._joined = True
                 if self._ready:
                     return
-            await self._assign(">", "COUNT", limit, *(("BLOCK", int(_WAIT_S * 1000)) if wait else ()))
+            await self._assign(">", "COUNT", limit, *(("BLOCK", int(self._timing.request_s * 1000)) if wait else ()))
         finally:
             self.wake()  # it sees this task done, a turn of the loop later
 
@@ -255,27 +251,27 @@ class RedisRequestQueue:
 
     async def _keep(self) -> None:
         """Send heartbeats, take over requests of dead responders, remove finished ones."""
-        due = time.monotonic()
+        due = self._clock.monotonic()
         clean_at = due
         while True:
             try:
                 await self._take_off()
                 # If this process is late, the others may be late too, and not dead.
-                late = time.monotonic() - due > _SIGN_S
+                late = self._clock.monotonic() - due > self._timing.sign_s
                 if self._joined:
                     await self._look(0 if late or self._left else _TAKEN_AT_ONCE)
-                if self._joined and time.monotonic() >= clean_at:
-                    await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, _GONE_MS])
-                    clean_at = time.monotonic() + _CLEAN_S
+                if self._joined and self._clock.monotonic() >= clean_at:
+                    await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, self._timing.gone_ms])
+                    clean_at = self._clock.monotonic() + self._timing.clean_s
             except (RedisError, OSError) as error:
                 logger.debug("requests_not_kept", error=str(error))
             except Exception:  # a defect: without heartbeats the others would take over all requests
                 logger.exception("requests_not_kept")
-            due = time.monotonic() + _SIGN_S
-            await asyncio.sleep(_SIGN_S)
+            due = self._clock.monotonic() + self._timing.sign_s
+            await self._clock.sleep(self._timing.sign_s)
 
     async def _look(self, room: int) -> None:
-        arguments = [channels.CONTEXT_GROUP, self._consumer, _ALIVE_MS, room, _HANDED_ON]
+        arguments = [channels.CONTEXT_GROUP, self._consumer, self._timing.alive_ms, room, _HANDED_ON]
         entries, lost = await self._sign(keys=_KEYS, args=arguments)
         if lost:
             logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_contracts import channels, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
 
 # The entries and the record are written at once, so that a reader of an entry finds the record.
@@ -26,8 +26,9 @@ return record
 class RedisRulesLog:
     """``RulesLog`` on one Redis server; ``call`` runs a command and raises ``BusUnavailable``."""
 
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, call: Callable[..., Awaitable[Any]], *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._call = call
+        self._clock = clock
 
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
         """See ``RulesLog.store_rules``."""
@@ -50,7 +51,7 @@ class RedisRulesLog:
         """See ``RulesLog.activate``."""
         streams = [channels.events_stream(number) for number in partitions]
         keys = (channels.ACTIVATIONS, *streams)
-        given = (scope, digest, datetime.now(UTC).isoformat(), wire.ACTIVATION, *partitions)
+        given = (scope, digest, self._clock.now().isoformat(), wire.ACTIVATION, *partitions)
         return Activation.decode(await self._call("EVAL", _ACTIVATE, len(keys), *keys, *given))
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:

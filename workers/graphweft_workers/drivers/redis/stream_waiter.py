@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.bus")
-
-_RETRY_S: Final = 0.001
-_SLICE_S: Final = 0.05
-"""How long the server blocks where it does not allow CLIENT UNBLOCK."""
 
 
 def offset_number(offset: str) -> tuple[int, int]:
@@ -42,9 +39,11 @@ class StreamWaiter:
     connection for each stream would be simpler, but a worker that reads 64 partitions would hold 64.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, clock: Clock = SYSTEM_CLOCK, timing: RedisBusTiming = REDIS_BUS_TIMING) -> None:
         """``client`` is a ``redis.asyncio.Redis`` whose connections time out later than any wait ends."""
         self._client = client
+        self._clock = clock
+        self._timing = timing
         self._waiting: set[_Waiting] = set()
         self._task: asyncio.Task[None] | None = None
         self._waking: asyncio.Task[None] | None = None
@@ -61,7 +60,7 @@ class StreamWaiter:
         waiting = _Waiting(
             stream=stream,
             after=after or "0-0",
-            until=time.monotonic() + wait_s,
+            until=self._clock.monotonic() + wait_s,
             found=asyncio.get_running_loop().create_future(),
         )
         self._waiting.add(waiting)
@@ -100,7 +99,7 @@ class StreamWaiter:
                     each.found.set_exception(error)
 
     async def _look(self, connection: Any) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         after: dict[str, str] = {}
         for each in self._waiting:
             known = after.get(each.stream)
@@ -108,7 +107,7 @@ class StreamWaiter:
                 after[each.stream] = each.after
         wait_s = max(0.001, min(each.until for each in self._waiting) - now)
         if not self._may_unblock:
-            wait_s = min(wait_s, _SLICE_S)
+            wait_s = min(wait_s, self._timing.slice_s)
         self._named = frozenset(self._waiting)
         try:
             reply = await connection.execute_command(
@@ -117,7 +116,7 @@ class StreamWaiter:
         finally:
             named, self._named = self._named, frozenset()
         grown = {name.decode() for name, _ in reply or ()}
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for each in named:
             if (each.stream in grown or each.until <= now + 0.001) and not each.found.done():
                 each.found.set_result(each.stream in grown)
@@ -136,4 +135,4 @@ class StreamWaiter:
                 return
             except (RedisError, OSError):
                 return  # the XREAD fails too
-            await asyncio.sleep(_RETRY_S)
+            await self._clock.sleep(self._timing.unblock_s)

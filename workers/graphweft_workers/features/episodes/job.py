@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, Transient, channels, wire
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.episodes import EpisodeAdd, EpisodeExtracted, Structure, episode_id
 from graphweft_contracts.memory import derived_id
 from graphweft_contracts.wire import WHOLE
@@ -25,6 +26,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.timing import TIMING, MemoryTiming
 
 logger = get_logger("graphweft.memory")
 
@@ -32,7 +34,6 @@ _ADD: Final = "episode.add"
 _EXTRACTED: Final = "episode.extracted"
 _READ_AGAIN: Final = frozenset({EXTRACT, *((_ADD, mutation) for mutation in ("add", "add_unowned", WHOLE))})
 """Retries of these mutations read the episode again: its first extraction found no episode."""
-_LAST_PAUSE_S: Final = 60.0
 
 type _Key = tuple[str, str]
 """App and id of an ``episode.extracted`` event."""
@@ -78,6 +79,8 @@ class EpisodesJob(Job):
         attempts: int = 5,
         at_once: int = 4,
         pause_s: float = 1.0,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: MemoryTiming = TIMING.memory,
     ) -> None:
         """Closes ``extractor`` and ``bus``, which may be open for any group, with itself.
 
@@ -91,6 +94,8 @@ class EpisodesJob(Job):
         self._attempts = attempts
         self._at_once = at_once
         self._pause_s = pause_s
+        self._clock = clock
+        self._timing = timing
         self._begun: set[int] = set()
         """Partitions not yet searched for events of an earlier owner."""
         self._done: dict[int, set[_Key]] = {}
@@ -199,8 +204,8 @@ class EpisodesJob(Job):
             return None
         for attempt in range(self._attempts):
             if attempt:
-                pause_s = min(self._pause_s * 2 ** min(attempt - 1, 10), _LAST_PAUSE_S)
-                await asyncio.sleep(pause_s * random.uniform(1.0, 1.5))
+                pause_s = min(self._pause_s * 2 ** min(attempt - 1, 10), self._timing.last_pause_s)
+                await self._clock.sleep(pause_s * random.uniform(1.0, 1.5))
             try:
                 async with asyncio.timeout(self._timeout_s):
                     said = await self._extractor.extract(task.episode)

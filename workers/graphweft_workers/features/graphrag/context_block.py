@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.output.formats import facts_block, without_marks
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.expansion import Expansion
+from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import Node, Relation
 from graphweft_workers.features.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
 from graphweft_workers.redaction import (
@@ -57,21 +59,23 @@ def pack(
     max_tokens: int | None = None,
     count: TokenCounter = count_characters,
     until: float = math.inf,
+    texts: FactTexts | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[Packed | None]:
     """Yield None for each written line, some milliseconds apart, and then the block.
 
     The block has at most ``most`` facts, ``max_chars`` characters and ``max_tokens`` tokens: descriptions of pinned
     entities, up to a third; then relationships, nearest first; then other descriptions. It ends before the first fact
-    that does not fit, and at ``until`` (``time.monotonic``). Text of the graph cannot end the block, begin a line or
-    bring in a secret.
+    that does not fit, and at the time ``until`` of ``clock``. Text of the graph cannot end the block, begin a line or
+    bring in a secret. ``texts`` keeps the facts of earlier blocks.
     """
     facts: list[str] = []
     chars = len(_block(()))
     tokens = 0 if max_tokens is None else count(_block(()))
     complete = True
-    for fact in _lines(found, most):
+    for fact in _lines(found, most, FactTexts() if texts is None else texts):
         yield None
-        if time.monotonic() >= until:
+        if clock.monotonic() >= until:
             complete = False
             break
         if not fact:
@@ -94,17 +98,16 @@ def _block(facts: Iterable[str]) -> str:
     return facts_block(f"- {fact}" for fact in facts)
 
 
-def _lines(found: Expansion, most: int) -> Iterator[str]:
+def _lines(found: Expansion, most: int, texts: FactTexts) -> Iterator[str]:
     """Yield each fact once; empty text for repetitions and nodes without a fact."""
-    write = _Lines()
+    write = _Lines(texts)
     pinned = (node for node in found.pinned if node.description and node.name)
     first = map(write.described, islice(pinned, -(-most // 3)))
     known = {node.handle for node in found.pinned}
     others = (write.described(node) for node in found.nodes.values() if node.handle not in known)
     seen: set[str] = set()
     related = map(write.related, found.relations.values())
-    for line in chain(first, related, map(write.described, pinned), others):
-        fact = redact(line)  # two parts may form a secret together
+    for fact in chain(first, related, map(write.described, pinned), others):
         yield "" if fact in seen else fact
         if fact:
             seen.add(fact)
@@ -115,19 +118,36 @@ def _lines(found: Expansion, most: int) -> Iterator[str]:
 class _Lines:
     """Writes facts, and redacts each name, and looks at each pair of texts, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: FactTexts) -> None:
+        self._texts = texts
         self._shown: dict[tuple[str, int], str] = {}
         self._values: dict[tuple[str, str], bool] = {}
 
     def described(self, node: Node) -> str:
         if not node.description:
             return ""
+        return self._known((node.name, node.kind, node.description), partial(self._described, node))
+
+    def related(self, relation: Relation) -> str:
+        source, target = relation.source, relation.target
+        texts = (source.name, source.kind, relation.type, relation.label, target.name, target.kind, relation.fact)
+        return self._known(texts, partial(self._related, relation))
+
+    def _known(self, texts: tuple[str, ...], write: Callable[[], str]) -> str:
+        """Return the fact of these texts, which ``write`` returns before its parts are looked at together."""
+        fact = self._texts.get(texts)
+        if fact is None:
+            fact = redact(write())  # two parts may form a secret together
+            self._texts.keep(texts, fact)
+        return fact
+
+    def _described(self, node: Node) -> str:
         whole, node = node, _bounded(node)
         safe = redact_beside(node.kind, redact_beside(node.name, redact_value(node.name, node.description)))
         text = _cut(safe, whole.description, _TEXT, LONGEST)
         return f"{self._safe(node)}: {text}" if text and self._short(node.name, _NAME) else ""
 
-    def related(self, relation: Relation) -> str:
+    def _related(self, relation: Relation) -> str:
         source, target = relation.source, relation.target
         said = relation.fact[: _TEXT + _MARGIN]
         # "DB password RELATED_TO hunter2!" is an assignment, too.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.output.token_count import TokenCounter, count_characters
@@ -23,6 +22,7 @@ from graphweft_workers.features.graphrag.expansion import (
     connect,
     expand,
 )
+from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import Handle, Node
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
@@ -30,6 +30,7 @@ from graphweft_workers.features.graphrag.starting_entities import Path, document
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.timing import TIMING, FactTiming
 
 EXECUTED: Final = "GRAPHRAG_EXTENSION_EXECUTED"
 INJECTED: Final = "GRAPHRAG_CONTEXT_INJECTED"
@@ -45,17 +46,10 @@ _BETWEEN: Final = 5
 """Limit of relationships between a pair."""
 _SPARE: Final = 10
 """Relationships fetched beyond the wanted facts: some are duplicates or have no name."""
-_GRACE_S: Final = 0.25
-_TURN_S: Final = 0.001
-"""How long facts are packed before other tasks run. After each line they would run too often: a turn costs time."""
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()
 _logger: Any = get_logger("graphweft.graphrag")
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +89,12 @@ class HybridRetriever:
         max_chars: int = 8_000,
         max_tokens: int | None = None,
         count: TokenCounter = count_characters,
-        clock: Callable[[], datetime] = _now,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: FactTiming = TIMING.facts,
     ) -> None:
         """Does not close ``graph``. ``max_chars`` and ``max_tokens``, counted by ``count``, limit the context.
 
-        ``clock`` gives the time at which facts must be valid.
+        Facts must be valid at the time of ``clock``.
         """
         self._graph = graph
         self._enabled = enabled
@@ -108,6 +103,8 @@ class HybridRetriever:
         self._max_tokens = max_tokens
         self._count = count
         self._clock = clock
+        self._texts = FactTexts()
+        self._timing = timing
 
     @classmethod
     def of(cls, graph: GraphStore, settings: GraphragSettings, **more: Any) -> Self:
@@ -125,13 +122,23 @@ class HybridRetriever:
         if self._enabled:
             _logger.warning(NOOP, app_id=app_id, reason="away")
 
+    @property
+    def kept_chars(self) -> int:
+        """How many characters of facts are kept for later retrievals."""
+        return self._texts.chars
+
+    def forget(self) -> None:
+        """Forget the texts of earlier retrievals, of all apps, because some were erased."""
+        self._texts = FactTexts()
+
     async def warm(self, app_id: str, timeout_s: float = 60.0) -> None:
         """Run each query once, so that the server plans it, which may take seconds, before the first question.
 
         Does nothing unless enabled. Raises only if cancelled.
         """
         if self._enabled:
-            run = _Retrieval(self._graph, Caps(query_timeout_s=timeout_s), app_id, timeout_s, None, now=self._clock())
+            caps = Caps(query_timeout_s=timeout_s)
+            run = _Retrieval(self._graph, caps, app_id, timeout_s, None, texts=FactTexts(), clock=self._clock)
             with contextlib.suppress(Exception):
                 await run.warm()
 
@@ -151,10 +158,10 @@ class HybridRetriever:
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if not self._enabled:
             return GraphContext(outcome="disabled")
-        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, now=self._clock())
+        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, texts=self._texts, clock=self._clock)
         failure: str | None = None
         try:
-            async with asyncio.timeout(max(0.0, run.left_s()) + _GRACE_S):
+            async with asyncio.timeout(max(0.0, run.left_s()) + self._timing.grace_s):
                 await run.run(seed(query_text, seeds))
         except GraphUnavailable:
             failure = UNREACHABLE
@@ -196,15 +203,17 @@ class HybridRetriever:
             max_chars=self._max_chars,
             max_tokens=self._max_tokens,
             count=self._count,
-            until=time.monotonic() + max(0.0, run.left_s()) + _GRACE_S,
+            until=self._clock.monotonic() + max(0.0, run.left_s()) + self._timing.grace_s,
+            clock=self._clock,
+            texts=run.texts,
         )
-        turn_ends = time.monotonic() + _TURN_S
+        turn_ends = self._clock.monotonic() + self._timing.turn_s
         for packed in lines:
             if packed is not None:
                 return packed
-            if time.monotonic() >= turn_ends:
+            if self._clock.monotonic() >= turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = time.monotonic() + _TURN_S
+                turn_ends = self._clock.monotonic() + self._timing.turn_s
         raise AssertionError  # the last item is the block
 
 
@@ -219,20 +228,24 @@ class _Retrieval:
         timeout_s: float,
         memory: MemoryScope | None,
         *,
-        now: datetime,
+        texts: FactTexts,
+        clock: Clock,
     ) -> None:
+        """``texts`` are those of the beginning: after ``forget`` the retrieval keeps nothing for later ones."""
+        self.texts = texts
         self._graph = graph
         self._caps = caps
         self._app_id = app_id
-        self._until = time.monotonic() + (timeout_s if math.isfinite(timeout_s) else 0.0)
+        self._clock = clock
+        self._until = clock.monotonic() + (timeout_s if math.isfinite(timeout_s) else 0.0)
         given = {} if memory is None else memory.given
         self._scopes: Mapping[str, str | None] = {name: given.get(name) for name in SCOPES}
-        self._times = {"now": utc_text(now)}
+        self._times = {"now": utc_text(clock.now())}
         self.found = Expansion()
         self.paths: frozenset[Path] = frozenset()
 
     def left_s(self) -> float:
-        return self._until - time.monotonic()
+        return self._until - self._clock.monotonic()
 
     async def run(self, seeds: Seeds) -> None:
         """Run the stages pin and expand."""

@@ -10,15 +10,14 @@ triggers it again, so stale data can delay a summary but never falsify it.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, override
 
 from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import Remembered, Summariser
@@ -27,6 +26,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.retrieval.records import MEMORY_LABEL
+from graphweft_workers.timing import TIMING, MemoryTiming
 
 logger = get_logger("graphweft.memory")
 
@@ -34,11 +34,8 @@ SOURCE: Final = "/graphweft/consolidation"
 """The source of ``memory.summarized`` events."""
 _ADD: Final = "memory.add"
 _SUMMARIZED: Final = "memory.summarized"
-_QUERY_S: Final = 10.0
-_BEHIND_S: Final = 0.1
 _REMEMBERED: Final = 10_000
 """Limit of threads with a pending summary."""
-_UNDER_WAY_S: Final = 600.0
 
 _SCOPE: Final = ", ".join(f"m.{name} AS {name}" for name in SCOPES)
 _THREADS: Final = (
@@ -91,6 +88,8 @@ class ConsolidationJob(Job):
         keep: int = 20,
         retention: Retention | None = None,
         tick_s: float = 600.0,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: MemoryTiming = TIMING.memory,
     ) -> None:
         """``bus`` is open for the mutation workers' group, whose offsets it reads.
 
@@ -105,7 +104,9 @@ class ConsolidationJob(Job):
         self._after = after
         self._keep = keep
         self._retention = retention
-        self._under_way: OrderedDict[_Thread, tuple[str, float]] = OrderedDict()
+        self._clock = clock
+        self._timing = timing
+        self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
         self.summaries: int = 0
         """Number of emitted summaries."""
@@ -135,7 +136,7 @@ class ConsolidationJob(Job):
         """See ``Job.tick``. The owner of the first partition runs retention for all apps."""
         if self._retention is None or partition != 0:
             return
-        async for events in self._retention.due(datetime.now(UTC)):
+        async for events in self._retention.due(self._clock.now()):
             yield events
 
     @override
@@ -152,7 +153,7 @@ class ConsolidationJob(Job):
         for app_id, position in last.items():
             number, _, offset = position.partition(":")
             try:
-                marks = await self._graph.checkpoints(app_id, timeout_s=_QUERY_S)
+                marks = await self._graph.checkpoints(app_id, timeout_s=self._timing.query_s)
             except QueryFailed:
                 continue  # the app has no graph, and its events are dead letters
             mark = marks.get(int(number))
@@ -162,8 +163,8 @@ class ConsolidationJob(Job):
             committed = await self._bus.committed(int(number))
             if self._bus.is_after(offset, committed.offset):
                 message = f"the mutation workers have not applied {position} yet"
-                raise MutationsBehind(message, retry_after_s=_BEHIND_S)
-        await asyncio.sleep(self._graph.settle_s)
+                raise MutationsBehind(message, retry_after_s=self._timing.behind_s)
+        await self._clock.sleep(self._graph.settle_s)
 
     def _came_back(self, event: Event) -> None:
         scope = MemorySummarized.model_validate(event.data).scope
@@ -177,7 +178,7 @@ class ConsolidationJob(Job):
         """Yield an event for each thread of a chat that has enough memories."""
         try:
             params = {"chat_id": chat_id, "least": self._after}
-            table = await self._graph.read(app_id, _THREADS, params, timeout_s=_QUERY_S)
+            table = await self._graph.read(app_id, _THREADS, params, timeout_s=self._timing.query_s)
             for row in table.rows:
                 thread = (app_id, chat_id, tuple(row))
                 if self._is_under_way(thread):
@@ -223,7 +224,7 @@ class ConsolidationJob(Job):
         count = self._after - self._keep
         params: dict[str, Any] = {name: value or "" for name, value in zip(SCOPES, values, strict=True)}
         params |= {"chat_id": chat_id, "count": count}
-        rows = (await self._graph.read(app_id, _OLDEST, params, timeout_s=_QUERY_S)).rows
+        rows = (await self._graph.read(app_id, _OLDEST, params, timeout_s=self._timing.query_s)).rows
         if len(rows) < count:
             return None  # some were deleted since the count
         messages = [
@@ -234,10 +235,10 @@ class ConsolidationJob(Job):
 
     def _is_under_way(self, thread: _Thread) -> bool:
         # Expires, because the event may have been read by another worker after a rebalance.
-        return thread in self._under_way and time.monotonic() < self._under_way[thread][1] + _UNDER_WAY_S
+        return (
+            thread in self._under_way
+            and self._clock.monotonic() < self._under_way[thread][1] + self._timing.under_way_s
+        )
 
     def _remember(self, thread: _Thread, event_id: str) -> None:
-        self._under_way[thread] = event_id, time.monotonic()
-        self._under_way.move_to_end(thread)
-        if len(self._under_way) > _REMEMBERED:
-            self._under_way.popitem(last=False)
+        self._under_way[thread] = event_id, self._clock.monotonic()

@@ -14,11 +14,11 @@ from graphweft_workers.features.memory.extractive_summariser import ExtractiveSu
 from graphweft_workers.features.memory.summariser import Remembered, Summariser, SummariserUnavailable, Summary
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.memory")
 
 _TRIES: Final = 2
-_SET_UP_WRONGLY_S: Final = 30.0
 _LONGEST_NAME: Final = 256
 _LONGEST_TEXT: Final = 4_096
 _MOST: Final = 1_000
@@ -103,7 +103,7 @@ class OpenAISummariser(Summariser):
                     f"{self._endpoint.url}/chat/completions returns no summary in JSON, also for a test conversation: "
                     f"check that the model {self._model!r} follows instructions and has a JSON mode"
                 )
-                raise SummariserUnavailable(message, retry_after_s=_SET_UP_WRONGLY_S)
+                raise SummariserUnavailable(message, retry_after_s=TIMING.models.set_up_s)
             logger.warning("summary_without_model", model=self._model, instead=self._instead.model)
             return await self._instead.summarise(messages, scope=scope)
         return Summary(

@@ -5,23 +5,23 @@ Events name the memories to forget, so a replay forgets the same ones. Summaries
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any, Final, Protocol, runtime_checkable
 
 from graphweft_contracts import Event, QueryFailed
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.records import MEMORY_LABEL, SUMMARY
+from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.memory")
 
 _SOURCE: Final = "/graphweft/retention"
-_QUERY_S: Final = 30.0
 _PAGE: Final = 2_000
 """Rows of one query."""
 _MOST: Final = 500
@@ -85,7 +85,7 @@ class Retention:
         self._keep_count = keep_count
         self._condensed = condensed
         self._noted: dict[str, None] = {}
-        self._given: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._given: BoundedDict[tuple[str, str], None] = BoundedDict(_REMEMBERED)
         """(App, memory) of emitted events; the graph may still have the memory."""
 
     def note(self, apps: Iterable[str]) -> None:
@@ -145,7 +145,7 @@ class Retention:
             yield page
 
     async def _rows(self, app_id: str, statement: str, params: dict[str, Any]) -> Sequence[_Row]:
-        return (await self._graph.read(app_id, statement, params, timeout_s=_QUERY_S)).rows
+        return (await self._graph.read(app_id, statement, params, timeout_s=TIMING.memory.retention_query_s)).rows
 
     def _events(self, app_id: str, rows: Sequence[_Row]) -> list[Event]:
         chats: dict[str, list[tuple[str, str]]] = {}
@@ -167,6 +167,5 @@ class Retention:
         ]
 
     def _remember(self, app_id: str, rows: Sequence[_Row]) -> None:
-        self._given.update(dict.fromkeys((app_id, row[1]) for row in rows))
-        while len(self._given) > _REMEMBERED:
-            self._given.popitem(last=False)
+        for row in rows:
+            self._given[app_id, row[1]] = None

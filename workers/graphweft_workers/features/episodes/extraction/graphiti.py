@@ -34,6 +34,7 @@ from graphweft_workers.features.episodes.extraction.protocol import (
 )
 from graphweft_workers.features.episodes.extraction.shaping import SaidEntity, SaidRelation, shaped
 from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
+from graphweft_workers.timing import TIMING
 
 
 def _load_nothing(*_: Any, **__: Any) -> bool:
@@ -65,7 +66,6 @@ with _quiet():
 logging.getLogger("graphiti_core").setLevel(logging.CRITICAL + 1)  # it logs answers of the model
 
 _PATH: Final = "/chat/completions"
-_NOTHING_READ_S: Final = 5.0
 _MOST_AT_ONCE: Final = 256
 
 
@@ -137,7 +137,7 @@ class GraphitiExtractor(Extractor):
             await self.ask(messages, _Ready)
         except ExtractionFailed as error:
             message = f"{error}, also for a test text: check the endpoint and the model {self._model!r}"
-            raise ExtractorUnavailable(message, retry_after_s=_NOTHING_READ_S) from None
+            raise ExtractorUnavailable(message, retry_after_s=TIMING.models.malformed_s) from None
 
     @override
     async def aclose(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
-from graphweft_rules.json_schemas.keywords import Schema, document, matching, table
+from tools.rule_schemas.keywords import Schema, document, matching, table
 
 _NAME: Final[Schema] = matching(TYPE_PATTERN, "Not a type: use a letter, then letters, digits and '_', 64 at most.")
 _TYPE: Final[Schema] = {"type": "string", **_NAME}

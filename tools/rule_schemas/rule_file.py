@@ -12,7 +12,8 @@ from graphweft_contracts.memory import SCOPE_PATTERN, SCOPES, MemoryScope
 from graphweft_contracts.search import EMBEDDED, INDEX_TYPES, MOST_RESULTS, SEARCHED
 from graphweft_rules.files.model import FORMATS, MESSAGE_HISTORY, TOP_K
 from graphweft_rules.files.schema import EVENT_PATTERN, VERSION
-from graphweft_rules.json_schemas.keywords import (
+from graphweft_rules.matching.parameters import WORKFLOW_FIELDS
+from tools.rule_schemas.keywords import (
     NOT_BLANK,
     Schema,
     choice,
@@ -23,7 +24,6 @@ from graphweft_rules.json_schemas.keywords import (
     texts,
     whole,
 )
-from graphweft_rules.matching.parameters import WORKFLOW_FIELDS
 
 _REFERENCE: Final = rf"^(?!\$)|^\$\$|^\$(context|event)\.[^. ]|^\$workflow\.({'|'.join(WORKFLOW_FIELDS)})$"
 _REFERENCE_MESSAGE: Final = (

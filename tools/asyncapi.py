@@ -12,14 +12,13 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
+import yaml
+
 from graphweft_contracts import channels, wire
 from graphweft_contracts.events import registered_payloads
 
-VERSION: Final = "1.2.0"
-"""Semantic version of the wire format; it differs from the version of the package."""
-
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
-_HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m graphweft_contracts.schemas --write\n"
+_HEADER: Final = "# Generated from graphweft_contracts; renew with: make generate\n"
 
 
 def document() -> dict[str, Any]:
@@ -29,7 +28,7 @@ def document() -> dict[str, Any]:
         "asyncapi": "3.0.0",
         "info": {
             "title": "graphweft",
-            "version": VERSION,
+            "version": wire.VERSION,
             "description": "Events of agents and their memories become a graph, and the graph comes back as context.",
             "license": {"name": "Apache-2.0"},
         },
@@ -41,9 +40,7 @@ def document() -> dict[str, Any]:
 
 
 def render() -> str:
-    """Return the document as YAML. Needs the optional dependency PyYAML."""
-    import yaml
-
+    """Return the document as YAML."""
     return _HEADER + yaml.safe_dump(document(), sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -51,7 +48,7 @@ def _channels(events: list[str]) -> dict[str, Any]:
     names = {name: value for name, value in vars(channels).items() if name.isupper()}
     names["CONTEXT_REPLIES"] = channels.context_replies("{client}", "{app}")
     names["FIRST_REPLIES_PARTITION"] = channels.context_replies_partition(0)
-    text = files("graphweft_contracts").joinpath("asyncapi_channels.json").read_text(encoding="utf-8")
+    text = files("tools").joinpath("asyncapi_channels.json").read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = json.loads(Template(text).substitute(names))
     messages = {
         "events": events,

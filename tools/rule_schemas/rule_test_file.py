@@ -10,7 +10,8 @@ from typing import Any, Final, get_args
 
 from graphweft_contracts import DeadLetterReason, ReasonCode
 from graphweft_contracts.events import APP_ID_PATTERN, LIFECYCLE
-from graphweft_rules.json_schemas.keywords import (
+from graphweft_rules.rule_tests.reader import DEFAULT_BUDGET_MS, MOST_BUDGET_MS
+from tools.rule_schemas.keywords import (
     NOT_BLANK,
     Schema,
     choice,
@@ -21,7 +22,6 @@ from graphweft_rules.json_schemas.keywords import (
     texts,
     whole,
 )
-from graphweft_rules.rule_tests.reader import DEFAULT_BUDGET_MS, MOST_BUDGET_MS
 
 _EVENT_TYPE: Final = matching(
     r"^[a-z0-9_]+(\.[a-z0-9_]+)+$", "Not an event type: write a lower-case name with dots, such as order.paid."

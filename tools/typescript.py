@@ -1,17 +1,13 @@
 """The types of the TypeScript client, from the same models as the JSON Schemas.
 
-``python -m graphweft_contracts.typescript --write`` writes ``clients/typescript/src/contracts.ts``. ``--check`` says
-whether the file is stale. Only what goes over HTTP is in it: no event types that workers alone emit.
+Only what goes over HTTP is in ``clients/typescript/src/contracts.ts``: no event types that workers alone emit.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, get_args
 
 from graphweft_contracts.context import Format, ReasonCode
@@ -19,8 +15,6 @@ from graphweft_contracts.event_rights import INTERNAL_TYPES
 from graphweft_contracts.events import registered_payloads
 from graphweft_contracts.search import INDEX_TYPES, SEARCHED
 
-FILE: Final = Path("clients/typescript/src/contracts.ts")
-_RENEW: Final = "python -m graphweft_contracts.typescript --write"
 _WIDTH: Final = 120
 _PRIMITIVES: Final[Mapping[str, str]] = {
     "string": "string",
@@ -31,7 +25,7 @@ _PRIMITIVES: Final[Mapping[str, str]] = {
 }
 _HEAD: Final = """\
 // The types of the contracts, generated from the models of graphweft.
-// Do not change them here: renew them with `python -m graphweft_contracts.typescript --write`.
+// Do not change them here: renew them with `make generate`.
 """
 
 
@@ -49,23 +43,6 @@ def render() -> str:
     parts.append(_union("Searched", SEARCHED, "What a search within a scope finds."))
     parts.append(_union("Format", get_args(Format), "The form of a block's value."))
     return "\n".join(parts)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file, or check it; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m graphweft_contracts.typescript", description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write the file")
-    action.add_argument("--check", action="store_true", help="exit with 1 when the file is stale")
-    parser.add_argument("--file", type=Path, default=FILE, help=f"the file ({FILE})")
-    options = parser.parse_args(arguments)
-    file: Path = options.file
-    if options.write:
-        file.write_text(render(), encoding="utf-8")
-    if file.is_file() and file.read_text(encoding="utf-8") == render():
-        return 0
-    sys.stdout.write(f"{file}: {'stale' if file.is_file() else 'missing'}\nrenew it with: {_RENEW}\n")
-    return 1
 
 
 def _interfaces(schema: dict[str, Any], name: str, doc: str) -> dict[str, str]:
@@ -133,7 +110,3 @@ def _comment(text: str, indent: str) -> str:
     """Return a comment of one line: the first paragraph, in the marks of TypeScript."""
     line = " ".join(text.partition("\n\n")[0].split()).replace("``", "`").replace("*/", "*\u200b/")
     return f"{indent}/** {line} */\n" if line else ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,52 @@
+"""The clock that everything reads. It is passed in, so tests choose how time passes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime, timezone
+from typing import Final, Protocol
+
+
+class Clock(Protocol):
+    """Says what time it is, and waits."""
+
+    def now(self) -> datetime:
+        """Return the date and time, in UTC: for what is written down or compared between machines."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that only grow: for how long something took, and when it is due."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(asyncio.sleep)
+
+    def now(self) -> datetime:
+        """See ``Clock.now``."""
+        return datetime.now(timezone.utc)
+
+
+class PastClock:
+    """Says that it is a moment of the past, and waits as another clock does."""
+
+    def __init__(self, time: datetime, clock: Clock) -> None:
+        self.time = time
+        self.monotonic = clock.monotonic
+        self.sleep = clock.sleep
+
+    def now(self) -> datetime:
+        """See ``Clock.now``."""
+        return self.time
+
+
+SYSTEM_CLOCK: Final[Clock] = SystemClock()
+"""The default wherever a clock may be passed in."""

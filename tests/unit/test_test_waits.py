@@ -1,0 +1,34 @@
+"""Tests wait for states, by one helper: a fixed sleep is too short on a slow machine and too long on any other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+FREE = (
+    "chaos",  # breaks things at random moments
+    "ports/toy_driver",  # a driver, which polls its file
+    "services/waiting.py",  # the helper
+)
+UNDER_WAY = ("unit",)
+"""Their waits get a clock that is passed in."""
+
+
+def sleeps(file: Path) -> list[int]:
+    calls = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    return [
+        call.lineno for call in calls
+        if (isinstance(call.func, ast.Attribute) and call.func.attr == "sleep")
+        or (isinstance(call.func, ast.Name) and call.func.id == "sleep")
+    ]  # fmt: skip
+
+
+def test_no_test_sleeps() -> None:
+    found = [
+        f"{name}:{line}"
+        for file in sorted(TESTS.rglob("*.py"))
+        if not (name := file.relative_to(TESTS).as_posix()).startswith((*FREE, *UNDER_WAY))
+        for line in sleeps(file)
+    ]
+    assert not found, f"wait for a state with tests.services.waiting: {', '.join(found)}"

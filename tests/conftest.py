@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "short", max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("soak", settings.get_profile("short"), max_examples=1_000, derandomize=False)
+settings.register_profile("soak", settings.get_profile("short"), max_examples=300, derandomize=False)
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so do all commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

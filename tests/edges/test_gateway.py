@@ -69,10 +69,10 @@ from graphweft_workers.roles.settings import Settings
 pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000
 _REQUESTS = os.environ.get("GRAPHWEFT_GATEWAY_REQUESTS")
-REQUESTS = int(_REQUESTS or 1_000)
-MUTATED = int(_REQUESTS or 1_000)
+REQUESTS = int(_REQUESTS or 300)
+MUTATED = int(_REQUESTS or 300)
 SEED = int(os.environ.get("GRAPHWEFT_SEED") or 1)
-SCHEMA_EXAMPLES = max(20, int(_REQUESTS) // 50) if _REQUESTS else 8
+SCHEMA_EXAMPLES = max(20, int(_REQUESTS) // 50) if _REQUESTS else 3
 """Of each kind of request that the OpenAPI document describes."""
 """Requests of the fuzzed test that apps are apart; 10,000 and more for nights."""
 RULES = """

@@ -187,6 +187,7 @@ async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_t
     assert await bus.dead_letters.by_app() == {}
 
 
+@pytest.mark.soak("kafka")
 async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_with_a_larger_quota(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
@@ -217,6 +218,7 @@ async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_
     assert await column(graph, HOG, "MATCH (t:Thing {id: 1}) RETURN t.n99") == [99]
 
 
+@pytest.mark.soak("kafka")
 async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_reports_it(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 import graphweft
+from graphweft import testing
 from graphweft.adapters import core
 from website.markdown import code, table
 
-_MODULES: Final = ((graphweft, graphweft.__all__), (core, ("Adapter",)))
+_MODULES: Final = ((graphweft, graphweft.__all__), (core, ("Adapter",)), (testing, testing.__all__))
 
 
 def python_page() -> str:

@@ -82,7 +82,6 @@ NEEDED: dict[str, set[str]] = {
     "hook": {"graphweft.client", "Stemmer"},
     "context": CLIENT, "demo": CLIENT, "import_stores": CLIENT, "memory": CLIENT, "run": CLIENT,
     "archive": SETTINGS | {"zstandard"},
-    "try_rules": MATCHING,
     "rule_tests": MATCHING | {"graphweft_workers.engine.read"},
 }  # fmt: skip
 """By module of commands: what of it they cannot begin without, if that is not the settings alone."""

@@ -5,36 +5,22 @@ from __future__ import annotations
 import io
 import json as json_module
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
-from graphweft_rules import BoundMutation, RuleSet
-from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
 from graphweft_workers.cli.emit import Faults, events_of_lines, numbered_lines
 from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import INVALID_EVENTS, print_json, printable, say
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.imports.files import read_whole
-from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
-    """What the rules do with one event."""
-
-    event: Event
-    mutations: tuple[BoundMutation, ...] = ()
-    skipped: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    unmatched: list[Unmatched] = field(default_factory=list[Unmatched])
-    """Other rules for the event's type."""
-    reason: str = ""
-    """Why nothing matches; empty if something does."""
+if TYPE_CHECKING:  # the options are checked before what matches is loaded
+    from graphweft_workers.testing.rule_replay import EventReplay
 
 
 @command
@@ -47,10 +33,12 @@ async def try_rules(
 
     It contacts no server and writes nothing. Exits with 1 if an event matches no mutation.
     """
+    from graphweft_workers.testing.rule_replay import replay
+
     rule_set = load_rules(Settings.load(rules=rules))
-    tried = [_try(rule_set, event) for event in _events(file)]
+    tried = replay(_events(file), rule_set).events
     if json:
-        print_json([_dict(each) for each in tried])
+        print_json([each.to_dict() for each in tried])
     else:
         for each in tried:
             _print(each)
@@ -77,45 +65,20 @@ def _events(file: Path) -> list[Event]:
     return events
 
 
-def _try(rules: RuleSet, event: Event) -> _Tried:
-    refusal = rules.refusal(event)
-    if refusal is not None:
-        return _Tried(event=event, reason=refusal)
-    matched = rules.match_event(event)
-    for failed in matched.failed:
-        raise failed.error
-    skipped = [
-        {"rule": each.rule, "mutation": each.query, "place": str(each.place), "reason": each.detail}
-        for each in matched.skipped
-    ]
-    reason = "" if matched.mutations or skipped else why_nothing(rules, event)
-    others = unmatched(rules, event)
-    return _Tried(event=event, mutations=matched.mutations, skipped=skipped, unmatched=others, reason=reason)
-
-
-def _print(tried: _Tried) -> None:
-    say(printable(f"{tried.event.type} {tried.event.id}"))
-    for bound in tried.mutations:
-        mutation = bound.mutation
-        say(printable(f"  {mutation.rule}/{mutation.id} ({mutation.place})"))
-        for line in mutation.cypher.statement.strip().splitlines():
+def _print(tried: EventReplay) -> None:
+    say(printable(f"{tried.type} {tried.id}"))
+    for mutation in tried.mutations:
+        say(printable(f"  {mutation.name} ({mutation.place})"))
+        for line in mutation.statement.strip().splitlines():
             say(printable(f"      {line}"))
-        params = json_module.dumps(bound.params, ensure_ascii=False, default=str)
+        params = json_module.dumps(mutation.params, ensure_ascii=False, default=str)
         say(printable(f"      with {params}"))
     for skip in tried.skipped:
-        say(printable(f"  {skip['rule']}/{skip['mutation']} ({skip['place']}) is skipped: {skip['reason']}"))
+        say(printable(f"  {skip.name} ({skip.place}) is skipped: {skip.reason}"))
     for rule in tried.unmatched:
         say(printable(f"  {rule.rule} ({rule.place}) does not match: {rule.reason}"))
+    for fault in tried.faults:
+        if fault.place is not None:
+            say(printable(f"  {fault.rule}/{fault.mutation} ({fault.place}) fails: {fault.message}"))
     if tried.reason:
         say(printable(f"  nothing: {tried.reason}"))
-
-
-def _dict(tried: _Tried) -> dict[str, Any]:
-    return {
-        "id": tried.event.id,
-        "type": tried.event.type,
-        "mutations": [mutation_dict(bound) for bound in tried.mutations],
-        "skipped": tried.skipped,
-        "unmatched": [unmatched_dict(rule) for rule in tried.unmatched],
-        "reason": tried.reason,
-    }

@@ -27,7 +27,7 @@ def dict_of(seen: Seen) -> dict[str, Any]:
     if seen.event is not None:
         found["event"] = seen.event.model_dump(exclude_none=True)
     if seen.retry is not None:
-        found["retry"] = {"letter": seen.retry.letter, "rule": seen.retry.rule, "mutation": seen.retry.mutation}
+        found["retry"] = seen.retry._asdict()
     if seen.activation is not None:
         found["activation"] = activation_dict(seen.activation)
     if seen.dropped is not None:

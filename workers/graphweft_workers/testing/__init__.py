@@ -1,0 +1,1 @@
+"""What others test with: ``graphweft.testing`` for rules."""

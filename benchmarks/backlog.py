@@ -58,7 +58,7 @@ async def settled(settings: Settings, running: Sequence[_Process]) -> str:
         async with asyncio.timeout(_SETTLE_S):
             while True:
                 try:
-                    parts = await log.status()
+                    parts = await log.partitions.status()
                 except BusUnavailable:  # the first worker has not made the topic yet
                     parts = []
                 names = [part.owner for part in parts]

@@ -61,12 +61,12 @@ class LimitedLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
             return True
-        fields: Any = record.msg  # structlog's loggers put the fields of an entry here
-        ours = isinstance(fields, dict)
-        left_out = self._limit.admit((record.name, fields["event"] if ours else fields))
+        given: Any = record.msg
+        fields: dict[str, Any] | None = given if isinstance(given, dict) else None  # of an entry of structlog's loggers
+        left_out = self._limit.admit((record.name, given if fields is None else fields["event"]))
         if left_out is None:
             return False
-        if left_out and ours:
+        if left_out and fields is not None:
             record.msg = {**fields, "left_out": left_out}
         elif left_out:
             record.msg = f"{record.getMessage()} ({left_out:,} lines of this kind were left out before)"

@@ -173,7 +173,7 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
         chats = len({event.chatid for event in events})
         say(f"\n{len(events):,} events of {chats} recorded chats are published and applied, in order:")
         say(_counts(Counter(event.type for event in events)))
-        if letters := await bus.dead_letter_count():
+        if letters := await bus.dead_letters.count():
             say(f"{counted(letters, 'dead letter')}; `{program} dlq list --data {settings.data}` shows them")
             return None
         await _say_graph(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from typing import Any, Final, override
+from typing import Any, Final, cast, override
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.timing import TIMING
@@ -62,8 +62,9 @@ class LimitedLines(logging.Filter):
         if record.levelno >= logging.ERROR:
             return True
         given: Any = record.msg
-        fields: dict[str, Any] | None = given if isinstance(given, dict) else None  # of an entry of structlog's loggers
-        left_out = self._limit.admit((record.name, given if fields is None else fields["event"]))
+        # Entries of structlog's loggers have their fields here.
+        fields = cast("dict[str, Any]", given) if isinstance(given, dict) else None
+        left_out = self._limit.admit((record.name, str(given) if fields is None else str(fields["event"])))
         if left_out is None:
             return False
         if left_out and fields is not None:

@@ -34,9 +34,9 @@ class ClientTiming:
     reserve: float = 0.02
     least_reserve_ms: float = 2.0
     most_reserve_ms: float = 5.0
-    """A call gives up this share of its budget early, within these bounds, and at most half of the budget early. The event
-    loop waits in whole milliseconds, so timers fire up to 1 ms late, and the call still has to return: with a reserve
-    of 1 ms about half of the calls returned too late."""
+    """A call gives up this share of its budget early, within these bounds, and at most half of the budget early. The
+    event loop waits in whole milliseconds, so timers fire up to 1 ms late, and the call still has to return: with a
+    reserve of 1 ms about half of the calls returned too late."""
     append_s: float = 15.0
     """Limit of a request to a gateway, which waits 10 s for a body, and 5 s for the bus."""
     last_calls_s: float = 1.0

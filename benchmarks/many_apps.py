@@ -25,7 +25,7 @@ from benchmarks.workload import APP, CALLS, CHATS
 from graphweft.transport import Outgoing
 from graphweft_contracts import channels, wire
 from graphweft_contracts.plurals import counted
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.roles.settings import Settings
 
 ROW: Final = "s"
@@ -123,10 +123,10 @@ async def _apply(settings: Settings, engine: asyncio.subprocess.Process, events:
 
 async def _wait(settings: Settings, engine: asyncio.subprocess.Process) -> None:
     """Wait until the worker has committed all events."""
-    log = RedisEventLog(settings.bus)
+    log = redis_bus(settings.bus)
     try:
         async with asyncio.timeout(_LONGEST_S):
-            while any(part.lag for part in await log.status()):
+            while any(part.lag for part in await log.partitions.status()):
                 if engine.returncode is not None:
                     raise Died(f"ended with {engine.returncode}")
                 await asyncio.sleep(_POLL_S)

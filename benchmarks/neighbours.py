@@ -19,7 +19,7 @@ from benchmarks.services import Services
 from benchmarks.workload import CALLS
 from graphweft import Client
 from graphweft_contracts import Event
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.roles.settings import Settings
 
 ROW: Final = "k"
@@ -92,9 +92,9 @@ async def _disturb(settings: Settings) -> None:
 
 async def _check_disturbed(settings: Settings) -> None:
     """Be sure that the neighbour was at its limit all the time: none of its events took effect, and some wait."""
-    bus = RedisEventLog(settings.bus)
+    bus = redis_bus(settings.bus)
     try:
-        if not sum(part.lag for part in await bus.status()):
+        if not sum(part.lag for part in await bus.partitions.status()):
             raise Died("the slow app was not slow: nothing of it waits")
     finally:
         await bus.aclose()

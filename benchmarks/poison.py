@@ -94,7 +94,7 @@ async def _measure(services: Services, settings: Settings, graph: Graph, every: 
 async def _dead_letters(settings: Settings) -> int:
     bus = make_bus(settings)
     try:
-        return await bus.dead_letter_count()
+        return await bus.dead_letters.count()
     finally:
         await bus.aclose()
 

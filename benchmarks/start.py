@@ -44,9 +44,9 @@ async def _first_event(services: Services, stored: tuple[str, StoredRules], roun
     settings = await services.settings("redis", "falkordb", CALLS.rules)
     digest, rules = stored
     async with contextlib.aclosing(make_bus(settings)) as bus, contextlib.aclosing(make_graph(settings)) as graph:
-        await bus.partitions()
-        await bus.store_rules(digest, rules)
-        await bus.activate(ALL_APPS, digest)
+        await bus.partitions.count()
+        await bus.rules.store(digest, rules)
+        await bus.rules.activate(ALL_APPS, digest)
         [entry, *_] = CALLS.outgoing(1, f"start{round_number}")
         event = wire.decode(entry.fields)
         begun = time.process_time()

@@ -22,7 +22,7 @@ from tests.services.waiting import until_sync
 
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -106,9 +106,9 @@ class Deployment:
         """Wait until at most ``left`` events are not applied; False when it is over before that was seen."""
 
         async def lag() -> int | None:
-            bus = RedisEventLog(embedded_url(self.data))
+            bus = redis_bus(embedded_url(self.data))
             try:
-                status = await bus.status()
+                status = await bus.partitions.status()
                 return sum(part.lag for part in status) if any(part.end for part in status) else None
             except BusUnavailable:
                 return None
@@ -203,6 +203,7 @@ def kill_all(deployment: Deployment) -> None:
     deployment.start()
 
 
+@pytest.mark.soak("kill_worker", "kill_server")
 @pytest.mark.parametrize("kill", [kill_worker, kill_server, kill_all])
 def test_killed_at_any_moment_the_graph_ends_the_same(
     reference: Deployment, tmp_path: Path, kill: Callable[[Deployment], None]

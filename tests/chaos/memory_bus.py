@@ -7,89 +7,50 @@ from collections.abc import Callable, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.ports.dead_letters import first_letters
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import DeadLetters, LettersOfApp, first_letters
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.offsets import OffsetForm
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.ports.usage import UsageLog
 
-__all__ = ("MemoryBus",)
+__all__ = ("MemoryLetters", "MemoryRules", "MemoryUsage", "memory_bus")
 
 
-class MemoryBus:
-    """``Bus`` over lists of entries; calls ``at_end`` when all of them are committed."""
+def memory_bus(
+    partitions: Sequence[Sequence[Entry]],
+    at_end: Callable[[], None] = lambda: None,
+    *,
+    letters: DeadLetters | None = None,
+    usage: UsageLog | None = None,
+) -> Bus:
+    """Return a bus over lists of entries; it calls ``at_end`` when all of them are committed."""
+    log = MemoryLog(partitions, at_end)
+    return Bus(
+        log=log,
+        partitions=log,
+        leases=MemoryLeases(),
+        dead_letters=letters or MemoryLetters(),
+        rules=MemoryRules(),
+        purges=MemoryPurges(),
+        usage=usage or MemoryUsage(),
+        offsets=OffsetForm.NUMBER,
+        close=_nothing,
+    )
 
-    archive: BlobStore | None = None
+
+async def _nothing() -> None:
+    pass
+
+
+class MemoryLog:
+    """``EventLog`` and ``Partitions``."""
 
     def __init__(self, partitions: Sequence[Sequence[Entry]], at_end: Callable[[], None]) -> None:
         self._entries = partitions
         self._at_end = at_end
         self._committed = [Committed() for _ in partitions]
-        self.letters: dict[str, DeadLetter] = {}
-        self.sets: dict[str, StoredRules] = {}
-        self.activated: list[Activation] = []
-        self.purged: list[Purge] = []
-        self.records: dict[str, bytes] = {}
-
-    async def partitions(self, *, fresh: bool = False) -> int:
-        return len(self._entries)
-
-    async def layout(self) -> Layout:
-        return Layout(partitions=len(self._entries))
-
-    async def store_order(self, app_id: str, order: Order) -> None:
-        raise NotImplementedError
-
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        stored = self.sets.get(digest)
-        self.sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
-
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        return self.sets.get(digest)
-
-    async def activate(self, scope: str, digest: str) -> Activation:
-        raise NotImplementedError
-
-    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
-        return self.activated[after:]
-
-    async def purge(self, purge: Purge) -> None:
-        self.purged.append(purge)
-
-    async def purges(self, mark: int | None) -> Purges:
-        return Purges(found=self.purged[mark or 0 :], mark=len(self.purged))
-
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
-        if record is None:
-            self.records.pop(reporter, None)
-        else:
-            self.records[reporter] = record
-
-    async def usage(self) -> Mapping[str, bytes]:
-        return dict(self.records)
-
-    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
-        found: dict[str, LettersOfApp] = {}
-        for letter in self.letters.values():
-            before = found.get(letter.app_id or "", LettersOfApp())
-            size = len(letter.model_dump_json(exclude_none=True))
-            found[letter.app_id or ""] = LettersOfApp(count=before.count + 1, size=before.size + size)
-        return found
-
-    async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
-        return True
-
-    def is_revoked(self, partition: int) -> bool:
-        return False
-
-    def lease_keeper(self) -> None:
-        """There is none."""
-
-    async def release(self, partition: int, owner: str) -> None:
-        pass
-
-    async def committed(self, partition: int) -> Committed:
-        return self._committed[partition]
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
         start = _number(after.offset)
@@ -113,20 +74,17 @@ class MemoryBus:
         end = _number(offset)
         return self._entries[partition][max(0, end - limit) : end]
 
-    async def missing(self, partition: int) -> int:
-        return 0
+    async def count(self, *, fresh: bool = False) -> int:
+        return len(self._entries)
 
-    async def trim(self, partition: int, offset: str) -> None:
+    async def layout(self) -> Layout:
+        return Layout(partitions=len(self._entries))
+
+    async def store_order(self, app_id: str, order: Order) -> None:
         raise NotImplementedError
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
-        return {}
-
-    def entries_up_to(self, position: Committed) -> int:
-        return position.count
-
-    def is_after(self, offset: str, other: str) -> bool:
-        return _number(offset) > _number(other)
+    async def committed(self, partition: int) -> Committed:
+        return self._committed[partition]
 
     async def commit(self, partition: int, committed: Committed) -> None:
         if _number(committed.offset) >= _number(self._committed[partition].offset):
@@ -142,37 +100,123 @@ class MemoryBus:
                 end=str(len(log)) if log else "",
                 lag=len(log) - _number(self._committed[number].offset),
                 owner=None,
+                written=len(log),
+                trimmed=0,
             )
             for number, log in enumerate(self._entries)
         ]
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        self.letters.update((letter.id, letter) for letter in letters)
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        return {}
+
+    async def trim(self, partition: int, offset: str) -> None:
+        raise NotImplementedError
+
+
+class MemoryLeases:
+    """``PartitionLeases`` of one worker."""
+
+    async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
+        return True
+
+    def is_revoked(self, partition: int) -> bool:
+        return False
+
+    def lease_keeper(self) -> None:
+        """There is none."""
+
+    async def release(self, partition: int, owner: str) -> None:
+        pass
+
+
+class MemoryLetters:
+    """``DeadLetters``."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, DeadLetter] = {}
+
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        self.found.update((letter.id, letter) for letter in letters)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
-        there = self.letters.get(longer.id) == letter
+        there = self.found.get(longer.id) == letter
         if there:
-            self.letters[longer.id] = longer
+            self.found[longer.id] = longer
         return there
 
-    async def dead_letter_count(self) -> int:
-        return len(self.letters)
+    async def count(self) -> int:
+        return len(self.found)
 
-    async def dead_letters(
+    async def read(
         self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
-        return first_letters(self.letters.values(), limit, app_id, size, whole=whole)
+        return first_letters(self.found.values(), limit, app_id, size, whole=whole)
 
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        return self.letters.get(letter_id)
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        return self.found.get(letter_id)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
     ) -> bool:
         raise NotImplementedError
 
-    async def aclose(self) -> None:
-        pass
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        found: dict[str, LettersOfApp] = {}
+        for letter in self.found.values():
+            before = found.get(letter.app_id or "", LettersOfApp())
+            size = len(letter.model_dump_json(exclude_none=True))
+            found[letter.app_id or ""] = LettersOfApp(count=before.count + 1, size=before.size + size)
+        return found
+
+
+class MemoryRules:
+    """``RulesLog``."""
+
+    def __init__(self) -> None:
+        self.sets: dict[str, StoredRules] = {}
+        self.activated: list[Activation] = []
+
+    async def store(self, digest: str, rules: StoredRules) -> None:
+        stored = self.sets.get(digest)
+        self.sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
+
+    async def stored(self, digest: str) -> StoredRules | None:
+        return self.sets.get(digest)
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+        raise NotImplementedError
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        return self.activated[after:]
+
+
+class MemoryPurges:
+    """``PurgeLog``."""
+
+    def __init__(self) -> None:
+        self.purged: list[Purge] = []
+
+    async def put(self, purge: Purge) -> None:
+        self.purged.append(purge)
+
+    async def after(self, mark: int | None) -> Purges:
+        return Purges(found=self.purged[mark or 0 :], mark=len(self.purged))
+
+
+class MemoryUsage:
+    """``UsageLog``."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def put(self, reporter: str, record: bytes | None) -> None:
+        if record is None:
+            self.kept.pop(reporter, None)
+        else:
+            self.kept[reporter] = record
+
+    async def records(self) -> Mapping[str, bytes]:
+        return dict(self.kept)
 
 
 def _number(offset: str) -> int:

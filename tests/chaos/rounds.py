@@ -18,6 +18,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.roles.rules import push
 
 from .cases import Case
@@ -53,15 +54,15 @@ class Round:
         """
         rng = random.Random(seed)
         async with stack.bus() as bus:
-            partitions = await patiently(bus.partitions)
+            partitions = await patiently(bus.partitions.count)
         case = Case(random.Random(rng.random()), app, partitions)
         case.write_rules(folder / "rules")
         rules = load_rules(folder / "rules")
         if stack.graph_kind == "neo4j":
             await _clear(stack)
         async with stack.bus() as bus:
-            before = {part.id: part.end for part in await patiently(bus.status)}
-            letters = await patiently(bus.dead_letter_count)
+            before = {part.id: part.end for part in await patiently(bus.partitions.status)}
+            letters = await patiently(bus.dead_letters.count)
             # Rounds share a bus, and rules that other ones replaced stay replaced: these are for this app alone.
             await patiently(lambda: push(bus, rules, app))
             batch = rng.choice([5, 40, 200])
@@ -84,7 +85,7 @@ class Round:
                 for worker in workers:
                     if worker.running:
                         worker.kill()
-            assert await patiently(bus.dead_letter_count) == letters, await bus.dead_letters(limit=letters + 3)
+            assert await patiently(bus.dead_letters.count) == letters, await bus.dead_letters.read(limit=letters + 3)
             logs = [await log_of(bus, number, before[number]) for number in range(partitions)]
         self._nothing_lost_or_misplaced(logs)
         await self._as_serial(rules, logs)
@@ -97,24 +98,24 @@ class Round:
         """Wait until every partition has an owner, and return one of them."""
 
         async def owned() -> bool:
-            return None not in {part.owner for part in await patiently(self.bus.status)}
+            return None not in {part.owner for part in await patiently(self.bus.partitions.status)}
 
         await _until(owned)
-        owners = {part.owner for part in await patiently(self.bus.status)}
+        owners = {part.owner for part in await patiently(self.bus.partitions.status)}
         return self.rng.choice([worker for worker in self.workers if self._is(worker, owners)])
 
     async def taken_over(self, worker: Worker) -> None:
         """Wait until ``worker`` owns nothing any more, and others have done something of what there is to do."""
 
         async def nothing() -> bool:
-            owners = {part.owner for part in await patiently(self.bus.status)}
+            owners = {part.owner for part in await patiently(self.bus.partitions.status)}
             return None not in owners and not self._is(worker, owners)
 
         await _until(nothing)
-        behind = {part.id: part.position for part in await patiently(self.bus.status) if part.lag}
+        behind = {part.id: part.position for part in await patiently(self.bus.partitions.status) if part.lag}
 
         async def all_moved() -> bool:
-            now = {part.id: part for part in await patiently(self.bus.status)}
+            now = {part.id: part for part in await patiently(self.bus.partitions.status)}
             return all(not now[number].lag or now[number].position != at for number, at in behind.items())
 
         await _until(all_moved)
@@ -124,7 +125,7 @@ class Round:
 
         async def idle() -> bool:
             self._check_alive()
-            return not sum(part.lag for part in await patiently(self.bus.status))
+            return not sum(part.lag for part in await patiently(self.bus.partitions.status))
 
         await _until(idle)
 
@@ -168,7 +169,7 @@ class Round:
         async def some() -> bool:
             self._check_alive()
             return any(
-                self.bus.is_after(part.position, self.before[part.id]) for part in await patiently(self.bus.status)
+                is_after(part.position, self.before[part.id]) for part in await patiently(self.bus.partitions.status)
             )
 
         await _until(some)

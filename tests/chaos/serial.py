@@ -24,6 +24,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Edge, GraphStore, Node
+from graphweft_workers.ports.offsets import is_after
 
 __all__ = (
     "Content",
@@ -98,9 +99,9 @@ async def patiently[Result](call: Callable[[], Awaitable[Result]], *, longest_s:
 
 async def log_of(bus: Bus, partition: int, after: str = "") -> Sequence[Entry]:
     """Return everything in a partition behind ``after`` but activations of rules."""
-    end = next(part.end for part in await patiently(bus.status) if part.id == partition)
-    entries = await bus.before(partition, end, limit=1_000_000) if end else []
-    return [each for each in entries if bus.is_after(each.offset, after) and wire.ACTIVATION not in each.fields]
+    end = next(part.end for part in await patiently(bus.partitions.status) if part.id == partition)
+    entries = await bus.log.before(partition, end, limit=1_000_000) if end else []
+    return [each for each in entries if is_after(each.offset, after) and wire.ACTIVATION not in each.fields]
 
 
 def queries_of(

@@ -35,7 +35,7 @@ from graphweft_contracts.prompt_text import enclose
 from graphweft_workers.cli import app as graphweft
 from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
 from graphweft_workers.drivers.embedded.server import DataFolder, ping
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.gateway.tokens import read_tokens, sha256_of
 
@@ -169,7 +169,7 @@ class Deployment:
 
         async def publish() -> None:
             url = embedded_url(self.data)
-            transport, bus = RedisTransport(url), RedisEventLog(url)
+            transport, bus = RedisTransport(url), redis_bus(url)
             fields = ({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line.encode()} for line in lines)
             try:
                 sent = await send(transport, [wire.decode(one) for one in fields])

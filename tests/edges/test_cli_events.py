@@ -25,7 +25,7 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import StoredRules
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import Plan
@@ -121,9 +121,9 @@ class Log:
 
         async def activate() -> None:
             async with contextlib.aclosing(self.bus()) as bus:
-                await bus.partitions()
-                await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
-                await bus.activate(scope, rules.digest)
+                await bus.partitions.count()
+                await bus.rules.store(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
+                await bus.rules.activate(scope, rules.digest)
 
         asyncio.run(activate())
         return rules.digest
@@ -134,7 +134,7 @@ class Log:
         async def work() -> None:
             async with contextlib.aclosing(self.bus()) as bus, contextlib.aclosing(self.bus()) as other:
                 graph = FalkorDBStore(self._graph_url)
-                worker = MutationWorker(bus, graph, LoggedRules(bus, bus.is_after, stored), name="one", lease_s=2.0)
+                worker = MutationWorker(bus, graph, LoggedRules(bus.rules, stored), name="one", lease_s=2.0)
                 running = asyncio.create_task(worker.run())
                 await applied(other)
                 worker.stop()
@@ -286,7 +286,7 @@ async def test_a_follower_tells_of_entries_that_it_may_have_missed(url: str) -> 
         return [entry.offset for _, entry in await follower.fresh(lambda _, what: told.append(what))]
 
     with redis.Redis.from_url(url) as raw:
-        async with contextlib.aclosing(RedisEventLog(url, new=Layout(partitions=1))) as bus:
+        async with contextlib.aclosing(redis_bus(url, new=Layout(partitions=1))) as bus:
             follower = Follower(bus, None)
             raw.xadd(stream, {"a": "b"}, id="1-0")
             assert await fresh() == ["1-0"]
@@ -443,8 +443,8 @@ def test_an_unfinished_batch_is_shown_while_the_graph_holds_it(log: Log, url: st
     async def half() -> None:
         async with contextlib.aclosing(log.bus()) as bus, contextlib.aclosing(FalkorDBStore(url)) as graph:
             partition, _, offset = first.partition(":")
-            entries = await bus.entries(int(partition), [offset, last.partition(":")[2]])
-            active = LoggedRules(bus, bus.is_after, stored)
+            entries = await bus.log.entries(int(partition), [offset, last.partition(":")[2]])
+            active = LoggedRules(bus.rules, stored)
             await active.refresh()
             read = read_range(int(partition), entries, active.cursor(int(partition), ""), RecentEvents())
             plan = Plan.of(Checkpoint(), read.apps["shop"], Arranger(active.current("shop"), graph.dialect))
@@ -556,6 +556,7 @@ async def aiter_fresh(follower: Follower, told: list[str]) -> AsyncIterator[Entr
             yield entry
 
 
+@pytest.mark.soak
 def test_on_kafka_the_same_is_told(call: Call, url: str, kafka_url: str) -> None:
     log = Log(call, kafka_url, url)
     log.push()
@@ -579,10 +580,10 @@ def test_on_kafka_the_same_is_told(call: Call, url: str, kafka_url: str) -> None
             follower = Follower(bus, None)
             told: list[str] = []
             read = [entry async for entry in aiter_fresh(follower, told)]
-            letter = await bus.dead_letter(f"{failed}:orders/ratio")
+            letter = await bus.dead_letters.get(f"{failed}:orders/ratio")
             assert letter is not None
             assert (await retry(bus, letter)).events == 1  # a transaction leaves a record without an event
-            await bus.activate(ALL_APPS, (await bus.activations())[0].digest)
+            await bus.rules.activate(ALL_APPS, (await bus.rules.activations())[0].digest)
             read += [entry async for entry in aiter_fresh(follower, told)]
             assert (len(read), told) == (4 + 4 + 1 + 4, [])
 

@@ -502,7 +502,7 @@ async def test_a_letter_for_events_of_several_apps_shows_no_app_to_another(stack
             count=2, time=datetime.now(UTC), app_id="acme", event_id="first of acme", fields={},
         )  # fmt: skip
         async with open_sources(Settings.load(data=stack.folder / "data")) as sources:
-            assert await sources.bus.extend(None, letter)
+            assert await sources.bus.dead_letters.extend(None, letter)
             try:
                 theirs = await ask.answer("event", "theirs", position=positions["globex"])
                 assert theirs.status_code == 200
@@ -512,7 +512,7 @@ async def test_a_letter_for_events_of_several_apps_shows_no_app_to_another(stack
                     answer = await ask.answer(f"letters/{action}", "boss", ids=[letter.id])
                     assert problem(answer) == (403, "other-app")
             finally:
-                assert await sources.bus.requeue(letter, [])
+                assert await sources.bus.dead_letters.requeue(letter, [])
 
 
 async def test_a_token_for_workflows_sees_no_rules_in_letters_and_retries_none(stack: Stack) -> None:
@@ -725,6 +725,7 @@ async def test_secrets_are_in_no_answer_unless_contexts_show_them(stack: Stack, 
 # ---------------------------------------------------------------------------------------------------------------- Neo4j
 
 
+@pytest.mark.soak
 async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
     neo4j_server: Neo4jServer, url: str, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from graphweft_workers.console.app import Page
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.questions import Question
 from graphweft_workers.console.sources import open_sources
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.ports.bus import Bus
@@ -55,8 +55,8 @@ async def activate(bus: Bus, files: dict[str, str], scope: str = ALL_APPS) -> st
     """Store files as they are, as an earlier version may have, and make them active."""
     stored = {name: text.encode() for name, text in files.items()}
     digest = RuleSet.of_stored(stored).digest
-    await bus.store_rules(digest, StoredRules(files=stored))
-    await bus.activate(scope, digest)
+    await bus.rules.store(digest, StoredRules(files=stored))
+    await bus.rules.activate(scope, digest)
     return digest
 
 
@@ -125,11 +125,11 @@ async def test_active_rules_that_do_not_compile_are_named_and_hide_nothing(url: 
 @pytest.mark.parametrize("damaged", [False, True])
 async def test_lost_rules_are_named_and_come_back_with_a_push(url: str, tmp_path: Path, damaged: bool) -> None:
     loaded = settings(url, url)
-    bus = RedisEventLog(url)
+    bus = redis_bus(url)
     try:
         digest = await activate(bus, {"Notes/graph_injection.yaml": RULES})
-        await bus.activate("globex", await activate(bus, {FILE: RULES}, "globex"))
-        call = bus._rules._call
+        await bus.rules.activate("globex", await activate(bus, {FILE: RULES}, "globex"))
+        call = bus.log.call
         await call(*(("HSET", channels.RULE_SETS, digest, b"{") if damaged else ("HDEL", channels.RULE_SETS, digest)))
         await emit(url, "first")
         async with console(loaded) as ask:
@@ -178,7 +178,7 @@ async def test_live_says_when_it_has_not_looked_at_all_dead_letters(url: str, mo
             )
             for number in range(live._LETTERS + 1)
         ]  # fmt: skip
-        await sources.bus.put_dead_letters(of_acme)
+        await sources.bus.dead_letters.put(of_acme)
         assert (await ask("live"))["letters_partly"] is True
         assert (await ask("live", "theirs"))["letters_partly"] is False, "those are of another app"
         monkeypatch.setattr(live, "_LOOKUPS", 2)
@@ -271,6 +271,7 @@ async def on_kafka(kafka_url: str, url: str) -> AsyncIterator[Settings]:
         yield loaded
 
 
+@pytest.mark.soak
 async def test_every_page_answers_with_kafka_as_the_bus(kafka_url: str, on_kafka: Settings) -> None:
     async with console(on_kafka) as ask:
         found = await ask("live")

@@ -39,7 +39,7 @@ from graphweft_contracts.episodes import episode_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
@@ -91,7 +91,7 @@ async def send(gateway: Gateway, *messages: Any, group: Any = "g1", **more: Any)
 
 async def all_applied(url: str) -> None:
     """Wait until workers have done with what is on the bus."""
-    async with aclosing(cast("Any", RedisEventLog(url))) as bus:
+    async with aclosing(cast("Any", redis_bus(url))) as bus:
         await applied(bus)
 
 
@@ -378,7 +378,7 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(tmp_path: Path, 
 
 async def read_by_workers(url: str) -> None:
     """Let a worker apply what is on a bus."""
-    bus, store = RedisEventLog(url), FalkorDBStore(url)
+    bus, store = redis_bus(url), FalkorDBStore(url)
     worker = MutationWorker(bus, store, RuleSet({}, packs=(PACK,)), name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -515,8 +515,8 @@ async def test_what_is_answered_with_202_is_found_and_nothing_else(gateway: Gate
     there = await episodes(stack.url, app_id, "id")
     assert set(taken) <= set(there), f"seed {seed}"
     assert len(there) == len(set(taken)) + unnamed, f"seed {seed}"
-    async with aclosing(cast("Any", RedisEventLog(stack.url))) as bus:
-        letters: Sequence[Any] = await bus.dead_letters(limit=1_000)
+    async with aclosing(redis_bus(stack.url)) as bus:
+        letters: Sequence[Any] = await bus.dead_letters.read(limit=1_000)
     assert not [letter for letter in letters if app_id in letter.model_dump_json()], f"seed {seed}"
 
 

@@ -28,8 +28,8 @@ from graphweft_rules import RulesError
 from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles import rules as rule_loading
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.hosting import injection_app, mutation_app
@@ -122,7 +122,7 @@ async def applied_turns(graph: FalkorDBStore) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_faststream_runs_it_and_a_signal_lets_it_finish(
-    settings: Settings, bus: RedisEventLog, graph: FalkorDBStore, number: signal.Signals
+    settings: Settings, bus: Bus, graph: FalkorDBStore, number: signal.Signals
 ) -> None:
     events = 300
     sent = await turns(settings.bus, events)
@@ -148,7 +148,7 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     assert process.returncode == 0, errors.decode()
     assert b"worker_stopped" in errors
     # Whatever took effect was committed: nothing is left for the next worker to do twice.
-    status = await bus.status()
+    status = await bus.partitions.status()
     # Each partition ends with the entry that activates the rules.
     left = sum(part.lag - 1 for part in status if part.lag)
     assert events - left == await applied_turns(graph)
@@ -187,7 +187,7 @@ async def test_rules_that_are_active_are_not_compiled_again(
     other.parent.mkdir()
     other.write_text(RULES)
     async with aclosing(make_bus(settings)) as bus:
-        await bus.partitions()
+        await bus.partitions.count()
         rules = rule_loading.load_rules(settings)
         await rule_loading.push(bus, rules)
         assert await rule_loading.load_new_rules(settings, bus) is None
@@ -204,7 +204,7 @@ async def test_rules_that_are_active_are_not_compiled_again(
         assert await rule_loading.load_new_rules(settings, bus) is not None
         new.unlink()
         assert await rule_loading.load_new_rules(settings, bus) is None
-        await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary={"format": "another one"}))
+        await bus.rules.store(rules.digest, StoredRules(files=rules.files, summary={"format": "another one"}))
         assert await rule_loading.load_new_rules(settings, bus) is not None
         await rule_loading.push_if_new(bus, rules, settings.rules)
         assert await rule_loading.load_new_rules(settings, bus) is None
@@ -220,7 +220,7 @@ async def test_rules_that_are_active_are_not_compiled_again(
             await started.wait()
 
 
-async def test_without_rules_it_keeps_the_events(settings: Settings, bus: RedisEventLog, logs: Logs) -> None:
+async def test_without_rules_it_keeps_the_events(settings: Settings, bus: Bus, logs: Logs) -> None:
     (settings.rules / "Support/graph_injection.yaml").unlink()
     await turns(settings.bus, 5)
     app = mutation_app(settings)
@@ -230,7 +230,7 @@ async def test_without_rules_it_keeps_the_events(settings: Settings, bus: RedisE
         assert "no_rules" in events_of(logs)
         assert not task.done()
         await applied(bus)
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert {letter.reason for letter in letters} == {"no_rules"}
     assert sum(letter.count for letter in letters) == 5
 
@@ -247,7 +247,7 @@ async def test_rules_that_ask_for_facts_while_these_are_off_are_told(settings: S
 
 
 async def test_a_router_of_the_users_lives_beside_the_worker(
-    settings: Settings, bus: RedisEventLog, graph: FalkorDBStore
+    settings: Settings, bus: Bus, graph: FalkorDBStore
 ) -> None:
     router = RedisRouter()
     heard: asyncio.Queue[str] = asyncio.Queue()

@@ -20,7 +20,8 @@ from tests.services.layouts import spread
 from tests.services.waiting import until
 
 from graphweft_contracts import channels
-from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
+from graphweft_workers.archive.archive_bus import archive_bus
+from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import Archiver, archive_now
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.verify import verify, verify_rules
@@ -38,7 +39,7 @@ redis_or_kafka_with_keys = pytest.mark.parametrize(
     ("own_bus_url", "with_keys"), [("redis", False), ("kafka", True)], indirect=True
 )
 """Both buses, one of them with keys."""
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 
 
 class Archived(App):
@@ -54,7 +55,7 @@ class Archived(App):
 
     def bus_alone(self) -> Bus:
         """Return the bus with the archive behind it."""
-        return ArchivedBus(super().bus_alone(), open_blobs(str(self.folder / "archive")))
+        return archived(super().bus_alone(), open_blobs(str(self.folder / "archive")))
 
     @contextlib.asynccontextmanager
     async def alone(self, group: str = channels.MUTATION_GROUP) -> AsyncIterator[Bus]:
@@ -67,7 +68,7 @@ class Archived(App):
     async def everything(self) -> list[list[Entry]]:
         """Return the entries of each partition that the bus holds."""
         async with self.alone() as bus:
-            return [list(await bus.after(number, "", limit=100_000)) for number in range(2)]
+            return [list(await bus.log.after(number, "", limit=100_000)) for number in range(2)]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ async def app(
 ) -> AsyncIterator[Archived]:
     made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
     async with contextlib.aclosing(made) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -105,11 +106,11 @@ async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
     for number, entries in enumerate(before):
         for size in (1, 7, 1_000):
             assert await pages(app.bus, number, size) == entries
-        assert await app.bus.before(number, entries[-1].offset, limit=1_000) == entries
-        assert await app.bus.before(number, entries[9].offset, limit=4) == entries[6:10]
-        assert await app.bus.entries(number, [entries[2].offset, entries[-1].offset]) == [entries[2], entries[-1]]
-        assert await app.bus.missing(number) == 0
-        batch = await app.bus.reread(number, Committed(offset=entries[4].offset, count=5), limit=3)
+        assert await app.bus.log.before(number, entries[-1].offset, limit=1_000) == entries
+        assert await app.bus.log.before(number, entries[9].offset, limit=4) == entries[6:10]
+        assert await app.bus.log.entries(number, [entries[2].offset, entries[-1].offset]) == [entries[2], entries[-1]]
+        assert await missing_entries(app.bus, number) == 0
+        batch = await app.bus.log.reread(number, Committed(offset=entries[4].offset, count=5), limit=3)
         assert (batch.entries, batch.lost) == (entries[5:8], 0)
     async with app.worker(), app.worker():
         for name in ("shop", "shop_x"):
@@ -122,11 +123,12 @@ async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
 
 async def pages(bus: Bus, number: int, size: int) -> list[Entry]:
     found: list[Entry] = []
-    while page := await bus.after(number, found[-1].offset if found else "", limit=size):
+    while page := await bus.log.after(number, found[-1].offset if found else "", limit=size):
         found += page
     return found
 
 
+@pytest.mark.soak("kafka")
 async def test_copies_of_trimmed_events_have_no_effect(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -190,7 +192,7 @@ async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archive
         await archive_now(bus, app.blobs())
         assert await faults(app, bus) == []
     before = await app.everything()
-    alone = ArchiveAlone(app.blobs())
+    alone = archive_bus(app.blobs())
     assert [await pages(alone, number, 500) for number in range(2)] == before
 
 
@@ -209,6 +211,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.soak("kafka")
 async def test_two_archivers_on_one_partition_do_no_harm(app: Archived) -> None:
     await app.emit("shop", range(20))
     blobs = app.blobs()
@@ -218,9 +221,10 @@ async def test_two_archivers_on_one_partition_do_no_harm(app: Archived) -> None:
         await asyncio.gather(*(archive_now(bus, blobs) for bus in (one, other, one)))
         assert await faults(app, one) == []
     before = await app.everything()
-    assert [await pages(ArchiveAlone(blobs), number, 500) for number in range(2)] == before
+    assert [await pages(archive_bus(blobs), number, 500) for number in range(2)] == before
 
 
+@pytest.mark.soak("kafka")
 async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
     await app.push("first")
     async with app.alone(channels.ARCHIVE_GROUP) as bus, app.worker():
@@ -243,6 +247,7 @@ async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
     assert found["live"]["nodes"] > 10
 
 
+@pytest.mark.soak("kafka")
 async def test_damage_gaps_and_another_log_are_found(app: Archived) -> None:
     await app.push("first")
     await app.emit("shop", range(10))
@@ -283,6 +288,7 @@ async def test_commands_without_an_archive_say_what_to_set(url: str, call: Call)
         assert "GRAPHWEFT_ARCHIVE_URL" in done.err
 
 
+@pytest.mark.soak("kafka")
 async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> None:
     async def archive() -> dict[str, Any]:
         done = await app.run("status", "--json")
@@ -318,7 +324,9 @@ async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> No
     assert (await app.run("trim")).code == 0
     assert (await archive())["trimmable"] == 0
     async with app.alone() as bus:  # an operator, or the retention of a topic
-        await asyncio.gather(*(bus.trim(each.id, each.end) for each in await bus.status() if each.end))
+        await asyncio.gather(
+            *(bus.partitions.trim(each.id, each.end) for each in await bus.partitions.status() if each.end)
+        )
     state = await archive()
     assert (state["behind"], 4 <= state["lost"] <= 4 + controls) == (0, True)
     assert f"{state['lost']} entries were trimmed before they were archived" in (await app.run("status")).out
@@ -329,6 +337,7 @@ async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> No
     assert "archive the log before" in (await check())["advice"]
 
 
+@pytest.mark.soak("kafka")
 async def test_an_archive_that_does_not_answer_does_not_fail_status(app: Archived) -> None:
     app.settings["GRAPHWEFT_ARCHIVE_URL"] = str(app.folder / "file" / "archive")
     (app.folder / "file").write_text("no folder")

@@ -48,7 +48,7 @@ async def app(
 ) -> AsyncIterator[Archived]:
     made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
     async with contextlib.aclosing(made) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -81,7 +81,7 @@ async def everywhere(app: Archived, text: str) -> list[str]:
             found.append(name)
     found += [f"bus {e.offset}" for part in await app.everything() for e in part if text in str(e.fields)]
     async with app.alone() as bus:
-        letters = await bus.dead_letters(limit=10_000)
+        letters = await bus.dead_letters.read(limit=10_000)
     for letter in letters:
         if any(text.encode() in base64.b64decode(value) for value in letter.fields.values()):
             found.append(f"letter {letter.id}")
@@ -151,7 +151,7 @@ async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(a
             await said(app, name, "bob", 0, "bobs-words")
         await app.applied()
         neighbour = await app.digest("shop_x")
-        await lose(app.url, (await app.bus.activations())[-1].digest)
+        await lose(app.url, (await app.bus.rules.activations())[-1].digest)
         for command in (("rebuild", "--swap"), ("rollback",)):
             done = await app.run(*command, "--app", "shop")
             assert done.code == 0, done.err
@@ -170,7 +170,7 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
     async with app.worker():
         await said(app, "shop", "ada", 0, SECRET)
         await app.applied()
-        lost = (await app.bus.activations())[-1].digest
+        lost = (await app.bus.rules.activations())[-1].digest
         await app.push("second")
         await said(app, "shop", "bob", 0, "bobs-words")
         await app.applied()
@@ -185,6 +185,7 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
         assert done.code == 0, done.err + done.out
 
 
+@pytest.mark.soak("kafka")
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
 
     await app.push("first")
@@ -206,6 +207,7 @@ async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: py
     assert await everywhere(app, "bobs-words")
 
 
+@pytest.mark.soak("kafka")
 async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
     await app.push("first")
     async with app.alone("graphweft-archive") as bus, app.worker():
@@ -226,6 +228,7 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
     assert await everywhere(app, SECRET) == []
 
 
+@pytest.mark.soak("kafka")
 async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -247,15 +250,16 @@ async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(
     assert rows == (("bobs-words",),)
 
 
+@pytest.mark.soak("kafka")
 async def test_a_log_with_a_gap_is_refused_before_anything_is_erased(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
         await said(app, "shop", "ada", 1, SECRET)
         await app.applied()
     async with app.alone() as bus:
-        for status in await bus.status():
+        for status in await bus.partitions.status():
             if status.end:
-                await bus.trim(status.id, status.end)
+                await bus.partitions.trim(status.id, status.end)
     done = await app.run("archive", "now", "--json")
     assert done.code == 1
     assert json.loads(done.out)["lost"] > 3
@@ -269,6 +273,7 @@ async def test_a_log_with_a_gap_is_refused_before_anything_is_erased(app: Archiv
     assert await everywhere(app, SECRET) == []
 
 
+@pytest.mark.soak("kafka")
 async def test_what_it_needs_is_said(app: Archived) -> None:
     await app.push("first")
     await said(app, "shop", "ada", 1, SECRET)
@@ -284,6 +289,7 @@ async def test_what_it_needs_is_said(app: Archived) -> None:
     assert places["event log"] == 3
 
 
+@pytest.mark.soak("kafka")
 async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> None:
     await app.push("first")
 
@@ -358,9 +364,14 @@ async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | N
                 return marks
 
 
+async def parked(app: Archived) -> set[str]:
+    return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
+
+
+@pytest.mark.soak("kafka")
 async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) -> None:
     async def parked() -> set[str]:
-        return {name for each in await app.bus.status() for name in PositionNote.decode(each.note).parked}
+        return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
 
     await app.push("first")
     async with app.worker():

@@ -59,7 +59,7 @@ class Deployment(Archived):
 @pytest.fixture
 async def app(url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[Archived]:
     async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=None, with_keys=with_keys)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -189,6 +189,7 @@ async def lives_on(
     assert (code, found["same"]) == (0, True), found
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("way", [pytest.param("redis-kafka", id="redis-kafka-neo4j"), "kafka-redis"])
 async def test_an_app_moves_to_another_bus_and_graph(
     way: str, url: str, call: Call, tmp_path: Path, request: pytest.FixtureRequest
@@ -207,8 +208,8 @@ async def test_an_app_moves_to_another_bus_and_graph(
             Deployment(url, call, tmp_path / "target", bus_url=target_bus, graph_url=graph_url)
         ) as target,
     ):
-        await source.bus.partitions()
-        await target.bus.partitions()
+        await source.bus.partitions.count()
+        await target.bus.partitions.count()
         digest = await live(source)
         file, about = await exported(source)
         async with target.worker(target.store()):
@@ -321,9 +322,9 @@ async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
     assert (done.code, "holds events" in done.err) == (2, True)
     done = await app.run("restore", str(app.folder / "none"))
     assert (done.code, "cannot read" in done.err) == (2, True)
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
     async with app.alone() as bus:
-        await bus.trim(partition, (await bus.after(partition, "", limit=5))[-1].offset)
+        await bus.partitions.trim(partition, (await bus.log.after(partition, "", limit=5))[-1].offset)
     done = await app.run("export", "--app", "shop", str(app.folder / "other"))
     assert (done.code, "lacks" in done.err) == (2, True), done.err
 
@@ -392,9 +393,9 @@ async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -
         assert (code, found["swapped"], found["same"]) == (0, True, True), found
         await app.emit("again", range(60, 70))
         await app.applied()
-    layout = await app.bus.layout()
+    layout = await app.bus.partitions.layout()
     [number] = {layout.partition_of(f"again/c{each}") for each in range(3)}
-    place = f"{number}:{(await app.bus.after(number, '', limit=10_000))[-10].offset}"
+    place = f"{number}:{(await app.bus.log.after(number, '', limit=10_000))[-10].offset}"
     query = "MATCH (o:Order) RETURN sum(o.times) AS n"
     now = json.loads((await app.run("query", "--app", "again", "--json", query)).out)["rows"][0]["n"]
     done = await app.run("query", "--app", "again", "--json", "--as-of", place, query)

@@ -20,7 +20,7 @@ from graphweft import Client, Event, SyncClient
 from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft.transports.kafka.transport import KafkaTransport
 from graphweft_contracts import BusUnavailable, ContextReply, InvalidEvent, InvalidSettings, channels, wire
-from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.ports.event_log import Committed
 
 pytestmark = pytest.mark.integration
@@ -35,9 +35,9 @@ def outgoing(key: str, data: bytes) -> Outgoing:
 async def contents(url: str) -> list[list[bytes]]:
     """Return the values of each partition."""
     found: list[list[bytes]] = []
-    async with contextlib.aclosing(KafkaEventLog(url)) as bus:
-        for partition in range(await bus.partitions()):
-            found.append([entry.fields[wire.DATA] for entry in await bus.after(partition, "", limit=100_000)])
+    async with contextlib.aclosing(kafka_bus(url)) as bus:
+        for partition in range(await bus.partitions.count()):
+            found.append([entry.fields[wire.DATA] for entry in await bus.log.after(partition, "", limit=100_000)])
     return found
 
 
@@ -60,10 +60,10 @@ async def test_who_comes_second_follows_the_topic(kafka_url: str) -> None:
     async with (
         contextlib.aclosing(KafkaTransport(kafka_url, new=spread(PARTITIONS))) as first,
         contextlib.aclosing(KafkaTransport(kafka_url, new=spread(8))) as second,
-        contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(5))) as bus,
+        contextlib.aclosing(kafka_bus(kafka_url, new=spread(5))) as bus,
     ):
         one, two, count = await asyncio.gather(
-            first.append([outgoing("k", b"1")]), second.append([outgoing("k", b"2")]), bus.partitions()
+            first.append([outgoing("k", b"1")]), second.append([outgoing("k", b"2")]), bus.partitions.count()
         )
         assert one[0].partition(":")[0] == two[0].partition(":")[0]
         assert count == len(await contents(kafka_url))
@@ -107,8 +107,8 @@ async def test_a_client_goes_on_behind_an_event_that_is_too_large(
 
 
 async def test_a_topic_with_a_smaller_limit_refuses_what_is_larger_only(kafka: KafkaServer, kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:
-        await bus.partitions()
+    async with contextlib.aclosing(kafka_bus(kafka_url, new=spread(1))) as bus:
+        await bus.partitions.count()
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
     try:
@@ -278,23 +278,23 @@ def event(number: int, text: str = "") -> Event:
 async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
     async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
         assert await client.emit(event(1), wait_s=30) == "0:0"
-    async with contextlib.aclosing(KafkaEventLog(kafka_url)) as bus:
-        await until(lambda: bus.claim(0, "one", 10.0))
-        (entry,) = (await bus.read(0, Committed(), limit=5, wait_s=5)).entries
+    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
+        await until(lambda: bus.leases.claim(0, "one", 10.0))
+        (entry,) = (await bus.log.read(0, Committed(), limit=5, wait_s=5)).entries
     assert wire.decode(entry.fields, received=entry.received) == event(1)
 
 
 async def test_an_emptied_broker_has_no_owners(kafka: KafkaServer, kafka_url: str) -> None:
     """A killed process is in its group until its session ends; the next test must not see what it owned."""
-    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1), session_s=60.0)) as killed:
-        await until(lambda: killed.claim(0, "killed", 60.0))
-        killed._group._consumer._coordinator._maybe_leave_group = _nothing  # pyright: ignore[reportPrivateUsage]
-        await killed.release(0, "killed")
-    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:
-        assert [part.owner for part in await bus.status()] == ["killed"]
+    async with contextlib.aclosing(kafka_bus(kafka_url, new=spread(1), session_s=60.0)) as killed:
+        await until(lambda: killed.leases.claim(0, "killed", 60.0))
+        killed.leases._group._consumer._coordinator._maybe_leave_group = _nothing  # pyright: ignore[reportPrivateUsage]
+        await killed.leases.release(0, "killed")
+    async with contextlib.aclosing(kafka_bus(kafka_url, new=spread(1))) as bus:
+        assert [part.owner for part in await bus.partitions.status()] == ["killed"]
         await empty_kafka(kafka)
-    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:
-        assert [part.owner for part in await bus.status()] == [None]
+    async with contextlib.aclosing(kafka_bus(kafka_url, new=spread(1))) as bus:
+        assert [part.owner for part in await bus.partitions.status()] == [None]
 
 
 async def _nothing() -> None:

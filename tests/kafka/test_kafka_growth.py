@@ -28,16 +28,18 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Event, Layout, Order
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka import doctor as kafka_cluster
+from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.drivers.kafka.timing import KafkaBusTiming
 from graphweft_workers.drivers.redis import doctor as redis_servers
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.roles.hosting import mutation_app
@@ -183,7 +185,7 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
         tasks: list[asyncio.Task[None]] = []
         for name in ("one", "two"):
             bus = await stack.enter_async_context(
-                aclosing(KafkaEventLog(url, new=spread(4), session_s=6.0, timing=OFTEN_ON_KAFKA))
+                aclosing(kafka_bus(url, new=spread(4), session_s=6.0, timing=OFTEN_ON_KAFKA))
             )
             made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0, timing=OFTEN))
             tasks.append(asyncio.create_task(made[-1].run()))
@@ -195,18 +197,19 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
             await asyncio.gather(*tasks)
 
 
-async def read_up(bus: KafkaEventLog, partitions: int) -> None:
+async def read_up(bus: Bus, partitions: int) -> None:
     """Wait until all partitions have an owner and nothing is left on them."""
     await until(
-        bus.status, lambda status: len(status) >= partitions and all(part.owner and not part.lag for part in status)
+        bus.partitions.status,
+        lambda status: len(status) >= partitions and all(part.owner and not part.lag for part in status),
     )
-    assert len(await bus.status()) == partitions
+    assert len(await bus.partitions.status()) == partitions
 
 
-async def check_graphs(graph: FalkorDBStore, bus: KafkaEventLog, written: Written) -> None:
+async def check_graphs(graph: FalkorDBStore, bus: Bus, written: Written) -> None:
     """Every event took effect once, in the order of its chat; mutations that fail are dead letters, once."""
     left_out: Counter[str | None] = Counter()
-    for letter in await bus.dead_letters(limit=10_000):
+    for letter in await bus.dead_letters.read(limit=10_000):
         assert (letter.reason, letter.mutation) in {("query_error", "fragile"), ("quarantined", "fragile")}
         left_out[letter.app_id] += letter.count
     for app in APPS:
@@ -224,7 +227,7 @@ async def test_added_partitions_are_read_and_no_chat_moves(
 ) -> None:
     written: Written = defaultdict(list)
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
-    async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus:
+    async with aclosing(kafka_bus(kafka_url, new=spread(4))) as bus:
         with capture_logs() as logs:
             async with workers(kafka_url, graph, rules):
                 await read_up(bus, 4)
@@ -282,7 +285,7 @@ async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None
     job = Noting()
     written: Written = defaultdict(list)
     async with (
-        aclosing(KafkaEventLog(kafka_url, new=spread(2), group=job.group, session_s=6.0, timing=OFTEN_ON_KAFKA)) as bus,
+        aclosing(kafka_bus(kafka_url, new=spread(2), group=job.group, session_s=6.0, timing=OFTEN_ON_KAFKA)) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,
     ):
         worker = JobWorker(bus, transport, job, name="one", lease_s=1.0, timing=OFTEN)
@@ -311,8 +314,8 @@ async def test_a_topic_from_before_keeps_the_partitions_it_is_first_seen_with(ka
         async with aclosing(KafkaTransport(kafka_url, new=spread(8))) as transport:
             positions = await transport.append([outgoing(key) for key in keys])
         places.append([int(position.partition(":")[0]) for position in positions])
-        async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus:
-            assert ((await bus.layout()).partitions, await bus.partitions()) == (3, partitions)
+        async with aclosing(kafka_bus(kafka_url, new=spread(2))) as bus:
+            assert ((await bus.partitions.layout()).partitions, await bus.partitions.count()) == (3, partitions)
     assert places == [[channels.partition_of(key, 3) for key in keys]] * 3
 
 
@@ -361,18 +364,18 @@ async def test_records_of_others_do_not_set_the_number(
 
 
 async def test_events_made_anew_with_fewer_partitions_are_refused_with_the_next_step(kafka_url: str) -> None:
-    async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus:
-        await bus.partitions()
+    async with aclosing(kafka_bus(kafka_url, new=spread(4))) as bus:
+        await bus.partitions.count()
     async with administrator(kafka_url) as admin:
         await admin.delete_topics([channels.EVENTS_TOPIC])
         await until(admin.list_topics, lambda names: channels.EVENTS_TOPIC not in names)
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 2, 1)])
     async with (
-        aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus,
+        aclosing(kafka_bus(kafka_url, new=spread(4))) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,
     ):
         with pytest.raises(BusUnavailable, match=r"has 2 partitions.*says 4.*delete graphweft\.partitions too"):
-            await bus.partitions()
+            await bus.partitions.count()
         with pytest.raises(BusUnavailable, match=r"delete graphweft\.partitions too"):
             await transport.append([outgoing("k")])
     found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", new=spread(4))}
@@ -383,35 +386,35 @@ async def test_positions_on_added_partitions_are_known(
     kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     """A responder that runs since before the growth."""
-    async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus, aclosing(Background()) as background:
-        assert await bus.partitions() == 2
+    async with aclosing(kafka_bus(kafka_url, new=spread(2))) as bus, aclosing(Background()) as background:
+        assert await bus.partitions.count() == 2
         positions = Positions(bus, Versions(graph, Breaker(), background), rules, background)
         soon = time.monotonic() + 20
         with pytest.raises(InvalidPosition, match="partitions 0 to 1"):
             await positions.read("2:0", soon)
         await grow(kafka_url, 3)
         # A bus that was never told anew can still say where the group stands.
-        assert (await bus.committed(2)).count == 0
+        assert (await bus.partitions.committed(2)).count == 0
         assert await positions.read("2:0", soon) == Position(partition=2, offset="0")
         with pytest.raises(InvalidPosition, match="partitions 0 to 2"):
             await positions.read("3:0", soon)
-        assert [part.id for part in await bus.status()] == [0, 1, 2]
+        assert [part.id for part in await bus.partitions.status()] == [0, 1, 2]
 
 
 async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: str) -> None:
-    async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus:
-        await bus.partitions()
+    async with aclosing(kafka_bus(kafka_url, new=spread(2))) as bus:
+        await bus.partitions.count()
         await grow(kafka_url, 3)
         fields = wire.encode(tool("shop", "c", "t"))
         letter = DeadLetter.model_validate(
             {"id": "one", "reason": "query_error", "message": "no", "position": "2:0", "time": "2026-01-01T00:00:00Z",
              "fields": wire.pack(fields)}
         )  # fmt: skip
-        await bus.put_dead_letters([letter])
-        assert await bus.requeue(letter, [fields])
-        (entry,) = await bus.after(2, "", limit=10)
+        await bus.dead_letters.put([letter])
+        assert await bus.dead_letters.requeue(letter, [fields])
+        (entry,) = await bus.log.after(2, "", limit=10)
         assert entry.fields[wire.DATA] == fields[wire.DATA]
-        assert [part.lag for part in await bus.status()][:2] == [0, 0]
+        assert [part.lag for part in await bus.partitions.status()][:2] == [0, 0]
 
 
 async def warnings_of_a_start(settings: Settings, logs: Logs) -> list[str]:
@@ -439,11 +442,11 @@ async def test_a_setting_of_other_partitions_is_reported(
         from tests.services.fixtures import empty_kafka
 
         await empty_kafka(kafka)
-        bus_url, bus = kafka.url, KafkaEventLog(kafka.url, new=spread(4))
+        bus_url, bus = kafka.url, kafka_bus(kafka.url, new=spread(4))
     else:
-        bus_url, bus = url, RedisEventLog(url, new=spread(4))
+        bus_url, bus = url, redis_bus(url, new=spread(4))
     async with aclosing(bus):
-        await bus.partitions()
+        await bus.partitions.count()
     if kind == "kafka":
         await grow(bus_url, 6)
 
@@ -470,8 +473,8 @@ async def test_a_setting_of_other_partitions_is_reported(
 
 
 async def test_doctor_says_that_added_partitions_move_no_chat(kafka_url: str) -> None:
-    async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus:
-        await bus.partitions()
+    async with aclosing(kafka_bus(kafka_url, new=spread(2))) as bus:
+        await bus.partitions.count()
     await grow(kafka_url, 3)
     found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", new=spread(4))}
     assert "first 2 of 3" in found["bus partitions"].found
@@ -523,8 +526,8 @@ async def test_workers_step_over_marks_of_transactions(
             await go_on.wait()
             await super().durable(run)
 
-    async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as watch, aclosing(Store(url)) as graph:
-        count = await watch.partitions()
+    async with aclosing(kafka_bus(kafka_url, new=spread(4))) as watch, aclosing(Store(url)) as graph:
+        count = await watch.partitions.count()
         async with workers(kafka_url, graph, rules):
             await read_up(watch, count)
             for partition in range(count):

@@ -62,7 +62,7 @@ class Watching(FalkorDBStore):
     @override
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         if self.seen is None and any(write.query and "DETACH DELETE" in write.query.statement for write in writes):
-            self.seen = (await self.bus.purges(None)).found
+            self.seen = (await self.bus.purges.after(None)).found
         return await super().apply(app_id, partition, writes)
 
 
@@ -143,6 +143,7 @@ ERASING = {
 }
 
 
+@pytest.mark.soak("kafka-forget")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))
@@ -166,6 +167,7 @@ async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup
             assert "ada" not in reply.text
 
 
+@pytest.mark.soak("kafka-forget")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_keeps_texts_of_facts_after_an_erasure(setup: Setup, how: str) -> None:
     people = [
@@ -227,7 +229,7 @@ async def test_without_word_from_the_bus_no_last_rows_are_served(setup: Setup, m
         raise BusUnavailable("away")
 
     assert responder.purges is not None
-    monkeypatch.setattr(responder.purges.log, "purges", away)
+    monkeypatch.setattr(responder.purges.log, "after", away)
     with setup.stopped():
         unsure, sure = await setup.answers("shop")
     assert (unsure.blocks, unsure.reason) == ((), sure.missing[0].reason)
@@ -235,6 +237,7 @@ async def test_without_word_from_the_bus_no_last_rows_are_served(setup: Setup, m
     assert (sure.blocks, "not shown" in sure.missing[0].detail) == ((), False)  # it had none
 
 
+@pytest.mark.soak("kafka")
 async def test_rows_of_a_graph_before_an_erasure_are_not_kept(setup: Setup) -> None:
     """The erasure is announced and not applied yet: what is read now may hold what it removes."""
     await setup.emit(add("shop", "ada"))
@@ -243,7 +246,7 @@ async def test_rows_of_a_graph_before_an_erasure_are_not_kept(setup: Setup) -> N
     marks = await setup.store.checkpoints("shop", timeout_s=5)
     [(partition, mark)] = marks.items()
     later = "9999999999999-0" if "-" in mark.offset else "9999999"
-    await setup.bus.purge(Purge(app_id="shop", partition=partition, offset=later))
+    await setup.bus.purges.put(Purge(app_id="shop", partition=partition, offset=later))
     assert "ada of" in (await responder.answer(request(app_id="shop"))).text  # it is not erased
     assert responder.purges is not None
     await responder.purges.follow()

@@ -56,7 +56,7 @@ mutation_rules:
 @pytest_asyncio.fixture
 async def bus(own_bus_url: str | None, url: str) -> AsyncIterator[Bus]:
     async with contextlib.aclosing(mutation_bus(own_bus_url or url, ONE, lease_s=5.0)) as made:
-        await made.partitions()
+        await made.partitions.count()
         yield made
 
 
@@ -104,8 +104,8 @@ async def sent(client: Client, events: Sequence[Event]) -> None:
 
 
 async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, AppUse]:
-    letters = await bus.letters_by_app()
-    uses, unread = read_uses(await bus.usage(), policies or AppPolicies(), time.time(), letters=letters)
+    letters = await bus.dead_letters.by_app()
+    uses, unread = read_uses(await bus.usage.records(), policies or AppPolicies(), time.time(), letters=letters)
     assert not unread
     return {use.app_id: use for use in uses}
 
@@ -114,7 +114,7 @@ async def reported(bus: Bus) -> None:
     """Wait until a worker has said how many dead letters each app has."""
 
     async def look() -> tuple[object, object]:
-        return decode_letters((await bus.usage()).get(LETTERS, b"{}")), await bus.letters_by_app()
+        return decode_letters((await bus.usage.records()).get(LETTERS, b"{}")), await bus.dead_letters.by_app()
 
     await until(look, lambda found: found[0] == found[1], why="what a worker said is what there is")
 
@@ -142,9 +142,9 @@ async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
     again = await uses_of(bus)
     assert 1_000 < again[HOG].stored_bytes - uses[HOG].stored_bytes < 2_000
     assert again[NEIGHBOUR].stored_bytes == uses[NEIGHBOUR].stored_bytes
-    for status in await bus.status():
+    for status in await bus.partitions.status():
         if status.end:
-            await bus.trim(status.id, status.position)
+            await bus.partitions.trim(status.id, status.position)
     often = Timing(usage_s=0.05)
     async with running(bus, graph, rules, AppPolicies(), often):
         await until(
@@ -167,7 +167,7 @@ async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_t
         await sent(client, [event("split", app_id, number, parts=0, note="secret") for number in range(6)])
     async with running(bus, graph, rules, policies):
         await applied(bus)
-    letters = await bus.dead_letters(limit=50)
+    letters = await bus.dead_letters.read(limit=50)
     kept = {app_id: [bool(each.fields) for each in letters if each.app_id == app_id] for app_id in (HOG, NEIGHBOUR)}
     assert kept == {HOG: [True] * 3 + [False] * 3, NEIGHBOUR: [True] * 6}
     assert all(each.reason == "query_error" and each.rule == "shares" and each.event_id for each in letters)
@@ -181,12 +181,13 @@ async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_t
         assert not (await retry(bus, letter)).events
     async with running(bus, graph, load_rules(tmp_path), policies):
         await applied(bus)
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     for app_id in (HOG, NEIGHBOUR):
         assert await column(graph, app_id, "MATCH (s:Share) RETURN s.id ORDER BY s.id") == list(range(6))
-    assert await bus.letters_by_app() == {}
+    assert await bus.dead_letters.by_app() == {}
 
 
+@pytest.mark.soak("kafka")
 async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_with_a_larger_quota(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
@@ -199,7 +200,7 @@ async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_
         ])  # fmt: skip
     async with running(bus, graph, rules, policies):
         await applied(bus)
-    [letter] = await bus.dead_letters(limit=9)
+    [letter] = await bus.dead_letters.read(limit=9)
     assert (letter.app_id, letter.reason, letter.event_id) == (HOG, "over_quota", "made-1")
     assert (letter.rule, letter.mutation) == ("things", "keep")
     assert "its quota is 40" in letter.message
@@ -213,17 +214,18 @@ async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_
     assert (await retry(bus, letter)).events == 1
     async with running(bus, graph, rules, policies_of(property_names=200)):
         await applied(bus)
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     assert await column(graph, HOG, "MATCH (t:Thing {id: 1}) RETURN t.n99") == [99]
 
 
+@pytest.mark.soak("kafka")
 async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_reports_it(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     often = Timing(usage_s=0.05)
     policies = policies_of(stored_bytes=5_000, dead_letters=2)
     gate = QuotaGate(lambda app_id: policies.of(app_id).quotas)
-    usage = GatewayUsage(bus, gate, lambda: policies, name="here:1")
+    usage = GatewayUsage(bus.usage, gate, lambda: policies, name="here:1")
 
     def some(app_id: str) -> list[Event]:
         return [event("split", app_id, 9, parts=0, text="x")]
@@ -245,16 +247,18 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     await usage.exchange()
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
     restarted = QuotaGate(lambda app_id: policies.of(app_id).quotas)
-    usage = GatewayUsage(bus, restarted, lambda: policies, name="here:1")
+    usage = GatewayUsage(bus.usage, restarted, lambda: policies, name="here:1")
     await usage.exchange()
     with pytest.raises(Problem):
         restarted.take(HOG, some(HOG))
     await usage.exchange()
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 2}
-    for letter in await bus.dead_letters(limit=9):
-        assert await bus.requeue(letter, [])
+    for letter in await bus.dead_letters.read(limit=9):
+        assert await bus.dead_letters.requeue(letter, [])
     async with running(bus, graph, rules, policies, often):
         await reported(bus)
     await usage.exchange()
     restarted.take(HOG, some(HOG))
-    assert json.loads((await bus.usage())["gateway:here:1"])["apps"] == {HOG: {"stored_bytes": 1, "dead_letters": 2}}
+    assert json.loads((await bus.usage.records())["gateway:here:1"])["apps"] == {
+        HOG: {"stored_bytes": 1, "dead_letters": 2}
+    }

@@ -39,12 +39,13 @@ from graphweft_rules.cypher.mutation_summary import MutationSummary, union
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.kafka.bus import kafka_bus
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.replay import Replay
 from graphweft_workers.timing import QuarantineTiming, Timing
 
@@ -201,7 +202,7 @@ async def working(
 
 async def letters_of(bus: Bus, apps: Sequence[str]) -> Sequence[DeadLetter]:
     """Return the dead letters of an example: one that failed leaves its own, and the next one must not fail by them."""
-    return [letter for letter in await bus.dead_letters(limit=100_000) if letter.app_id in apps]
+    return [letter for letter in await bus.dead_letters.read(limit=100_000) if letter.app_id in apps]
 
 
 class _Switched(FixedRules):
@@ -232,7 +233,7 @@ class _SwitchedCursor:
         self._end = end
 
     def at(self, app_id: str, offset: str) -> RuleSet:
-        return self._sets[self._bus.is_after(offset, self._end)]
+        return self._sets[is_after(offset, self._end)]
 
     def knows(self, number: int | None) -> bool:
         return False
@@ -241,7 +242,7 @@ class _SwitchedCursor:
 async def dropped_effects(bus: Bus, example: Example, letter: DeadLetter) -> set[Effect]:
     """Drop a letter, and return what it stands for."""
     effects: set[Effect] = set()
-    for entry in await bus.entries(letter.partition, letter.offsets or (letter.offset,)):
+    for entry in await bus.log.entries(letter.partition, letter.offsets or (letter.offset,)):
         event = wire.decode(entry.fields, received=entry.received)
         assert event.data is not None
         for number, rule in enumerate(example.rules):
@@ -295,14 +296,14 @@ class Server:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
             for partition in range(_PARTITIONS):
-                await bus.release(partition, "w")
+                await bus.leases.release(partition, "w")
         async with working(bus, self.graph, broken, example.batch, timing) as task:
             await applied(bus, worker=task)
             if example.retried_too_early:
                 for letter in await letters_of(bus, apps):
                     await retry(bus, letter)
                 await applied(bus, worker=task)
-        ends = {status.id: status.end for status in await bus.status()}
+        ends = {status.id: status.end for status in await bus.partitions.status()}
         dropped: set[Effect] = set()
         async with working(bus, self.graph, mended, example.batch, timing) as task:
             while letters := await letters_of(bus, apps):
@@ -369,7 +370,7 @@ def _serve(runner: asyncio.Runner, bus: Bus, graph_url: str, transport: Transpor
 
 @pytest.fixture(scope="module")
 def redis(runner: asyncio.Runner, embedded: str) -> Iterator[Server]:
-    bus = RedisEventLog(embedded, new=spread(_PARTITIONS))
+    bus = redis_bus(embedded, new=spread(_PARTITIONS))
     yield from _serve(runner, bus, embedded, make_transport(embedded, new=spread(_PARTITIONS)))
 
 
@@ -377,19 +378,19 @@ def redis(runner: asyncio.Runner, embedded: str) -> Iterator[Server]:
 def on_kafka(runner: asyncio.Runner, embedded: str, kafka: KafkaServer) -> Iterator[Server]:
     async def connect() -> tuple[Bus, Transport]:
         await empty_kafka(kafka)
-        return KafkaEventLog(kafka.url, new=spread(_PARTITIONS)), make_transport(kafka.url, new=spread(_PARTITIONS))
+        return kafka_bus(kafka.url, new=spread(_PARTITIONS)), make_transport(kafka.url, new=spread(_PARTITIONS))
 
     bus, transport = runner.run(connect())
     yield from _serve(runner, bus, embedded, transport)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 12))
+@settings(_checked, max_examples=int(_EXAMPLES or 6))
 @given(example=_examples)
 def test_a_retry_applies_each_mutation_once_on_redis(redis: Server, example: Example) -> None:
     redis.check(example)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 4))
+@settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=_examples)
 def test_a_retry_applies_each_mutation_once_on_kafka(on_kafka: Server, example: Example) -> None:
     # A worker that is cancelled leaves sockets of aiokafka open; test_chaos kills processes instead.

@@ -76,12 +76,12 @@ def event(app: str, number: int, workflow: str = "W") -> Outgoing:
 
 async def store(bus: Bus, rules: RuleSet) -> None:
     """Store the files of a rule set, as for a lost one that is pushed again."""
-    await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
+    await bus.rules.store(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
 
 
 async def push(bus: Bus, rules: RuleSet, scope: str = "*") -> None:
     await store(bus, rules)
-    await bus.activate(scope, rules.digest)
+    await bus.rules.activate(scope, rules.digest)
 
 
 class Stack:
@@ -103,7 +103,7 @@ class Stack:
     ) -> AsyncIterator[LoggedRules]:
         """Run a worker; it ends in order, or as a crash would end it. ``seen`` is the graph as the worker sees it."""
         bus, graph = self.bus(), FalkorDBStore(self.graph_url)
-        rules = LoggedRules(bus, bus.is_after, stored, without_lost=True)
+        rules = LoggedRules(bus.rules, stored, without_lost=True)
         worker = MutationWorker(bus, seen(graph), rules, name=name, lease_s=1.0, batch_events=50)
         running = asyncio.create_task(worker.run())
         try:
@@ -176,12 +176,12 @@ async def taken_effect(stack: Stack, count: int) -> None:
 
 async def expected_by(bus: Bus, sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return by app and key which rules the log says, read entry by entry, without the code under test."""
-    scopes_of = {each.number: (each.scope, sets[each.digest]) for each in await bus.activations()}
+    scopes_of = {each.number: (each.scope, sets[each.digest]) for each in await bus.rules.activations()}
     found: dict[str, dict[str, str]] = {app: {} for app in APPS}
     for partition in range(LAYOUT.partitions):
         active: dict[str, str] = {}
         offset = ""
-        while entries := await bus.after(partition, offset, limit=500):
+        while entries := await bus.log.after(partition, offset, limit=500):
             for entry in entries:
                 offset = entry.offset
                 number = announced(entry.fields)
@@ -199,13 +199,13 @@ async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(
     names = ["A", "B", "C"]
     sets = {name: rules_named(name) for name in names}
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, sets["A"])
         async with stack.worker("steady"):
             emitted = 0
 
             async def lag() -> int:
-                return sum([each.lag for each in await bus.status()])
+                return sum([each.lag for each in await bus.partitions.status()])
 
             async def emit(beside: asyncio.Future[Any]) -> None:
                 nonlocal emitted
@@ -237,18 +237,18 @@ async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(
         for app in APPS:
             assert len(expected[app]) >= 1_200
             assert await stack.found(app) == expected[app]
-        assert await bus.dead_letter_count() == 0
+        assert await bus.dead_letters.count() == 0
 
 
 async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: Stack) -> None:
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         async with stack.worker("one"):
             await push(bus, rules_named("A", "Other"))
             await transport.append([event(app, n) for n in range(40) for app in APPS])
             await transport.append([event("acme", n, "Unknown") for n in range(40, 50)])
             await applied(bus)
-            assert {letter.reason for letter in await bus.dead_letters(limit=100)} == {"no_rules"}
+            assert {letter.reason for letter in await bus.dead_letters.read(limit=100)} == {"no_rules"}
             assert await stack.found("acme") == {}
             await push(bus, rules_named("B", "W"), "acme")
 
@@ -266,10 +266,11 @@ async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: St
             await applied(bus)
         assert set((await stack.found("acme")).values()) == {"B"}
         assert set((await stack.found("globex")).values()) == {"C"}
-        [left] = await bus.dead_letters(limit=100)
+        [left] = await bus.dead_letters.read(limit=100)
         assert (left.workflow, left.count) == ("Unknown", 10)
 
 
+@pytest.mark.soak("kafka")
 async def test_what_was_published_before_the_first_rules_follows_these(stack: Stack) -> None:
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await transport.append([event(app, n) for n in range(20) for app in APPS])
@@ -279,9 +280,10 @@ async def test_what_was_published_before_the_first_rules_follows_these(stack: St
         async with stack.worker("one"):
             await applied(bus)
         assert await stack.found("acme") == {**{f"k{n}": "A" for n in range(20)}, "k20": "B"}
-        assert await bus.dead_letter_count() == 0
+        assert await bus.dead_letters.count() == 0
 
 
+@pytest.mark.soak("kafka")
 async def test_a_quarantined_mutation_is_tried_anew_with_other_rules(stack: Stack, tmp_path: Path) -> None:
     broken = RULES.replace("coalesce(n.by, '') + '{name}'", "toString(1 / 0)").format(name="X").encode()
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
@@ -289,7 +291,7 @@ async def test_a_quarantined_mutation_is_tried_anew_with_other_rules(stack: Stac
         async with stack.worker("one"):
             await transport.append([event("acme", n) for n in range(60)])
             await applied(bus)
-            assert "quarantined" in {letter.reason for letter in await bus.dead_letters(limit=100)}
+            assert "quarantined" in {letter.reason for letter in await bus.dead_letters.read(limit=100)}
             mended = RULES.format(name="X").encode()
             await push(bus, compiled({"W/graph_injection.yaml": mended}))
             await transport.append([event("acme", n) for n in range(60, 80)])
@@ -316,7 +318,7 @@ async def test_an_entry_that_only_looks_like_an_activation_changes_nothing(stack
             await transport.append([Outgoing(key="acme/c", fields=forged[0]), event("acme", 2)])
             await applied(bus)
         assert await stack.found("acme") == {"k0": "A", "k1": "A", "k2": "B"}
-        letters = await bus.dead_letters(limit=100)
+        letters = await bus.dead_letters.read(limit=100)
         assert [letter.reason for letter in letters] == ["invalid_event"]  # the one that holds data
 
 
@@ -324,7 +326,7 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
     stack = Stack(url, url)
     lost, other = rules_named("A"), rules_named("B")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, other)
         await push(bus, lost, "acme")
         async with stack.worker("before"):
@@ -336,7 +338,7 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
         await transport.append([event(app, n) for n in range(6, 9) for app in APPS])
 
         async def reported() -> set[tuple[str, str]]:
-            notes = [PositionNote.decode(each.note) for each in await bus.status()]
+            notes = [PositionNote.decode(each.note) for each in await bus.partitions.status()]
             return {(app, each.why) for note in notes for app, each in note.parked.items()}
 
         async with stack.worker("after") as rules:
@@ -350,14 +352,14 @@ async def test_a_lost_rule_set_parks_the_apps_that_need_it_and_no_others(url: st
             await until(others_are_done)
             await until(is_parked)
             assert (rules.lost, len(await stack.found("acme"))) == ({lost.digest}, 3)
-            assert list(await lost_rule_sets(bus, await bus.activations())) == [lost.digest]
-            assert await bus.dead_letter_count() == 0
+            assert list(await lost_rule_sets(bus.rules, await bus.rules.activations())) == [lost.digest]
+            assert await bus.dead_letters.count() == 0
             await store(bus, lost)
             await applied(bus)
             assert rules.lost == set()
         expected = {f"k{n}": "A" if n < 6 else "B" for n in range(9)}
         assert await stack.found("acme") == expected
-        assert await bus.dead_letter_count() == 0
+        assert await bus.dead_letters.count() == 0
         assert await stack.found("acme", "MATCH (l:Last) RETURN l.k, l.k_last") == {"last": "k8"}
 
 
@@ -365,18 +367,18 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set(url: str
     stack = Stack(url, url)
     lost, other = rules_named("A"), rules_named("B")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, lost)
         await lose(url, lost.digest)
         await transport.append([event("acme", n) for n in range(3)])
         await push(bus, other)
 
         async def is_parked() -> bool:
-            return any(PositionNote.decode(each.note).parked for each in await bus.status())
+            return any(PositionNote.decode(each.note).parked for each in await bus.partitions.status())
 
         async with stack.worker("one") as rules:
             await until(is_parked)
-            await bus.activate(restated_scope("acme"), other.digest)
+            await bus.rules.activate(restated_scope("acme"), other.digest)
             await applied(bus)
             assert rules.lost == {lost.digest}
         assert await stack.found("acme") == {"k0": "B", "k1": "B", "k2": "B"}
@@ -415,16 +417,16 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
         return graphs[0]
 
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, lost)
         await push(bus, other, "busy")
         await lose(url, lost.digest)
         await transport.append([event(app, 0) for app in apps])
         await transport.append([event("busy", number) for number in range(1_000)])
-        reading, settling = under_way(monkeypatch, RedisEventLog, "read"), under_way(monkeypatch, AppQueues, "settle")
+        reading, settling = under_way(monkeypatch, Bus, "read"), under_way(monkeypatch, AppQueues, "settle")
 
         async def reads_nothing() -> bool:
-            parked = {app for each in await bus.status() for app in PositionNote.decode(each.note).parked}
+            parked = {app for each in await bus.partitions.status() for app in PositionNote.decode(each.note).parked}
             return len(parked) == 24 and graphs[0].asked and bool(settling) and not reading
 
         async def is_applied() -> bool:
@@ -432,7 +434,7 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
 
         async with stack.worker("one", kill=True, seen=hanging) as rules:
             await until(reads_nothing)
-            await bus.activate(restated_scope("app0"), other.digest)
+            await bus.rules.activate(restated_scope("app0"), other.digest)
             await until(is_applied)
             assert rules.lost == {lost.digest}
 
@@ -453,7 +455,7 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
         return cuts[0]
 
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         for rules, numbers in ((own, range(3)), (lost, range(3, 4)), (own, range(4, 7))):
             await push(bus, rules)
             await transport.append([event("acme", n) for n in numbers])
@@ -475,7 +477,7 @@ async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -
             await store(bus, lost)
             await applied(bus)
         assert await is_whole()
-        assert {letter.reason for letter in await bus.dead_letters(limit=10)} <= {"no_rules"}
+        assert {letter.reason for letter in await bus.dead_letters.read(limit=10)} <= {"no_rules"}
 
 
 async def test_events_without_rules_are_applied_when_lost_rules_are_back(
@@ -485,24 +487,24 @@ async def test_events_without_rules_are_applied_when_lost_rules_are_back(
     looked = looks_for_rules(monkeypatch)
     own = rules_named("B")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, rules_named("A", "Other"))
         await transport.append([event("acme", n) for n in range(5)])
         async with stack.worker("before"):
             await applied(bus)
-            await until(bus.dead_letter_count)
+            await until(bus.dead_letters.count)
         await push(bus, own)
         await lose(url, own.digest)
         async with stack.worker("after") as rules:
             await applied(bus)
             assert rules.lost == {own.digest}
             await until(lambda: {own.digest} in looked)
-            assert await bus.dead_letter_count() == 1
+            assert await bus.dead_letters.count() == 1
             await store(bus, own)
 
             await taken_effect(stack, 5)
         assert await stack.found("acme") == {f"k{n}": "B" for n in range(5)}
-        assert await bus.dead_letter_count() == 0
+        assert await bus.dead_letters.count() == 0
 
 
 async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules_now(
@@ -513,7 +515,7 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
     looked = looks_for_rules(monkeypatch)
     lost = rules_named("A", "Other")
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, lost)
         await transport.append([event("acme", n) for n in range(5)])
         await push(bus, rules_named("B"))
@@ -522,7 +524,7 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
         async with stack.worker("w") as rules:
 
             async def waits() -> bool:
-                return any(PositionNote.decode(each.note).parked for each in await bus.status())
+                return any(PositionNote.decode(each.note).parked for each in await bus.partitions.status())
 
             await until(waits)
             await until(lambda: {lost.digest} in looked)
@@ -531,7 +533,7 @@ async def test_an_app_that_waited_for_lost_rules_is_left_no_event_that_has_rules
 
             await taken_effect(stack, 7)
         assert await stack.found("acme") == {f"k{n}": "B" for n in range(7)}
-        assert await bus.dead_letter_count() == 0
+        assert await bus.dead_letters.count() == 0
 
 
 async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,14 +550,14 @@ async def test_apps_that_wait_for_a_lost_rule_set_read_nothing_back(url: str, mo
         return await before(log, *arguments, **options)
 
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, lost)
         await lose(url, lost.digest)
         await transport.append([event(app, number) for number in range(3) for app in apps])
         monkeypatch.setattr(RedisEventLog, "before", counted)
 
         async def all_wait() -> bool:
-            notes = [PositionNote.decode(each.note) for each in await bus.status()]
+            notes = [PositionNote.decode(each.note) for each in await bus.partitions.status()]
             return {app for note in notes for app in note.parked} == set(apps)
 
         async with stack.worker("after"):
@@ -586,6 +588,7 @@ mutation_rules:
 }
 
 
+@pytest.mark.soak("kafka")
 async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack: Stack) -> None:
     """A worker that never compiled the workflow that joined two labels keeps the order of their rows."""
     rules = compiled({name: text.encode() for name, text in JOINED.items()})
@@ -598,7 +601,7 @@ async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack
         return Outgoing(key=made.key, fields=wire.encode(made))
 
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
+        await bus.partitions.count()
         await push(bus, rules)
         await transport.append([keyed(1, "Joins")])
         async with stack.worker("first"):
@@ -610,25 +613,26 @@ async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack
     assert await stack.found("acme", "MATCH (n:Alpha) RETURN n.k, n.by") == {"k": "ab" * 6}
 
 
+@pytest.mark.soak("kafka")
 async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> None:
     good = RULES.format(name="m").encode()
     files = {"W/graph_injection.yaml": good, "Torn/graph_injection.yaml": good.replace(b"mutations", b"mutation")}
     stored_files = StoredRules(files=files)  # another version of graphweft pushed them
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
-        await bus.partitions()
-        await bus.store_rules(digest_of(files), stored_files)
-        await bus.activate("*", digest_of(files))
+        await bus.partitions.count()
+        await bus.rules.store(digest_of(files), stored_files)
+        await bus.rules.activate("*", digest_of(files))
         await transport.append([event("acme", number, flow) for number, flow in enumerate(("W", "Torn", "W", "Torn"))])
         async with stack.worker("w"):
             await applied(bus)
-            await until(bus.dead_letter_count)
-            [letter] = await bus.dead_letters(limit=10)
+            await until(bus.dead_letters.count)
+            [letter] = await bus.dead_letters.read(limit=10)
             assert (letter.reason, letter.workflow, letter.count) == ("no_rules", "Torn", 2)
             assert "'Torn' do not compile with this version of graphweft (Torn/graph_injection.yaml:" in letter.message
             assert set(await stack.found("acme")) == {"k0", "k2"}
             await push(bus, rules_named("m", "W", "Torn"))
 
             async def repaired() -> bool:
-                return len(await stack.found("acme")) == 4 and not await bus.dead_letter_count()
+                return len(await stack.found("acme")) == 4 and not await bus.dead_letters.count()
 
             await until(repaired)

@@ -31,7 +31,7 @@ from graphweft_contracts import channels, wire
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.read import letter_for
@@ -94,9 +94,9 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
     await transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
 
 
-async def put_at_their_times(url: str, bus: RedisEventLog, events: Sequence[Event]) -> None:
+async def put_at_their_times(url: str, bus: Bus, events: Sequence[Event]) -> None:
     """Let the log take events at their own times: whoever adds an entry may choose its id on Redis."""
-    layout = await bus.layout()
+    layout = await bus.partitions.layout()
     async with Redis.from_url(url) as client:
         for each in events:
             stream = channels.events_stream(layout.partition_of(each.key))
@@ -114,8 +114,8 @@ async def put_again(transport: Transport, events: Sequence[Event], recorded: dat
 
 
 @pytest.fixture
-async def job_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, new=spread(PARTITIONS), group=channels.CONSOLIDATION_GROUP)
+async def job_bus(url: str) -> AsyncIterator[Bus]:
+    made = redis_bus(url, new=spread(PARTITIONS), group=channels.CONSOLIDATION_GROUP)
     yield made
     await made.aclose()
 
@@ -150,7 +150,7 @@ class Inventive(ExtractiveSummariser):
 
 
 async def events(bus: Bus, type: str) -> list[Event]:
-    entries = [entry for number in range(PARTITIONS) for entry in await bus.after(number, "", limit=10_000)]
+    entries = [entry for number in range(PARTITIONS) for entry in await bus.log.after(number, "", limit=10_000)]
     found = [wire.decode(entry.fields, received=entry.received) for entry in entries]
     check_declared(found)
     return [event for event in found if event.type == type]
@@ -158,7 +158,7 @@ async def events(bus: Bus, type: str) -> list[Event]:
 
 async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
     """Return the digest of a graph that a fresh worker makes of the log."""
-    bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
+    bus = redis_bus(url, new=spread(PARTITIONS), group="graphweft-again")
     again = graph or FalkorDBStore(url, graph_template="again_{app_id}")
     try:
         async with working(MutationWorker(bus, again, NO_RULES, name="again", batch_events=7)):
@@ -171,7 +171,7 @@ async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
 
 
 def a_job(url: str, graph: GraphStore, summariser: Any = None, **options: Any) -> ConsolidationJob:
-    bus = RedisEventLog(url, new=spread(PARTITIONS))
+    bus = redis_bus(url, new=spread(PARTITIONS))
     return ConsolidationJob(graph, bus, summariser, **{"after": 12, "keep": 4} | options)
 
 
@@ -184,7 +184,7 @@ def mutations(bus: Bus, graph: GraphStore) -> MutationWorker:
 
 
 async def test_conversations_become_summaries_facts_and_preferences(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     job = a_job(url, store, ExtractiveSummariser())
     async with working(mutations(bus, store), worker_of(job, job_bus, transport)):
@@ -214,12 +214,12 @@ async def test_conversations_become_summaries_facts_and_preferences(
         "MATCH (u:UserProfile)-[:HAS_PREFERENCE]->(p:Preference)-[:EXTRACTED_FROM]->(m:Memory) "
         "RETURN u.user_id, p.text, m.text",
     ) == [("u1", "prefers tea to coffee", "I prefer tea to coffee.")]
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     assert await replayed(url) == await read_digest(store, APP)
 
 
 async def test_a_summary_holds_what_was_said_in_its_thread_only(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Users and threads share a chat here."""
     said = [
@@ -237,14 +237,14 @@ async def test_a_summary_holds_what_was_said_in_its_thread_only(
 
 
 async def test_it_waits_until_the_graph_holds_what_it_is_about(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     job = a_job(url, graph, ExtractiveSummariser())
     await put(transport, [add(number, f"text {number}") for number in range(12)])
     seen = [
         Seen(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
         for number in range(PARTITIONS)
-        for entry in await bus.after(number, "", limit=100)
+        for entry in await bus.log.after(number, "", limit=100)
     ]
     with pytest.raises(MutationsBehind):
         _ = [made async for made in job.handle(seen)]
@@ -258,7 +258,7 @@ async def test_it_waits_until_the_graph_holds_what_it_is_about(
 
 
 async def test_an_event_that_changes_nothing_is_not_waited_for(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Such as a copy: no mark of a graph moves for it."""
     said = [add(number, f"text {number}") for number in range(12)]
@@ -277,14 +277,16 @@ async def holds(graph: GraphStore, memories: int) -> bool:
 
 
 async def test_two_workers_and_a_repetition_make_one_summary(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """The model says something else each time; copies are too far apart to be known as such."""
     await put(transport, [add(number, f"text {number}") for number in range(12)])
     made: list[Event] = []
     async with working(mutations(bus, graph)):
         await until(lambda: holds(graph, 12))
-        entries = [(number, entry) for number in range(PARTITIONS) for entry in await bus.after(number, "", limit=100)]
+        entries = [
+            (number, entry) for number in range(PARTITIONS) for entry in await bus.log.after(number, "", limit=100)
+        ]
         seen = [
             Seen(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
             for number, entry in entries
@@ -312,7 +314,7 @@ async def test_two_workers_and_a_repetition_make_one_summary(
 
 
 async def test_a_summariser_that_is_away_is_waited_for(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer,
 ) -> None:  # fmt: skip
     from graphweft_workers.features.memory.openai_summariser import OpenAISummariser
@@ -332,8 +334,9 @@ async def test_a_summariser_that_is_away_is_waited_for(
 # forgetting
 
 
+@pytest.mark.soak("neo4j")
 async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     job = a_job(url, store, ExtractiveSummariser())
     retention = Retention(store, keep_days=1)
@@ -360,8 +363,9 @@ async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
     assert await replayed(url) == await read_digest(store, APP)
 
 
+@pytest.mark.soak("neo4j")
 async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
-    url: str, bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     said = [add(number, f"text {number}", chat="c5", user_id=f"u{number % 3}", thread_id="t0") for number in range(30)]
     said += [add(number, f"text {number}", chat="c5", thread_id=f"t{number % 2}") for number in range(40, 50)]
@@ -379,15 +383,15 @@ async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
 
 
 async def test_ticks_see_to_all_apps_that_have_a_graph(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     async with working(mutations(bus, graph)):
         await put(transport, [add(1, "old"), add(2, "new", at=datetime.now(UTC))])
         await applied(bus)
         # A job that begins at the end of the log, as after a start long ago.
-        for part in await bus.status():
-            await job_bus.committed(part.id)
-            await job_bus.commit(part.id, await bus.committed(part.id))
+        for part in await bus.partitions.status():
+            await job_bus.partitions.committed(part.id)
+            await job_bus.partitions.commit(part.id, await bus.partitions.committed(part.id))
         job = a_job(url, graph, retention=Retention(graph, keep_days=1), tick_s=0.1)
         async with working(worker_of(job, job_bus, transport)):
             await until(lambda: holds(graph, 1))
@@ -395,8 +399,9 @@ async def test_ticks_see_to_all_apps_that_have_a_graph(
     assert len(await events(bus, "memory.forget")) == 1
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_memory_that_is_dated_ahead_is_as_old_as_its_entry_in_the_log(
-    bus: RedisEventLog, store: GraphStore, transport: Transport
+    bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     retention = Retention(store, keep_days=1)
     retention.note([APP])
@@ -415,7 +420,7 @@ async def test_a_memory_that_is_dated_ahead_is_as_old_as_its_entry_in_the_log(
 
 
 async def test_what_is_erased_is_gone_for_good(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     mine = conversation()
     scope = {"user_id": "u2", "thread_id": "t1"}
@@ -436,7 +441,7 @@ async def test_what_is_erased_is_gone_for_good(
         [erased] = [
             entry.received
             for number in range(PARTITIONS)
-            for entry in await bus.after(number, "", limit=10_000)
+            for entry in await bus.log.after(number, "", limit=10_000)
             if wire.decode(entry.fields).type == "memory.erase"
         ]
         # Retries are as old as what had failed. The times of the events themselves have no part in it.
@@ -452,8 +457,9 @@ async def test_what_is_erased_is_gone_for_good(
     assert await replayed(url) == await read_digest(store, APP)
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     inventive = Inventive()
     inventive.open.clear()
@@ -481,7 +487,7 @@ async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
 
 
 async def test_forgetting_a_memory_while_it_is_condensed_leaves_no_summary_of_it(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     inventive = Inventive()
     inventive.open.clear()
@@ -532,7 +538,7 @@ class Process:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_asks_no_model(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, tmp_path: Path,
 ) -> None:  # fmt: skip
     dice = random.Random(int(os.environ.get("GRAPHWEFT_SEED", "0")))
@@ -564,7 +570,7 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
             role = "memory" if kills["memory"] <= 2 * kills["mutation"] else "mutation"
             process = processes[role]
             await until(lambda process=process: process.works)  # type: ignore[misc]
-            await looks(bus.status, dice.randrange(80))
+            await looks(bus.partitions.status, dice.randrange(80))
             process.kill()
             kills[role] += 1
             process.start()
@@ -588,7 +594,7 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
     first = {event.id: event.data["summary"] for event in reversed(log)}
     assert sorted(first.values()) == sorted(text for _, text, _ in found), "the first answer is the one that holds"
     assert await rows(graph, "MATCH (f:Fact) RETURN count(f)") == [(49,)]
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     before = asked
     assert await replayed(url) == await read_digest(graph, APP)
     assert asked == before

@@ -16,8 +16,8 @@ from graphweft_contracts import Event, wire
 from graphweft_contracts.channels import MUTATION_GROUP, events_stream, graph_name
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = pytest.mark.integration
@@ -43,9 +43,7 @@ def of_neighbour(number: int) -> Event:
 
 
 @pytest.mark.slow
-async def test_more_names_than_a_graph_can_have_cost_it_none(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore
-) -> None:
+async def test_more_names_than_a_graph_can_have_cost_it_none(url: str, bus: Bus, graph: FalkorDBStore) -> None:
     events: list[Event] = []
     for number in range(_ALL // 200 + 1):
         entities = [
@@ -65,7 +63,7 @@ async def test_more_names_than_a_graph_can_have_cost_it_none(
     assert await rows(graph, "MATCH (m:Memory) RETURN count(m)", NEIGHBOUR) == [(20,)]
 
 
-async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: RedisEventLog, store: GraphStore) -> None:
+async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: Bus, store: GraphStore) -> None:
     entities = [
         {"type": "Thing", "name": f"t{part}", **{f"a{part}_{name}": 1 for name in range(60)}} for part in range(1_000)
     ]
@@ -93,7 +91,7 @@ async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: Redi
         assert await rows(store, "MATCH (m:Memory) RETURN count(m)", NEIGHBOUR) == [(1,)]
 
 
-async def test_names_of_one_app_are_none_of_another(url: str, bus: RedisEventLog, graph: FalkorDBStore) -> None:
+async def test_names_of_one_app_are_none_of_another(url: str, bus: Bus, graph: FalkorDBStore) -> None:
     """The same entity with equal names in two apps and for two users: four values."""
     events: list[Event] = []
     for number, (app_id, user_id) in enumerate((a, u) for a in ("shop", NEIGHBOUR) for u in ("u1", "u2")):
@@ -108,7 +106,7 @@ async def test_names_of_one_app_are_none_of_another(url: str, bus: RedisEventLog
 
 
 async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore
+    url: str, bus: Bus, graph: FalkorDBStore
 ) -> None:
     """As the page about episodes says; the neighbour's graph stays as it is."""
     events = [structured(number, {**PERSON, "role": f"r{number}"}, chat=f"c{number}") for number in range(5)]
@@ -126,7 +124,7 @@ async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
         asked = f"MATCH (e:Entity) {having('role', 'city')} RETURN e.role, role.value, city.value"
         assert await rows(graph, asked) == [("r0", None, "Oslo")]
         await redis.execute_command("GRAPH.DELETE", graph_name(APP))
-        for partition in await bus.status():
+        for partition in await bus.partitions.status():
             await redis.execute_command("XGROUP", "SETID", events_stream(partition.id), MUTATION_GROUP, 0)
     assert await worked(bus, graph) == []
     assert await rows(graph, asked) == [(None, "r4", "Oslo")]

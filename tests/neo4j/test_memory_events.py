@@ -22,10 +22,11 @@ from graphweft_contracts.memory import derived_id, memory_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.read import letter_for
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.graph_store import GraphStore
 
@@ -78,7 +79,7 @@ NO_RULES = rule_set()
 """The packs alone."""
 
 
-async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> list[DeadLetter]:
+async def worked(bus: Bus, store: Any, rules: RuleSet = NO_RULES) -> list[DeadLetter]:
     """Let a worker come to the end of the log; return the dead letters that there are then."""
     worker = MutationWorker(bus, store, rules, name="w")
     task = asyncio.create_task(worker.run())
@@ -87,13 +88,13 @@ async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> l
     finally:
         worker.stop()
         await task
-    return list(await bus.dead_letters(limit=100))
+    return list(await bus.dead_letters.read(limit=100))
 
 
 async def write(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
     async with spreading(url) as client:
         assert all(await client.emit_all(events, wait_s=30))
-    bus = RedisEventLog(url, new=spread(2))
+    bus = redis_bus(url, new=spread(2))
     try:
         assert await worked(bus, store, rules) == []
     finally:
@@ -105,9 +106,9 @@ async def logged(url: str, store: GraphStore, events: Sequence[Event], clock: da
 
     ``clock`` is what the events themselves say then.
     """
-    bus, client = RedisEventLog(url, new=spread(SPREAD)), Redis.from_url(url)
+    bus, client = redis_bus(url, new=spread(SPREAD)), Redis.from_url(url)
     try:
-        layout = await bus.layout()
+        layout = await bus.partitions.layout()
         for each in events:
             stream = channels.events_stream(layout.partition_of(each.key))
             fields = {**wire.encode(each.model_copy(update={"time": clock or each.time}))}
@@ -260,6 +261,7 @@ def life_of_a_user() -> list[list[Event]]:
     ]
 
 
+@pytest.mark.soak("neo4j-order1", "neo4j-order2")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
 async def test_what_is_erased_stays_out_in_whatever_order_chats_come(
     url: str, store: GraphStore, order: tuple[int, ...]
@@ -275,6 +277,7 @@ async def test_what_is_erased_stays_out_in_whatever_order_chats_come(
     assert await rows(store, "MATCH (p:Preference) RETURN p.text") == []
 
 
+@pytest.mark.soak("neo4j-0001", "neo4j-9998")
 @pytest.mark.parametrize("clock", ["0001-01-01T00:00:00Z", "9998-01-01T00:00:00Z", None])
 async def test_an_erasure_reaches_what_the_log_has_before_it(url: str, store: GraphStore, clock: str | None) -> None:
     """Whatever the clocks of those say who send events."""
@@ -292,9 +295,9 @@ async def test_an_erasure_reaches_what_the_log_has_before_it(url: str, store: Gr
         event("memory.erase", 4, {"user_id": "u1"}, chat="u1"), add(5, "after"), add(6, "after, without a time"),
     ]  # fmt: skip
     apps = (APP,) if isinstance(store, Neo4jStore) else (APP, "other")  # Neo4j Community has one graph
-    bus, client = RedisEventLog(url, new=Layout(partitions=2)), Redis.from_url(url)
+    bus, client = redis_bus(url, new=Layout(partitions=2)), Redis.from_url(url)
     try:
-        layout = await bus.layout()
+        layout = await bus.partitions.layout()
         for app in apps:
             async with client.pipeline() as pipe:  # one millisecond of the log may hold all of them
                 for each in events:
@@ -313,16 +316,16 @@ async def test_an_erasure_reaches_what_the_log_has_before_it(url: str, store: Gr
 
 async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> None:
     """A memory that failed before its user was erased stays erased; one that failed later is remembered."""
-    bus = RedisEventLog(url, new=spread(1))
+    bus = redis_bus(url, new=spread(1))
     try:
         entries: list[dict[bytes, bytes]] = []
         for each in (add(1, "before"), event("memory.erase", 2, {"user_id": "u1"}), add(3, "after")):
             entries.append(wire.encode(each))
         client = Redis.from_url(url)
-        await bus.layout()
+        await bus.partitions.layout()
         await client.xadd(channels.events_stream(0), entries[1])
         assert await worked(bus, store) == []
-        [erased] = await bus.after(0, "", limit=9)
+        [erased] = await bus.log.after(0, "", limit=9)
         for fields, shift in ((entries[0], -1), (entries[2], 1)):
             taken = replace(
                 erased, fields=fields, received=erased.received + timedelta(seconds=shift), offset=f"1-{shift + 2}"
@@ -330,17 +333,17 @@ async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> No
             letter = letter_for(
                 0, taken, "query_error", "x", event=wire.decode(fields), rule="memory.add", mutation="add"
             )
-            await bus.put_dead_letters([letter])
+            await bus.dead_letters.put([letter])
             again = [retry_entry(letter)]
             if shift == 1:  # it cannot have failed in the future
                 again[0][wire.RECORDED] = b"9998-01-01T00:00:00+00:00"
-            assert await bus.requeue(letter, again)
+            assert await bus.dead_letters.requeue(letter, again)
         assert await worked(bus, store) == []
         # Nor does an erasure that is retried reach what came after it, not even what was retried.
         for mutation in ("mark", "erase"):
             letter = letter_for(0, erased, "timeout", "x", event=erased.event(), rule="memory.erase", mutation=mutation)
-            await bus.put_dead_letters([letter])
-            assert await bus.requeue(letter, [retry_entry(letter)])
+            await bus.dead_letters.put([letter])
+            assert await bus.dead_letters.requeue(letter, [retry_entry(letter)])
         assert await worked(bus, store) == []
         await client.aclose()
     finally:

@@ -17,9 +17,9 @@ from tests.services.rules import load_rules
 from graphweft import Client, Event
 from graphweft_contracts import ContextRequest
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
+from graphweft_workers.ports.bus import Bus
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 OWNED = """
@@ -36,7 +36,7 @@ mutation_rules:
 
 
 async def test_a_refused_app_learns_the_name_of_no_other_app(
-    neo4j_server: Neo4jServer, url: str, bus: RedisEventLog, tmp_path: Path, logs: Logs
+    neo4j_server: Neo4jServer, url: str, bus: Bus, tmp_path: Path, logs: Logs
 ) -> None:
     empty_neo4j(neo4j_server.uri)
     (tmp_path / "Support").mkdir()
@@ -52,7 +52,7 @@ async def test_a_refused_app_learns_the_name_of_no_other_app(
         await applied(bus)
         worker.stop()
         await running
-        every = await bus.dead_letters(limit=10)
+        every = await bus.dead_letters.read(limit=10)
         letters = {app: [letter for letter in every if letter.app_id == app] for app in ("other", "third")}
         pipeline = ContextPipeline(rules, graph)
         deadline_ms = int((time.time() + 10) * 1000)

@@ -115,7 +115,7 @@ async def servers() -> AsyncIterator[Servers]:
 
 async def caught_up(bus: Bus, running: asyncio.Task[None]) -> None:
     await until(
-        lambda: patiently(bus.status), lambda status: not any(part.lag for part in status), beside=running,
+        lambda: patiently(bus.partitions.status), lambda status: not any(part.lag for part in status), beside=running,
         why="all events are applied",
     )  # fmt: skip
 
@@ -150,6 +150,7 @@ class Watching:
         return applied
 
 
+@pytest.mark.soak("kafka")
 @pytest.mark.parametrize(("bus_name", "graph_name"), [("redis", "falkordb"), ("kafka", "falkordb")])
 async def test_a_neighbour_is_neither_delayed_nor_forgotten(
     servers: Servers, tmp_path: Path, bus_name: str, graph_name: str
@@ -166,7 +167,7 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
         stack.bus(as_worker=True) as worker_bus,
         stack.graph(as_worker=True) as graph,
     ):
-        layout = await bus.layout()
+        layout = await bus.partitions.layout()
         loud = f"loud{uuid4().hex[:8]}"
         at = layout.partition_of(f"{loud}/c")
         names = (f"quiet{uuid4().hex[:8]}" for _ in range(10_000))
@@ -195,6 +196,7 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
     assert watching.begun[new] <= most
 
 
+@pytest.mark.soak("redis-neo4j", "kafka-falkordb")
 @pytest.mark.parametrize(("bus_name", "graph_name"), PAIRS)
 async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, bus_name: str, graph_name: str) -> None:
     stack = await Stack.of(servers, bus_name, graph_name)
@@ -246,7 +248,7 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
         stack.bus(as_worker=True) as worker_bus,
         stack.graph(as_worker=True) as graph,
     ):
-        before = {letter.id for letter in await patiently(lambda: bus.dead_letters(limit=10_000))}
+        before = {letter.id for letter in await patiently(lambda: bus.dead_letters.read(limit=10_000))}
         positions = await transport.append(outgoing)
         proxies = (stack.bus_server.workers, stack.graph_server.workers)
         began = sum(proxy.requests for proxy in proxies)
@@ -264,7 +266,7 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
                 worker.stop()
                 await running
         expected["c1"].append("last")
-        letters = [letter for letter in await bus.dead_letters(limit=10_000) if letter.id not in before]
+        letters = [letter for letter in await bus.dead_letters.read(limit=10_000) if letter.id not in before]
         table = await graph.read(app, "MATCH (c:Chat) RETURN c.k, c.names", {}, timeout_s=30)
         [[counted]] = (await graph.read(app, "MATCH (i:Item) RETURN sum(i.count)", {}, timeout_s=30)).rows
     assert {row[0]: row[1] for row in table.rows} == expected

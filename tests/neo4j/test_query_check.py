@@ -34,10 +34,10 @@ from graphweft_workers.cli.delivery import send
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.hosting import injection_app, mutation_app
 from graphweft_workers.roles.query_check import Checked, check_queries
@@ -400,12 +400,12 @@ async def turns(url: str, *apps: str) -> None:
         await transport.aclose()
 
 
-async def lag(bus: RedisEventLog) -> int:
-    return sum(partition.lag for partition in await bus.status())
+async def lag(bus: Bus) -> int:
+    return sum(partition.lag for partition in await bus.partitions.status())
 
 
 async def test_worker_and_responder_do_not_start_with_a_query_that_is_refused(
-    backend: Backend, bus: RedisEventLog, url: str, tmp_path: Path
+    backend: Backend, bus: Bus, url: str, tmp_path: Path
 ) -> None:
     await turns(url, APPS[0])
     file = rules_of(tmp_path, mutation=WRONG, injection=WRONG_READ)
@@ -416,21 +416,21 @@ async def test_worker_and_responder_do_not_start_with_a_query_that_is_refused(
             await app(settings).run()
         found = [finding.place for finding in raised.value.findings]
         assert {(place.file, place.line, place.column) for place in found} == places
-    assert list(await bus.activations()) == []
+    assert list(await bus.rules.activations()) == []
     assert await lag(bus) == 4
     async with contextlib.aclosing(backend.make()) as graph:
         assert (await graph.read(APPS[0], "MATCH (n) RETURN n", {}, timeout_s=5)).rows == ()
 
 
 async def test_rules_with_a_query_of_another_role_that_is_refused_do_not_get_into_the_log(
-    backend: Backend, bus: RedisEventLog, url: str, tmp_path: Path
+    backend: Backend, bus: Bus, url: str, tmp_path: Path
 ) -> None:
     await turns(url, APPS[0])
     rules_of(tmp_path, injection=WRONG_READ)
     with pytest.raises(RulesError, match="server-refused"):
         await mutation_app(settings_of(backend, url, tmp_path)).run()
     assert await lag(bus) == 4
-    assert list(await bus.activations()) == []
+    assert list(await bus.rules.activations()) == []
 
 
 async def command(*arguments: str, **environment: str) -> tuple[int, str, str]:
@@ -511,7 +511,7 @@ async def test_lint_says_what_to_do_where_no_server_runs(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("wrong", [False, True])
 async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
-    bus: RedisEventLog, url: str, tmp_path: Path, logs: Logs, wrong: bool
+    bus: Bus, url: str, tmp_path: Path, logs: Logs, wrong: bool
 ) -> None:
     await turns(url, *APPS)
     rules_of(tmp_path, mutation=WRONG if wrong else SOUND_WRITE)
@@ -550,9 +550,7 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(url: str, tmp_p
         await running
 
 
-async def test_a_server_that_lets_nobody_check_is_warned_of(
-    bus: RedisEventLog, url: str, tmp_path: Path, logs: Logs
-) -> None:
+async def test_a_server_that_lets_nobody_check_is_warned_of(bus: Bus, url: str, tmp_path: Path, logs: Logs) -> None:
     await turns(url, *APPS)
     rules_of(tmp_path)
     async with redis.Redis.from_url(url) as client:

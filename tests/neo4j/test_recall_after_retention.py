@@ -26,7 +26,7 @@ from graphweft_contracts.memory import memory_id
 from graphweft_contracts.search import SEARCHED, SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
@@ -37,6 +37,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Tools
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 
@@ -47,8 +48,8 @@ AFTER, KEEP, NEWEST = 30, 6, 15
 
 
 @pytest.fixture
-async def job_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, new=spread(2), group=channels.CONSOLIDATION_GROUP)
+async def job_bus(url: str) -> AsyncIterator[Bus]:
+    made = redis_bus(url, new=spread(2), group=channels.CONSOLIDATION_GROUP)
     yield made
     await made.aclose()
 
@@ -87,7 +88,7 @@ async def answered(
 
 @asynccontextmanager
 async def kept(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport,
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport,
     talks: Sequence[Sequence[Event]], between: Callable[[], Any] | None = None,
 ) -> AsyncIterator[None]:  # fmt: skip
     """Remember conversations, condense them and let go of the messages; a mutation worker runs on inside."""
@@ -110,7 +111,7 @@ async def kept(
 
 
 async def test_every_question_is_answered_as_well_as_before(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     """Two users who say the contrary of everything, in two chats each; none of the messages that said it is left."""
     asked: list[dict[tuple[str, bool], dict[str, bool]]] = []
@@ -148,7 +149,7 @@ async def test_every_question_is_answered_as_well_as_before(
 
 
 async def test_an_erased_user_has_nothing_left_to_find(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     talks = [conversation(APP, "ada", ADA), conversation(APP, "ben", BEN)]
     async with kept(url, bus, job_bus, store, transport, talks):
@@ -193,8 +194,9 @@ def lives_in(where: str) -> dict[str, Any]:
     return {"subject": "user", "predicate": "lives in", "object": where}
 
 
+@pytest.mark.soak("neo4j")
 async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
-    bus: RedisEventLog, store: GraphStore, transport: Transport
+    bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     """The same said again elsewhere ends nothing for the thread in which it was said first; something else does."""
     allergic = {"subject": "user", "predicate": "is allergic to peanuts", "object": "yes"}
@@ -222,8 +224,9 @@ async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
             assert sorted(row["object"] for row in facts) == objects, (of, scope, text)
 
 
+@pytest.mark.soak("neo4j")
 async def test_without_a_user_threads_say_nothing_about_each_other(
-    bus: RedisEventLog, store: GraphStore, transport: Transport
+    bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     """Customers of one application who are known by their threads only."""
     scopes = [{"application_id": "desk", "thread_id": f"customer-{number}"} for number in range(2)]
@@ -240,8 +243,9 @@ async def test_without_a_user_threads_say_nothing_about_each_other(
             assert [row["object"] for row in facts if row["kind"] == "fact"] == [where], (of, scope)
 
 
+@pytest.mark.soak("neo4j")
 async def test_each_kind_can_be_asked_for_alone_and_the_latest_come_first(
-    bus: RedisEventLog, store: GraphStore, transport: Transport
+    bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
     scope = {"user_id": "u", "thread_id": "t"}
     events = [event for number in range(1, 4) for event in summarised(
@@ -281,7 +285,7 @@ injection_rules:
 
 
 async def test_every_way_of_asking_finds_what_is_left(
-    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     folder = tmp_path / "Travel"

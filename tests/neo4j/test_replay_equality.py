@@ -22,7 +22,7 @@ from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Event
 from graphweft_workers.active_rules import LoggedRules
-from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.files import read_runs
@@ -45,7 +45,7 @@ APPS = ("shop", "shop_x")
 @pytest.fixture
 async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
     async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -115,9 +115,9 @@ async def retried(app: Archived) -> None:
 
 async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str:
     async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
-        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load()))
+        rules = LoggedRules(bus.rules, rules_maker(Settings.load()))
         replay = Replay(bus, store, rules, name, batch_events=batch_events)
-        for number in range(await bus.partitions()):
+        for number in range(await bus.partitions.count()):
             async for _ in replay.run(number):
                 pass
         found = await read_digest(store, name)
@@ -125,6 +125,7 @@ async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str
     return found.sha256
 
 
+@pytest.mark.soak("kafka")
 @pytest.mark.parametrize("own_bus_url", ["redis", "kafka"], indirect=True, ids=["redis-neo4j", "kafka"])
 async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.FixtureRequest) -> None:
     emitted = await lived(app)
@@ -140,7 +141,7 @@ async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.Fix
         assert (code, found["same"], found["live"]["digest"]) == (0, True, digests[name])
         assert found["dead_letters"] == []
     for name in APPS:
-        alone = ArchiveAlone(app.blobs())
+        alone = archive_bus(app.blobs())
         assert await replayed(app, alone, name, 250) == digests[name]
         code, found = await app.rebuild("--app", name, "--verify", "--archive-only", "--graph-template", "{app_id}.a")
         assert (code, found["same"]) == (0, True)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from structlog.testing import capture_logs
-from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.memory_bus import memory_bus
 from tests.chaos.random_memory import memory_examples
 from tests.chaos.random_rules import PARAMS, Example, examples, some_texts
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, queries_of
@@ -37,6 +37,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 
@@ -133,13 +134,13 @@ class Server:
         self.reference = reference
         self.numbers = count()
 
-    async def engine(self, entries: Sequence[Entry], rules: RuleSet, example: Example) -> MemoryBus:
+    async def engine(self, entries: Sequence[Entry], rules: RuleSet, example: Example) -> Bus:
         workers: list[MutationWorker] = []
 
         def stop() -> None:
             workers[-1].stop()
 
-        bus = MemoryBus([entries], stop)
+        bus = memory_bus([entries], stop)
         with capture_logs():
             async with asyncio.timeout(_TIMEOUT_S):
                 for batch, writes in example.ended:
@@ -173,11 +174,12 @@ class Server:
             expected[app], refused = await self.reference.run(queries, rules.keys)
             letters += len(refused)
         bus = await self.engine(entries, rules, example)
-        buried = sum(letter.count for letter in bus.letters.values() if letter.reason != "skipped")
+        there = await bus.dead_letters.read(limit=100_000)
+        buried = sum(letter.count for letter in there if letter.reason != "skipped")
         for app in apps:
             found = await Content.of(self.store, app)
             assert found.digest == expected[app].digest, found.against(expected[app])
-        assert buried == letters, [(letter.mutation, letter.message) for letter in bus.letters.values()]
+        assert buried == letters, [(letter.mutation, letter.message) for letter in there]
 
 
 class _Quick(FalkorDBStore):
@@ -200,7 +202,7 @@ def falkordb() -> Iterator[Server]:
         runner.run(server.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 40))
+@settings(_checked, max_examples=int(_EXAMPLES or 15))
 @given(example=examples(events=40))
 def test_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)
@@ -246,7 +248,7 @@ def test_properties_that_no_query_names(falkordb: Server, made: str, one: str, t
         _run_on_falkordb(falkordb, Example(rules=rules, events=[first, *each], batch=40, ended=[]))
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 30))
+@settings(_checked, max_examples=int(_EXAMPLES or 10))
 @given(example=memory_examples(events=30))
 def test_memory_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)
@@ -267,7 +269,7 @@ def neo4j(neo4j_server: Neo4jServer) -> Iterator[Server]:
         runner.run(reference.aclose())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 8))
+@settings(_checked, max_examples=int(_EXAMPLES or 4))
 @given(example=examples(events=12, texts=some_texts(_SEED, 100)))
 def test_on_neo4j(neo4j: Server, example: Example) -> None:
     async def run() -> None:
@@ -278,7 +280,7 @@ def test_on_neo4j(neo4j: Server, example: Example) -> None:
     neo4j.runner.run(run())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 4))
+@settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=memory_examples(events=12))
 def test_memory_on_neo4j(neo4j: Server, example: Example) -> None:
     async def run() -> None:

@@ -18,7 +18,7 @@ from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, Invalid
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.roles.connections import examine_bus, examine_rights
 from graphweft_workers.roles.settings import Settings
 
@@ -52,12 +52,12 @@ async def test_redis_over_tls_needs_the_authority_and_the_certificate(
             Access(ca=str(authority.file), cert=str(foreign.both)),
             Access(cert=str(own.both)),
         ):
-            bus = RedisEventLog(access.applied(address, "bus"))
+            bus = redis_bus(access.applied(address, "bus"))
             with pytest.raises(BusUnavailable):
-                await bus.layout()
+                await bus.partitions.layout()
             await bus.aclose()
         with pytest.raises(InvalidSettings, match="no-such-file"):
-            RedisEventLog(Access(ca="/no-such-file").applied(address, "bus"))
+            redis_bus(Access(ca="/no-such-file").applied(address, "bus"))
 
 
 async def test_neo4j_over_tls_needs_the_authority(neo4j_server: Neo4jServer, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,10 @@ from graphweft_contracts import BusUnavailable, Fenced, GraphUnavailable, Graphw
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Write
@@ -47,7 +48,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400
 
 PARTITIONS = 2
 FIRST_SEED = int(os.environ.get("GRAPHWEFT_SEED", "0"))
-RUNS = int(os.environ.get("GRAPHWEFT_FAULT_SEEDS", "4"))
+RUNS = int(os.environ.get("GRAPHWEFT_FAULT_SEEDS", "2"))
 BROKEN = (
     {b"x": b"y"},
     {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: b"{"},
@@ -148,16 +149,14 @@ class Expected:
     letters: list[str]
 
 
-async def read_log(
-    bus: RedisEventLog, rules: RuleSet, dialect: GraphDialect
-) -> tuple[dict[str, Expected], set[str], list[str]]:
+async def read_log(bus: Bus, rules: RuleSet, dialect: GraphDialect) -> tuple[dict[str, Expected], set[str], list[str]]:
     """Return what the log asks for, for each app, the letters of what is no event, and what is skipped."""
     apps: dict[str, Expected] = {}
     letters: set[str] = set()
     skips: list[str] = []
     for partition in range(PARTITIONS):
         seen: set[tuple[str, str, str]] = set()
-        items: Sequence[Entry] = await bus.after(partition, "", limit=10_000)
+        items: Sequence[Entry] = await bus.log.after(partition, "", limit=10_000)
         for item in items:
             position = f"{partition}:{item.offset}"
             try:
@@ -203,25 +202,31 @@ class Run:
     lives: int
     events: int
 
-    async def check(self, url: str, bus: RedisEventLog, folder: Path, seed: int) -> None:
+    async def check(self, url: str, bus: Bus, folder: Path, seed: int) -> None:
         rng = random.Random(seed)
         (folder / "W").mkdir()
         (folder / "W/graph_injection.yaml").write_text(json.dumps(bundle(rng, self.texts)))
         rules = load_rules(folder)
-        assert await bus.partitions() == PARTITIONS
+        assert await bus.partitions.count() == PARTITIONS
         raw = redis.Redis.from_url(url)
         graph = Faulty(
             self.store, rng, lambda: GraphUnavailable("cut", retry_after_s=0.001),
             {"apply", "progress", "prepare", "durable", "check"},
         )  # fmt: skip
-        faulty_bus = Faulty(
-            bus, rng, lambda: BusUnavailable("cut", retry_after_s=0.001),
-            {"put_dead_letters", "extend", "commit", "read", "reread", "claim", "committed", "before", "after"},
-        )  # fmt: skip
+        faulty = {
+            member: Faulty(getattr(bus, member), rng, lambda: BusUnavailable("cut", retry_after_s=0.001), names)
+            for member, names in (
+                ("dead_letters", {"put", "extend"}),
+                ("partitions", {"commit", "committed"}),
+                ("leases", {"claim"}),
+                ("log", {"read", "reread", "before", "after"}),
+            )
+        }
+        faulty_bus = replace(bus, **faulty)
 
         def make() -> MutationWorker:
             batch = rng.choice([3, 10, 40, 200])
-            return MutationWorker(faulty_bus, graph, rules, name="w", batch_events=batch)  # type: ignore[arg-type]
+            return MutationWorker(faulty_bus, graph, rules, name="w", batch_events=batch)
 
         async def produce() -> None:
             written: list[tuple[int, Fields]] = []
@@ -238,8 +243,9 @@ class Run:
                 group.create_task(produce())
                 group.create_task(chaos(rng, make, self.waits, self.lives))
             assert graph.failed
-            assert faulty_bus.failed
-            graph.rate = faulty_bus.rate = 0.0
+            assert sum(each.failed for each in faulty.values())
+            for each in (graph, *faulty.values()):
+                each.rate = 0.0
             last = make()
             task = asyncio.create_task(last.run())
             await applied(bus, worker=task)
@@ -256,7 +262,7 @@ class Run:
             serial, refused = await self.reference.run(expected.queries, rules.keys)
             assert found.digest == serial.digest, f"{app}\n{found.against(serial)}"
             letters |= {expected.letters[number] for number in refused}
-        found_letters = await bus.dead_letters(limit=10_000)
+        found_letters = await bus.dead_letters.read(limit=10_000)
         assert {letter.id for letter in found_letters if letter.reason != "skipped"} == letters
         counted = Counter(
             f"{letter.partition}:{offset}:{letter.rule}/{letter.mutation}"
@@ -301,7 +307,7 @@ async def neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[Run]:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
-async def test_on_falkordb(url: str, bus: RedisEventLog, falkordb: Run, tmp_path: Path, seed: int) -> None:
+async def test_on_falkordb(url: str, bus: Bus, falkordb: Run, tmp_path: Path, seed: int) -> None:
     with capture_logs():
         await falkordb.check(url, bus, tmp_path, seed)
 
@@ -309,7 +315,7 @@ async def test_on_falkordb(url: str, bus: RedisEventLog, falkordb: Run, tmp_path
 # The driver leaves a socket open when it is cancelled while it connects.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + max(RUNS // 4, 1)))
-async def test_on_neo4j(url: str, bus: RedisEventLog, neo4j: Run, tmp_path: Path, seed: int) -> None:
+async def test_on_neo4j(url: str, bus: Bus, neo4j: Run, tmp_path: Path, seed: int) -> None:
     with capture_logs():
         await neo4j.check(url, bus, tmp_path, seed)
 
@@ -401,8 +407,8 @@ class Takeover:
         if isinstance(self.run.reference, Neo4jReference):
             await self.run.reference.clear()
         await raw.flushall()
-        bus = RedisEventLog(self.url, new=spread(PARTITIONS))
-        assert await bus.partitions() == PARTITIONS
+        bus = redis_bus(self.url, new=spread(PARTITIONS))
+        assert await bus.partitions.count() == PARTITIONS
         # A store remembers what it has made in a graph, so each run has another app, where a server may have several.
         chats = chats_of(f"late{free}" if len({app for app, _ in self.run.chats}) > 1 else "only", 0, 2)
         for partition, fields in [late_entry(number, chats) for number in range(17)]:
@@ -439,10 +445,10 @@ class Takeover:
             await bus.aclose()
             await raw.aclose()
 
-    async def _left(self, bus: RedisEventLog) -> int:
-        return sum(partition.lag for partition in await bus.status())
+    async def _left(self, bus: Bus) -> int:
+        return sum(partition.lag for partition in await bus.partitions.status())
 
-    async def _compare(self, bus: RedisEventLog) -> None:
+    async def _compare(self, bus: Bus) -> None:
         apps, letters, _ = await read_log(bus, self.rules, self.run.store.dialect)
         for app, expected in sorted(apps.items()):
             found = await Content.of(self.run.store, app)
@@ -452,7 +458,7 @@ class Takeover:
             assert refused
             assert found.digest == serial.digest, f"{app}\n{found.against(serial)}"
             letters |= {expected.letters[number] for number in refused}
-        assert sorted(letter.id for letter in await bus.dead_letters(limit=10_000)) == sorted(letters)
+        assert sorted(letter.id for letter in await bus.dead_letters.read(limit=10_000)) == sorted(letters)
 
 
 async def check_takeovers(run: Run, url: str, folder: Path) -> None:

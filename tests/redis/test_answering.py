@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,13 +29,12 @@ from graphweft_rules import RuleSet
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Table, Write
 from graphweft_workers.timing import ContextTiming, Timing
 
@@ -230,6 +230,7 @@ async def store(made: GraphStore) -> AsyncIterator[GraphStore]:
 # The cache
 
 
+@pytest.mark.soak("neo4j")
 async def test_the_same_question_is_asked_once(store: GraphStore, rules: RuleSet) -> None:
     await writer_on(store)
     watched = Watched(store)
@@ -269,6 +270,7 @@ async def test_who_changes_an_answer_changes_no_other(graph: FalkorDBStore, rule
             reply.injected["n"]["n"] = 7
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_write_is_seen_by_the_next_request(store: GraphStore, rules: RuleSet) -> None:
     """Others keep asking meanwhile, so that the cache is filled at every moment of a write."""
     writer = await writer_on(store)
@@ -442,9 +444,10 @@ async def emitted(client: Client, *events: Event) -> str:
     return positions[-1]
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("cache_bytes", [0, 10**6])
 async def test_an_answer_waits_for_the_events_before_it(
-    url: str, bus: RedisEventLog, store: GraphStore, rules: RuleSet, cache_bytes: int
+    url: str, bus: Bus, store: GraphStore, rules: RuleSet, cache_bytes: int
 ) -> None:
     async with (
         Client(url) as client,
@@ -458,7 +461,7 @@ async def test_an_answer_waits_for_the_events_before_it(
 
 
 async def test_an_answer_waits_for_a_worker_that_comes_late(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     watched = Watched(graph)
     async with Client(url) as client, answering(rules, watched, bus=bus) as pipeline:
@@ -471,9 +474,7 @@ async def test_an_answer_waits_for_a_worker_that_comes_late(
         assert (reply.injected["n"]["n"], reply.stale_by) == (2, None)
 
 
-async def test_what_is_not_there_in_time_is_counted(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_what_is_not_there_in_time_is_counted(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client, answering(rules, graph, bus=bus) as pipeline:
         async with working(bus, graph, rules):
             first = await emitted(client, event(), event("item.ignored"), event())
@@ -488,7 +489,7 @@ async def test_what_is_not_there_in_time_is_counted(
 
 
 async def test_events_that_change_nothing_are_not_waited_for(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     """No worker runs: it would move no mark for these."""
     async with Client(url) as client, answering(rules, graph, bus=bus) as pipeline:
@@ -500,7 +501,7 @@ async def test_events_that_change_nothing_are_not_waited_for(
 
 
 async def test_a_mark_that_shows_before_its_effects_is_not_relied_on(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     watched = Watched(graph)
     watched.settle_s = 60.0
@@ -511,14 +512,12 @@ async def test_a_mark_that_shows_before_its_effects_is_not_relied_on(
         move = Write(before=writer.checkpoint, after=Checkpoint(offset=offset))
         assert (await graph.apply(APP, int(partition), [move])).count == 1
         assert (await pipeline.answer(request(after=after, budget_ms=300))).stale_by == 1
-        await bus.committed(int(partition))
-        await bus.commit(int(partition), Committed(offset=offset, count=1))
+        await bus.partitions.committed(int(partition))
+        await bus.partitions.commit(int(partition), Committed(offset=offset, count=1))
         assert (await pipeline.answer(request(after=after))).stale_by is None
 
 
-async def test_a_copy_of_an_event_is_not_waited_for(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_a_copy_of_an_event_is_not_waited_for(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     once = event(id="once")
     async with working(bus, graph, rules), answering(rules, graph, bus=bus) as pipeline:
         for _ in range(2):
@@ -529,18 +528,18 @@ async def test_a_copy_of_an_event_is_not_waited_for(
 
 
 class Pages:
-    """A real bus that notes how many events are read at once."""
+    """A real log that notes how many events are read at once."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self.largest = 0
         self.read = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._bus, name)
+        return getattr(self._log, name)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
-        entries = await self._bus.before(partition, offset, limit=limit)
+        entries = await self._log.before(partition, offset, limit=limit)
         self.largest = max(self.largest, len(entries))
         self.read += len(entries)
         return entries
@@ -557,10 +556,10 @@ async def told(pipeline: ContextPipeline, after: str, expected: int) -> int | No
 
 
 async def test_events_before_a_position_are_read_a_few_at_a_time(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
-    pages = Pages(bus)
-    async with Client(url) as client, answering(rules, graph, bus=pages) as pipeline:
+    pages = Pages(bus.log)
+    async with Client(url) as client, answering(rules, graph, bus=replace(bus, log=pages)) as pipeline:
         ignored = await emitted(client, *[event("item.ignored") for _ in range(35)])
         assert (await pipeline.answer(request(after=ignored))).stale_by is None
         after = await emitted(client, *[event() for _ in range(25)])
@@ -569,8 +568,8 @@ async def test_events_before_a_position_are_read_a_few_at_a_time(
         assert 0 < pages.largest <= 10
         pages.read = 0
         partition, _, offset = ignored.partition(":")
-        await bus.committed(int(partition))
-        await bus.commit(int(partition), Committed(offset=offset, count=35))
+        await bus.partitions.committed(int(partition))
+        await bus.partitions.commit(int(partition), Committed(offset=offset, count=35))
         last = await emitted(client, event())
         assert await told(pipeline, last, 26) == 26
         after = await emitted(client, *[event("item.ignored") for _ in range(100)])
@@ -579,8 +578,9 @@ async def test_events_before_a_position_are_read_a_few_at_a_time(
         assert pages.largest <= 10
 
 
+@pytest.mark.soak
 async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
-    bus = KafkaEventLog(kafka_url, new=spread(2))
+    bus = kafka_bus(kafka_url, new=spread(2))
     try:
         async with Client(kafka_url) as client, answering(rules, graph, bus=bus) as pipeline:
             after = await emitted(client, event("item.ignored"), event(app="bank"), event("item.ignored"))
@@ -589,7 +589,7 @@ async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: R
             assert (await pipeline.answer(request(after=after, budget_ms=3_000))).stale_by == 2
             for refused in ("0:1-0", "99:0"):
                 assert (await pipeline.answer(request(after=refused))).reason == "invalid_request"
-            worker_bus = KafkaEventLog(kafka_url, new=spread(2))
+            worker_bus = kafka_bus(kafka_url, new=spread(2))
             async with working(worker_bus, graph, rules):
                 for n in range(2, 6):
                     reply = await pipeline.answer(request(after=after))
@@ -601,9 +601,7 @@ async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: R
 
 
 @pytest.mark.parametrize("after", ["2:1-0", "99:1-0", "0:42"])
-async def test_a_position_that_cannot_be_is_refused(
-    bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, after: str
-) -> None:
+async def test_a_position_that_cannot_be_is_refused(bus: Bus, graph: FalkorDBStore, rules: RuleSet, after: str) -> None:
     async with answering(rules, graph, bus=bus) as pipeline:
         reply = await pipeline.answer(request(after=after))
         assert (reply.reason, reply.blocks) == ("invalid_request", ())
@@ -611,28 +609,24 @@ async def test_a_position_that_cannot_be_is_refused(
 
 
 async def test_a_position_that_is_not_on_the_bus_is_never_reached(
-    bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with answering(rules, graph, bus=bus) as pipeline:
         reply = await pipeline.answer(request(after="0:99999999999999-0", budget_ms=200))
         assert (reply.stale_by, reply.injected) == (1, {"n": None})
 
 
-async def test_without_the_bus_the_marks_alone_tell(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_without_the_bus_the_marks_alone_tell(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     class Away:
         def __getattr__(self, name: str) -> Any:
-            if name == "is_after":
-                return bus.is_after
-
             async def fail(*_: Any, **__: Any) -> Any:
                 raise BusUnavailable("away")
 
             return fail
 
+    away: Any = Away()
     writer = await writer_on(graph)
-    async with answering(rules, graph, bus=Away()) as pipeline:
+    async with answering(rules, graph, bus=replace(bus, log=away, partitions=away, purges=away)) as pipeline:
         assert (await pipeline.answer(request(after="0:1-0"))).stale_by is None
         asked = request(after="0:2-0", budget_ms=200)
         assert (await pipeline.answer(asked)).stale_by == 1
@@ -647,6 +641,7 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_query_that_hangs_costs_its_own_block_only(store: GraphStore, rules: RuleSet) -> None:
     await writer_on(store)
     async with answering(rules, store) as pipeline:

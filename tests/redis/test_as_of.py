@@ -93,8 +93,8 @@ class PastApp(App):
     async def seen(self) -> dict[str, Seen]:
         """Return what the graphs hold, when all is applied; what comes later has a later time."""
         await self.applied()
-        ends = {each.id: each.end for each in await self.bus.status() if each.end}
-        times = [(await self.bus.before(number, end, limit=1))[0].received for number, end in ends.items()]
+        ends = {each.id: each.end for each in await self.bus.partitions.status() if each.end}
+        times = [(await self.bus.log.before(number, end, limit=1))[0].received for number, end in ends.items()]
         found = await self.state()
         await until(lambda: datetime.now(UTC), lambda now: now > max(times) + timedelta(milliseconds=2))
         return {
@@ -167,7 +167,7 @@ class PastApp(App):
 @pytest.fixture
 async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[PastApp]:
     async with contextlib.aclosing(PastApp(url, call, tmp_path)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -273,16 +273,18 @@ async def test_the_graph_of_a_command_that_is_interrupted_is_deleted(app: PastAp
         assert await app.graphs() == graphs
 
 
+@pytest.mark.soak
 async def test_a_past_on_kafka(url: str, kafka: KafkaServer, call: Call, tmp_path: Path) -> None:
     await empty_kafka(kafka)
     async with contextlib.aclosing(PastApp(url, call, tmp_path, bus_url=kafka.url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         then = (await app.lived())["shop"]
         assert await app.rows("shop", ORDERS, "--as-of", then.time.isoformat()) == then.orders
         found = json.loads((await app.run("query", "--app", "shop", MEMORIES, "--json", "--as-of", "0:5")).out)
         assert "0:5" in found["as_of"]["positions"]
 
 
+@pytest.mark.soak
 async def test_a_past_on_neo4j_needs_an_empty_server(app: PastApp, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()

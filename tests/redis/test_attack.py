@@ -34,7 +34,6 @@ from graphweft_workers import event_decoder
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.cli.delivery import wait_until_applied
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import app_queues, history
 from graphweft_workers.engine import read as reading_module
 from graphweft_workers.engine.passed_over import PassedOver
@@ -43,6 +42,8 @@ from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.timing import QueueTiming, Timing
 
@@ -51,7 +52,7 @@ PARTITIONS = 2
 
 
 async def test_emit_waits_for_its_app_while_another_one_is_parked(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """An app that takes a moment is not done because the note names another one that is behind."""
     timing = SimpleNamespace(**asdict(QueueTiming(park_s=0.3)))
@@ -64,7 +65,7 @@ async def test_emit_waits_for_its_app_while_another_one_is_parked(
     ):
 
         async def parked() -> bool:
-            return any("slow" in PositionNote.decode(part.note).parked for part in await bus.status())
+            return any("slow" in PositionNote.decode(part.note).parked for part in await bus.partitions.status())
 
         await until(parked)
         timing.park_s = 30.0  # as between 0.1 s, when nobody waits, and 1 s
@@ -107,7 +108,7 @@ class Unmarked:
 
 
 async def test_an_app_whose_marks_cannot_be_read_waits_alone_with_events_without_rules(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     store = Unmarked(graph, "ill")
     await put(transport, [placed(number, app, workflow) for number in range(10)
@@ -120,13 +121,13 @@ async def test_an_app_whose_marks_cannot_be_read_waits_alone_with_events_without
         await until(well)
         store.mended = True
         await applied(bus)
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert sum(letter.count for letter in letters) == 10
     assert {(letter.app_id, letter.reason) for letter in letters} == {("ill", "no_rules")}
 
 
 async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_queues, "_MOST_PARKED", 1)
     broken = Broken(Broken(graph, "ill"), "bad")  # type: ignore[arg-type]
@@ -135,7 +136,7 @@ async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
     running = asyncio.create_task(worker.run())
 
     async def parked() -> bool:
-        return all(PositionNote.decode(part.note).parked for part in await bus.status())
+        return all(PositionNote.decode(part.note).parked for part in await bus.partitions.status())
 
     try:
         await until(parked)
@@ -147,39 +148,39 @@ async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _missed(bus: RedisEventLog, transport: Transport, tmp_path: Path, number: int) -> list[Any]:
+async def _missed(bus: Bus, transport: Transport, tmp_path: Path, number: int) -> list[Any]:
     rules = rules_of(tmp_path, "order_idd")
     positions = await put(transport, [placed(each, chat="c") for each in range(number)])
     partition = int(positions[0].partition(":")[0])
-    entries = await bus.after(partition, "", limit=number)
+    entries = await bus.log.after(partition, "", limit=number)
     read = reading_module.read_range(partition, entries, FixedRules(rules), history.RecentEvents())
     assert len(read.skips) == number
     return [partition, read.skips]
 
 
 async def test_a_letter_of_skips_that_is_just_full_is_not_written_twice(
-    bus: RedisEventLog, transport: Transport, tmp_path: Path
+    bus: Bus, transport: Transport, tmp_path: Path
 ) -> None:
     """A worker dies behind the letter and in front of the commit: the next one counts the same events."""
     partition, missed = await _missed(bus, transport, tmp_path, MOST_OFFSETS)
     for _ in range(2):
-        skips = Skips(partition, bus.is_after)
+        skips = Skips(partition)
         for each in missed:
             skips.add(each)
-        await skips.write(bus)
-    letters = await bus.dead_letters(limit=10)
+        await skips.write(bus.dead_letters)
+    letters = await bus.dead_letters.read(limit=10)
     assert sum(letter.count for letter in letters) == MOST_OFFSETS
 
 
 class Cut:
-    """A bus that fails once, at the call with a number."""
+    """Dead letters that fail once, at the call with a number."""
 
-    def __init__(self, bus: RedisEventLog, fails_at: int) -> None:
-        self._bus = bus
+    def __init__(self, letters: DeadLetters, fails_at: int) -> None:
+        self._letters = letters
         self._left = fails_at
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._bus, name)
+        call = getattr(self._letters, name)
 
         async def counted(*given: Any) -> Any:
             self._left -= 1
@@ -192,21 +193,21 @@ class Cut:
 
 @pytest.mark.parametrize("fails_at", range(7))
 async def test_skips_cut_off_anywhere_are_counted_once(
-    bus: RedisEventLog, transport: Transport, tmp_path: Path, fails_at: int
+    bus: Bus, transport: Transport, tmp_path: Path, fails_at: int
 ) -> None:
     partition, missed = await _missed(bus, transport, tmp_path, MOST_OFFSETS + 5)
-    for driver in (Cut(bus, fails_at), bus):
-        skips = Skips(partition, bus.is_after)
+    for driver in (Cut(bus.dead_letters, fails_at), bus.dead_letters):
+        skips = Skips(partition)
         for each in missed:
             skips.add(each)
         with contextlib.suppress(ConnectionError):
             await skips.write(driver)  # type: ignore[arg-type]
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert sum(letter.count for letter in letters) == MOST_OFFSETS + 5
 
 
 async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """What is skipped of an app that is behind counts when its works have taken effect: other rules may come first."""
     broken = Broken(graph, "ill")
@@ -214,12 +215,12 @@ async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
     async with working(bus, broken, rules_of(tmp_path / "typo", "order_idd")):
 
         async def counted() -> bool:
-            return sum(letter.count for letter in await bus.dead_letters(limit=10)) == 10
+            return sum(letter.count for letter in await bus.dead_letters.read(limit=10)) == 10
 
         await until(counted)
-        assert {letter.app_id for letter in await bus.dead_letters(limit=10)} == {"well"}
+        assert {letter.app_id for letter in await bus.dead_letters.read(limit=10)} == {"well"}
     async with working(bus, graph, rules_of(tmp_path / "mended")):
-        for letter in await bus.dead_letters(limit=10):
+        for letter in await bus.dead_letters.read(limit=10):
             await retry(bus, letter)
         await applied(bus)
     for app in ("ill", "well"):
@@ -227,7 +228,7 @@ async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
 
 
 async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_parked_again(
-    bus: RedisEventLog,
+    bus: Bus,
     graph: FalkorDBStore,
     transport: Transport,
     tmp_path: Path,
@@ -248,7 +249,7 @@ async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_pa
         async with working(bus, slow, rules, batch_events=1 if last else 6, timing=timing):
 
             async def is_noted() -> bool:
-                status = await bus.status()  # the first worker has left a note
+                status = await bus.partitions.status()  # the first worker has left a note
                 return len(parked) == len(status) and all(
                     "slow" in PositionNote.decode(part.note).parked for part in status
                 )
@@ -260,14 +261,14 @@ async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_pa
         slow.free.set()
         parked.clear()
         if not last:
-            told = sum([letter.count for letter in await bus.dead_letters(limit=10)])
-            for letter in await bus.dead_letters(limit=10):
-                await bus.requeue(letter, [])
-    assert sum(letter.count for letter in await bus.dead_letters(limit=10)) == 60 - told
+            told = sum([letter.count for letter in await bus.dead_letters.read(limit=10)])
+            for letter in await bus.dead_letters.read(limit=10):
+                await bus.dead_letters.requeue(letter, [])
+    assert sum(letter.count for letter in await bus.dead_letters.read(limit=10)) == 60 - told
 
 
 async def test_an_event_that_took_effect_is_not_set_aside(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     positions = await put(transport, [placed(number) for number in range(4)])
     async with working(bus, graph, rules_of(tmp_path)):
@@ -282,7 +283,7 @@ async def test_an_event_that_took_effect_is_not_set_aside(
     async with working(bus, graph, rules_of(tmp_path)):
         await applied(bus)
         assert await value(graph, "a", COUNT) == 4
-        assert (await retry(bus, await bus.dead_letter(letter.id) or letter)).events == 1
+        assert (await retry(bus, await bus.dead_letters.get(letter.id) or letter)).events == 1
         await applied(bus)
     assert [await value(graph, "a", ORDERS), await value(graph, "a", COUNT)] == [5, 5]
 
@@ -305,7 +306,7 @@ class HalfDone(Over):
 
 
 async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """A worker applies what it has read, whatever an operator sets aside meanwhile; a later worker heeds the rest."""
     rules, slow = rules_of(tmp_path), Slow(graph, "a")
@@ -322,7 +323,7 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
     async with working(bus, graph, rules):
         await applied(bus)
         assert [await value(graph, app, ORDERS) for app in "ab"] == [4, 5]
-        found = await bus.dead_letter(letter.id)
+        found = await bus.dead_letters.get(letter.id)
         assert found is not None
         assert found.heeded == (later[0].partition(":")[2],)
         lived = await PassedOver.as_lived(bus, found.partition)
@@ -330,7 +331,7 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
         retried = await retry(bus, found)
         assert (retried.events, "before it knew" in (retried.kept or "")) == (1, True)
         await applied(bus)
-        again = await bus.dead_letter(letter.id)
+        again = await bus.dead_letters.get(letter.id)
         assert again is not None
         assert (again.count, (await retry(bus, again)).events) == (2, 0)
         assert await drop(bus, again) is None
@@ -342,7 +343,7 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
 
 @pytest.mark.parametrize("writes", [1, None])
 async def test_an_event_that_a_graph_has_begun_to_take_stays_although_it_is_set_aside(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, writes: int | None
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, writes: int | None
 ) -> None:
     """The position of the partition lags behind the graph."""
     rules, broken = rules_of(tmp_path), HalfDone(graph, "a", writes)
@@ -353,12 +354,12 @@ async def test_an_event_that_a_graph_has_begun_to_take_stays_although_it_is_set_
     async with working(bus, graph, rules):
         await applied(bus)
     assert [await value(graph, app, query) for app in "ab" for query in (ORDERS, COUNT)] == [3, 3, 3, 3]
-    assert await bus.dead_letter(letter.id) == letter
+    assert await bus.dead_letters.get(letter.id) == letter
     assert (await retry(bus, letter)).events == 0
 
 
 async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_starting(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = event_decoder.decode
 
@@ -377,20 +378,20 @@ async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_startin
     assert await value(graph, "a", ORDERS) == 15
 
 
-async def test_a_letter_of_an_older_version_can_be_dropped(bus: RedisEventLog, transport: Transport) -> None:
+async def test_a_letter_of_an_older_version_can_be_dropped(bus: Bus, transport: Transport) -> None:
     await put(transport, [placed(1)])
     old = {"id": "0:1-0:r/m", "reason": "quarantined", "message": "m", "position": "0:1-0", "until": "0:9-0",
            "count": 9, "time": "2026-01-01T00:00:00Z", "app_id": "a", "rule": "r", "mutation": "m",
            "fields": {}}  # fmt: skip
-    await bus._redis.hset(channels.DEAD_LETTERS, old["id"], json.dumps(old, separators=(",", ":")))
-    await bus._redis.zadd(channels.DEAD_LETTER_ORDER, {old["id"]: 1.0})
-    [letter] = await bus.dead_letters(limit=2)
+    await bus.log._redis.hset(channels.DEAD_LETTERS, old["id"], json.dumps(old, separators=(",", ":")))
+    await bus.log._redis.zadd(channels.DEAD_LETTER_ORDER, {old["id"]: 1.0})
+    [letter] = await bus.dead_letters.read(limit=2)
     assert isinstance(letter, DeadLetter)
-    assert await bus.requeue(letter, [])
+    assert await bus.dead_letters.requeue(letter, [])
 
 
 async def test_the_note_stays_short_when_many_apps_are_held(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """Apps by the dozen whose marks cannot be read, with names as long as they may be."""
 
@@ -410,19 +411,19 @@ async def test_the_note_stays_short_when_many_apps_are_held(
         async def look() -> bool:
             nonlocal longest, seen
             seen += 1
-            longest = max(longest, *(len(part.note) for part in await bus.status()))
+            longest = max(longest, *(len(part.note) for part in await bus.partitions.status()))
             return seen >= 40 and longest > 100
 
         await until(look)
     assert 100 < longest <= 4_000
     async with working(bus, graph, rules_of(tmp_path)):
         await applied(bus)
-    letters = await bus.dead_letters(limit=200)
+    letters = await bus.dead_letters.read(limit=200)
     assert sorted(str(letter.app_id) for letter in letters) == apps
 
 
 async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memory(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits in a queue is bounded in bytes, not only in events."""
     slow = Slow(graph, "slow")
@@ -446,7 +447,7 @@ async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memor
         await slow.waits.wait()
 
         async def is_read() -> bool:
-            notes = [(PositionNote.decode(part.note).done, part) for part in await bus.status() if part.lag]
+            notes = [(PositionNote.decode(part.note).done, part) for part in await bus.partitions.status() if part.lag]
             return all(done == part.end for done, part in notes)
 
         await until(is_read, why="all events were read, and the app is parked")

@@ -14,7 +14,7 @@ from graphweft_contracts.rules_log import newest
 from graphweft_rules import RulesError
 from graphweft_rules.matching.sound_rules import load_sound
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.rules_folder import RulesFolder
 from graphweft_workers.roles.settings import Settings
 
@@ -47,7 +47,7 @@ def write(folder: Path, workflow: str, text: str) -> Path:
 
 
 @pytest.fixture
-async def folder(tmp_path: Path, url: str, bus: RedisEventLog, graph: FalkorDBStore) -> RulesFolder:
+async def folder(tmp_path: Path, url: str, bus: Bus, graph: FalkorDBStore) -> RulesFolder:
     write(tmp_path / "rules", "Bad", RULES)
     write(tmp_path / "rules", "Good", RULES)
     said.clear()
@@ -61,15 +61,15 @@ kept: list[str] = []
 """What the console shows of the folder."""
 
 
-async def active(bus: RedisEventLog) -> dict[str, str]:
-    activation = newest(await bus.activations(), ALL_APPS)
-    stored = await bus.stored_rules(activation.digest) if activation else None
+async def active(bus: Bus) -> dict[str, str]:
+    activation = newest(await bus.rules.activations(), ALL_APPS)
+    stored = await bus.rules.stored(activation.digest) if activation else None
     return {name.split("/")[0]: data.decode() for name, data in (stored.files if stored else {}).items()}
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 async def test_a_workflow_with_errors_keeps_its_rules(
-    folder: RulesFolder, bus: RedisEventLog, tmp_path: Path, fault: str
+    folder: RulesFolder, bus: Bus, tmp_path: Path, fault: str
 ) -> None:
     assert await folder.look()
     assert await active(bus) == {"Bad": RULES, "Good": RULES}
@@ -78,7 +78,7 @@ async def test_a_workflow_with_errors_keeps_its_rules(
     assert "have errors, so the ones before go on" in said.pop()
     assert "have errors, so the ones before go on" in kept[-1]
     assert f"{tmp_path}/rules/Bad/graph_injection.yaml:" in kept[-1]
-    assert len(await bus.activations()) == 1, "nothing else changed"
+    assert len(await bus.rules.activations()) == 1, "nothing else changed"
     write(tmp_path / "rules", "Bad", RULES)
     assert await folder.look()
     assert "have no errors any more" in said.pop()
@@ -107,7 +107,7 @@ async def test_a_workflow_with_errors_keeps_its_rules(
 
 
 async def test_a_workflow_that_is_removed_is_named_with_what_becomes_of_its_events(
-    folder: RulesFolder, bus: RedisEventLog, tmp_path: Path
+    folder: RulesFolder, bus: Bus, tmp_path: Path
 ) -> None:
     assert await folder.look()
     (tmp_path / "rules/Bad/graph_injection.yaml").unlink()
@@ -118,20 +118,18 @@ async def test_a_workflow_that_is_removed_is_named_with_what_becomes_of_its_even
     assert await active(bus) == {"Good": RULES}
 
 
-async def test_push_leaves_broken_workflows_on_request(
-    call: Call, url: str, bus: RedisEventLog, tmp_path: Path
-) -> None:
+async def test_push_leaves_broken_workflows_on_request(call: Call, url: str, bus: Bus, tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     write(rules, "Bad", RULES)
     write(rules, "Good", RULES)
     servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
-    await bus.partitions()
+    await bus.partitions.count()
     assert (await asyncio.to_thread(call, "rules", "push", str(rules), **servers)).code == 0
     write(rules, "Bad", BROKEN["server"])
     write(rules, "Good", RULES.replace("BY", "better"))
     write(rules, "Worse", BROKEN["yaml"])
     refused = await asyncio.to_thread(call, "rules", "push", str(rules), **servers)
-    assert (refused.code, len(await bus.activations())) == (2, 1)
+    assert (refused.code, len(await bus.rules.activations())) == (2, 1)
     done = await asyncio.to_thread(call, "rules", "push", str(rules), "--leave-broken", "--json", **servers)
     found = json.loads(done.out)
     assert (done.code, found["number"], found["kept"], found["absent"]) == (0, 2, ["Bad"], ["Worse"])

@@ -20,13 +20,13 @@ from graphweft_contracts.prompt_text import inside
 from graphweft_rules import GraphInjectionLoader, RulesError, RuleSet, lint
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.ports.bus import Bus
 
 pytestmark = pytest.mark.integration
 CONTRACT = Path(__file__).parents[1] / "fixtures" / "contract"
@@ -65,7 +65,7 @@ async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterato
 
 
 @asynccontextmanager
-async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[None]:
+async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[None]:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -144,7 +144,7 @@ async def test_no_more_than_five_patterns_are_injected(url: str, client: Client)
     assert (other.blocks, other.missing, other.reason) == ((), (), None)
 
 
-async def test_track_pattern_usage(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client) -> None:
+async def test_track_pattern_usage(bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client) -> None:
     context = {"selected_pattern": "CRM Pattern", "brief_summary": "a shop's customers"}
     await client.emit(turn("MutationExample", **context))
     await client.emit(turn("MutationExample", **context))
@@ -158,11 +158,11 @@ async def test_track_pattern_usage(bus: RedisEventLog, graph: FalkorDBStore, rul
         graph, "MATCH (p:Pattern)-[r:SELECTED_IN]->(j:Journey) RETURN p.name, j.id, r.timestamp, r.context"
     ) == [("CRM Pattern", "chat_abc123", "2026-02-01T10:00:00.000000Z", "a shop's customers")]
     assert await rows(graph, "MATCH (p:Pattern) RETURN p.name") == [("CRM Pattern",)]
-    assert {letter.reason for letter in await bus.dead_letters(limit=10)} <= {"skipped"}
+    assert {letter.reason for letter in await bus.dead_letters.read(limit=10)} <= {"skipped"}
 
 
 async def test_track_journey_is_inherited_from_the_base(
-    bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client
 ) -> None:
     await client.emit(turn("MutationExample", selected_pattern="CRM Pattern", brief_summary="s"))
     await client.emit(
@@ -211,9 +211,7 @@ async def test_the_base_and_the_child_inject_together(url: str, client: Client) 
     assert [block.name for block in other.blocks] == ["recent_workflows"]
 
 
-async def test_the_full_schema(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
-) -> None:
+async def test_the_full_schema(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client) -> None:
     await client.emit(turn("FullSchema", "AgentA", entity_id="e1"))
     await client.emit(turn("FullSchema", "AgentB", entity_id="e2"))
     for entity, agent in (("e3", {"agent_name": "AgentA"}), ("e4", {})):
@@ -315,7 +313,7 @@ def test_a_base_that_is_not_there_stops_the_load(tmp_path: Path) -> None:
 
 
 async def test_an_apps_graph_has_the_indexes_of_the_workflows_that_it_uses(
-    bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client
 ) -> None:
     await client.emit(turn("MutationExample", selected_pattern="CRM Pattern", brief_summary="s"))
     await client.emit(turn("FullSchema", "AgentA", entity_id="n"))

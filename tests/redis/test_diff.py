@@ -32,7 +32,7 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[3
 @pytest.fixture
 async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
     async with contextlib.aclosing(App(url, call, tmp_path)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -47,9 +47,15 @@ async def everything(app: App) -> list[object]:
     """All that the command must leave as it is."""
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         graphs = sorted(await store._redis.execute_command("GRAPH.LIST"))  # pyright: ignore[reportPrivateUsage]
-    ends = [(each.end, each.position) for each in await app.bus.status()]
+    ends = [(each.end, each.position) for each in await app.bus.partitions.status()]
     dead = [await letters(app, name) for name in ("shop", "shop_x")]
-    return [graphs, ends, dead, [await app.digest(name) for name in ("shop", "shop_x")], await app.bus.activations()]
+    return [
+        graphs,
+        ends,
+        dead,
+        [await app.digest(name) for name in ("shop", "shop_x")],
+        await app.bus.rules.activations(),
+    ]
 
 
 async def test_rules_that_change_are_shown_by_what_they_change(app: App) -> None:
@@ -104,8 +110,8 @@ async def test_the_same_rules_and_a_neighbour_make_no_difference(app: App) -> No
 
 async def test_a_removed_rule_and_an_earlier_place(app: App) -> None:
     await app.live()
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
-    entries = await app.bus.after(partition, "", limit=30)
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
+    entries = await app.bus.log.after(partition, "", limit=30)
     text = LAST.replace("""      - id: share
         cypher: "MATCH (o:Order {id: $id}) SET o.share = 100 / $parts"
         params: {id: $event.order, parts: $event.parts}
@@ -196,10 +202,11 @@ async def test_what_cannot_be_compared_is_said(app: App, neo4j_server: Neo4jServ
         assert not await store.graph_id("shop")
 
 
+@pytest.mark.soak
 async def test_history_on_kafka_is_compared(url: str, call: Call, tmp_path: Path, kafka: KafkaServer) -> None:
     await empty_kafka(kafka)
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka.url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         await app.live()
         found = await diff(app, LAST.replace("o.by", "o.who"))
         assert {each["property"] for each in found["properties"]} == {"by", "who"}

@@ -18,9 +18,9 @@ from tests.services.layouts import spreading
 
 from graphweft_contracts import Event, QueryFailed, channels, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Node, Write
 
 pytestmark = pytest.mark.integration
@@ -70,9 +70,9 @@ def erased(app_id: str) -> Event:
     return event("memory.erase", 9, before).model_copy(update={"appid": app_id})
 
 
-async def taken(url: str, bus: RedisEventLog, events: Sequence[Event]) -> None:
+async def taken(url: str, bus: Bus, events: Sequence[Event]) -> None:
     """Let the log take events at their own times: whoever adds an entry may choose its id on Redis."""
-    layout = await bus.layout()
+    layout = await bus.partitions.layout()
     async with Redis.from_url(url) as client:
         for each in events:
             stream = channels.events_stream(layout.partition_of(each.key))
@@ -93,7 +93,7 @@ async def lasting(graph: FalkorDBStore, app_id: str) -> Content:
 
 @pytest.mark.parametrize("step", [each for each in STEPS if each[0] != "episode.extracted"], ids="/".join)
 async def test_a_step_that_failed_is_made_up_for(
-    url: str, graph: FalkorDBStore, bus: RedisEventLog, step: tuple[str, str]
+    url: str, graph: FalkorDBStore, bus: Bus, step: tuple[str, str]
 ) -> None:
     store = Refusing(graph, STEPS[step])
     apps = ("undisturbed", "disturbed")
@@ -101,7 +101,7 @@ async def test_a_step_that_failed_is_made_up_for(
     await worked(bus, store)
     await taken(url, bus, [erased(app_id) for app_id in apps])
     await worked(bus, store)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     if step[1] != "add_unowned":
         assert step in {(letter.rule, letter.mutation) for letter in letters}
     # Nothing that anybody has said stands there without whose it is.
@@ -115,7 +115,7 @@ async def test_a_step_that_failed_is_made_up_for(
     for letter in letters:
         assert (await retry(bus, letter)).events == 1
     await worked(bus, store)
-    assert await bus.dead_letters(limit=10) == []
+    assert await bus.dead_letters.read(limit=10) == []
     if step[0] == "episode.add" and step[1] != "add_unowned":
         # The erasure came before what was retried, so what it would have taken is there; it takes it the next time.
         async with spreading(url) as client:
@@ -138,7 +138,7 @@ async def test_a_step_that_failed_is_made_up_for(
     ],
 )
 async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
-    url: str, graph: FalkorDBStore, bus: RedisEventLog, changed: dict[str, Any], said: str
+    url: str, graph: FalkorDBStore, bus: Bus, changed: dict[str, Any], said: str
 ) -> None:
     bad = [
         event("episode.add", number, {"episode_type": "json", "user_id": "u1", **changed}) for number in range(1, 22)
@@ -146,7 +146,7 @@ async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
     async with spreading(url) as client:
         assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=30))
     await worked(bus, graph)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     assert {(letter.reason, letter.count) for letter in letters} == {("invalid_event", 1)}
     assert len(letters) == 21
     assert all(said in letter.message for letter in letters)

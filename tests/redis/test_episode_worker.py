@@ -42,7 +42,7 @@ from graphweft_contracts.episodes import episode_id
 from graphweft_contracts.memory import derived_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.retries import retry
@@ -88,8 +88,8 @@ def fact(number: int, more: str = "") -> str:
 
 
 @pytest.fixture
-async def episodes_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, new=spread(PARTITIONS), group=channels.EPISODES_GROUP)
+async def episodes_bus(url: str) -> AsyncIterator[Bus]:
+    made = redis_bus(url, new=spread(PARTITIONS), group=channels.EPISODES_GROUP)
     yield made
     await made.aclose()
 
@@ -103,7 +103,7 @@ async def new_job(url: str, model_server: ModelServer) -> AsyncIterator[Callable
         timeout_s = more.get("timeout_s", 5.0)
         job = EpisodesJob(
             GraphitiExtractor(endpoint, "m", timeout_s=timeout_s),
-            RedisEventLog(url, new=spread(PARTITIONS)),
+            redis_bus(url, new=spread(PARTITIONS)),
             ontologies,
             **{"pause_s": 0.01, "attempts": 3} | more,
         )
@@ -135,6 +135,7 @@ def id_of(number: int, *again: str) -> str:
     return derived_id("/test", f"e{number}", "extracted", *again)
 
 
+@pytest.mark.soak("kafka")
 async def test_each_text_is_read_and_what_is_structured_is_not(
     bus_url: str, graph: FalkorDBStore, model_server: ModelServer
 ) -> None:
@@ -172,7 +173,7 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
         schemas = {number: found[id_of(number)].data.get("schema_id") for number in (31, 32)}
         assert schemas == {31: None, 32: "agent_memory_v1"}
         assert (found[id_of(33)].data["entities"], found[id_of(33)].data["relations"]) == ([], [])
-        [letter] = await buses[0].dead_letters(limit=10)
+        [letter] = await buses[0].dead_letters.read(limit=10)
         assert (letter.event_id, letter.rule) == ("e41", "episode.add"), "the mutation worker's"
     finally:
         await transport.aclose()
@@ -183,7 +184,7 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
 
 @pytest.mark.parametrize("name", ["no server", "wrong key", "busy", "error", "garbage", "hangs"])
 async def test_while_nothing_is_read_the_position_waits(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob], name: str,
 ) -> None:  # fmt: skip
     """However many tries an episode has: it is not to blame for an outage."""
@@ -204,7 +205,7 @@ async def test_while_nothing_is_read_the_position_waits(
             MutationWorker(bus, graph, RULES, name="m"),
         ):
             await until(lambda: sum(entry["event"] == "job_waits" for entry in logs) >= 4)
-            assert sum(part.lag for part in await episodes_bus.status()) == 6
+            assert sum(part.lag for part in await episodes_bus.partitions.status()) == 6
             await until(lambda: len_is(graph, 6))
             model_server.always = None
         async with working(
@@ -213,7 +214,7 @@ async def test_while_nothing_is_read_the_position_waits(
             await applied(episodes_bus)
             await applied(bus)
     assert await facts(graph) == {f"n{number}": [f"Ann{number} owns Shop{number}"] for number in range(6)}
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     assert "Ann" not in str(logs)
 
 
@@ -235,7 +236,7 @@ def cursed(failure: Failure) -> Callable[[ModelRequest], Failure | None]:
     ],
 )
 async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_through_after_a_retry(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob], failure: Failure, reason: str,
 ) -> None:  # fmt: skip
     model_server.fails = cursed(failure)
@@ -248,7 +249,7 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
             await applied(episodes_bus)
             await applied(bus)
             assert await facts(graph) == {"n1": ["Ann1 owns Shop1"], "n2": [], "n3": ["Ann3 owns Shop3"]}
-            [letter] = await bus.dead_letters(limit=10)
+            [letter] = await bus.dead_letters.read(limit=10)
             [entry] = [each for each in await entries(bus) if b'"e2"' in each.fields[wire.DATA]]
             number = channels.partition_of(f"{APP}/c1", PARTITIONS)
             assert (letter.id, letter.position) == (
@@ -267,14 +268,14 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
             assert (await retry(bus, letter)).events == 1  # it fails again
             await until(lambda: letter_is_not(bus, letter.id))
             await applied(bus, episodes_bus)
-            [second] = await bus.dead_letters(limit=10)
+            [second] = await bus.dead_letters.read(limit=10)
             assert (second.reason, wire.unpack(second.fields)) == (reason, kept)
 
             model_server.fails = lambda _: None
             assert (await retry(bus, second)).events == 1
             await until(lambda: facts_are(graph, "n2", ["Ann2 owns Shop2"]))
             await applied(bus, episodes_bus)
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     assert [event.id for event in await extracted(bus)][-1] == id_of(2, second.id)
     told = [entry["letter"] for entry in logs if entry["event"] == "episode_not_extracted"]
     assert told == [letter.id, second.id]
@@ -282,7 +283,7 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
 
 
 async def letter_is_not(bus: Bus, letter_id: str) -> bool:
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     return bool(letters) and letters[0].id != letter_id
 
 
@@ -291,7 +292,7 @@ async def facts_are(graph: GraphStore, name: str, wanted: list[str]) -> bool:
 
 
 async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     """The log's own time of an entry counts then, and the retry's entry is a later one."""
@@ -304,7 +305,7 @@ async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
             JobWorker(episodes_bus, transport, new_job(), name="e"), MutationWorker(bus, graph, RULES, name="m")
         ):
             await applied(episodes_bus)
-            [letter] = await bus.dead_letters(limit=10)
+            [letter] = await bus.dead_letters.read(limit=10)
             model_server.fails = lambda _: None
             assert (await retry(bus, letter)).events == 1
             await applied(episodes_bus)
@@ -313,7 +314,7 @@ async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
 
 
 async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retried(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     await put(transport, [add(1, fact(1), schema_id="ours")])
@@ -322,7 +323,7 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
     ):
         await applied(episodes_bus, bus)
     assert model_server.requests == []
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert letter.rule == "episode.add"
     known = Ontologies([Ontology(schema_id="ours", entity_types={}, edge_types={}, edge_type_map={})])
     rules = RuleSet({}, packs=(MemoryMutations(), EpisodeMutations(known)))
@@ -337,7 +338,7 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
 
 
 async def test_a_password_is_in_no_entity_and_no_fact_though_another_app_or_episode_keeps_the_name(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     types = {name: type_model(name, f"A {name}.") for name in ("Person", "Secret")}
@@ -377,7 +378,7 @@ async def test_a_password_is_in_no_entity_and_no_fact_though_another_app_or_epis
 
 
 async def test_other_retries_ask_no_model(
-    episodes_bus: RedisEventLog, transport: Transport, model_server: ModelServer,
+    episodes_bus: Bus, transport: Transport, model_server: ModelServer,
     new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     retries = [wire.Retry("0:1", rule, mutation) for rule, mutation in [("turns", "count"), ("episode.add", "owner")]]
@@ -388,20 +389,20 @@ async def test_other_retries_ask_no_model(
 
 
 async def test_what_is_on_the_bus_is_not_asked_again(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     """An interruption in front of the commit, and another owner who knows nothing."""
     model_server.fails = cursed(Failure.garbage())
     await put(transport, [add(number, fact(number, " cursed" * (number == 3))) for number in range(8)])
     await put(transport, [add(8, "only words")])
-    failing = FirstCommitsFail(episodes_bus, 3)
+    failing = FirstCommitsFail(episodes_bus.partitions, 3)
     with capture_logs():
-        async with working(JobWorker(failing, transport, new_job(), name="e")):
+        async with working(JobWorker(replace(episodes_bus, partitions=failing), transport, new_job(), name="e")):
             await until(lambda: failing.left == 0)
         asked = len(model_server.requests)
         assert asked == 7 * 2 + 1 + 3 + 1
-        raw = episodes_bus
+        raw: Any = episodes_bus.log
         await raw._redis.xgroup_setid(channels.events_stream(0), channels.EPISODES_GROUP, "0")
         await raw._redis.xgroup_setid(channels.events_stream(1), channels.EPISODES_GROUP, "0")
         async with working(
@@ -411,12 +412,12 @@ async def test_what_is_on_the_bus_is_not_asked_again(
             await applied(bus)
     assert len(model_server.requests) == asked
     assert len(await extracted(bus)) == 8
-    assert await bus.dead_letter_count() == 1
+    assert await bus.dead_letters.count() == 1
     assert (await facts(graph)).pop("n7") == ["Ann7 owns Shop7"]
 
 
 async def test_what_was_read_stays_read_when_the_endpoint_goes_away(
-    bus: RedisEventLog, episodes_bus: RedisEventLog, transport: Transport, model_server: ModelServer,
+    bus: Bus, episodes_bus: Bus, transport: Transport, model_server: ModelServer,
     new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     timing = Timing(jobs=JobTiming(last_wait_s=0.05))
@@ -458,7 +459,7 @@ class Dice:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_replay_asks_no_model(
-    url: str, bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, tmp_path: Path,
 ) -> None:  # fmt: skip
     seed = int(os.environ.get("GRAPHWEFT_SEED", "0"))
@@ -492,7 +493,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     async def kill(role: str) -> None:
         process = processes[role]
         await until(lambda: process.works)
-        await looks(bus.status, dice.randrange(80))
+        await looks(bus.partitions.status, dice.randrange(80))
         process.kill()
         kills[role] += 1
         process.start()
@@ -504,7 +505,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
             await kill(role)
         await kill("memory")
         await applied(episodes_bus)
-        letters = await bus.dead_letters(limit=1_000)
+        letters = await bus.dead_letters.read(limit=1_000)
         failed = {int((letter.event_id or "")[1:]) for letter in letters}
         assert len(failed) == len(letters)
         assert {(letter.rule, letter.mutation) for letter in letters} == {("graphweft:extract", "extract")}
@@ -531,7 +532,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     assert "Traceback" not in said
     assert "Ann1" not in said
 
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     assert await facts(graph) == {f"n{number}": [f"Ann{number} owns Shop{number}"] for number in range(count)}
     counts = [
         (await rows(graph, f"MATCH {pattern} RETURN count(*)"))[0][0]
@@ -543,7 +544,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     asked = len(model_server.requests)
     print(f"{kills} kills, {len(failed)} letters, {len(log) - len(texts)} events repeated, {asked} requests")
 
-    again_bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
+    again_bus = redis_bus(url, new=spread(PARTITIONS), group="graphweft-again")
     other = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, other, RULES, name="again")):
         await applied(again_bus)

@@ -15,12 +15,13 @@ from graphweft_contracts import Event
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
 from graphweft_workers.features.episodes.ontologies.ontology import type_model
 from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.bus import Bus
 
 pytestmark = pytest.mark.integration
 
@@ -30,8 +31,8 @@ PETS = Ontology(schema_id="pets_v1", entity_types={"Dog": type_model("Dog", "Bar
 
 
 @pytest.fixture
-async def bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, new=spread(2))
+async def bus(url: str) -> AsyncIterator[Bus]:
+    made = redis_bus(url, new=spread(2))
     yield made
     await made.aclose()
 
@@ -72,7 +73,7 @@ async def names(store: FalkorDBStore) -> list[str]:
     ],
 )
 async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
-    url: str, bus: RedisEventLog, store: FalkorDBStore, data: dict[str, Any], message: str
+    url: str, bus: Bus, store: FalkorDBStore, data: dict[str, Any], message: str
 ) -> None:
     refused, accepted = structured(1, DOG, **data), structured(2, PERSON)
     await sent(url, [refused, accepted])
@@ -85,7 +86,7 @@ async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
     assert await rows(store, "MATCH (p:Episode) RETURN p.event_id") == [("e2",)]
 
 
-async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: RedisEventLog, store: FalkorDBStore) -> None:
+async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: Bus, store: FalkorDBStore) -> None:
     relation = {"type": "OWNS", "source": PERSON, "target": SHOP}
     events = [structured(1, DOG, schema_id="pets_v1"), structured(2, PERSON, relations=[relation])]
     await sent(url, events)

@@ -37,12 +37,13 @@ from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.timing import ContextTiming, Timing
@@ -139,7 +140,7 @@ async def responding(url: str, graph: Any, rules: RuleSet, **options: Any) -> As
 
 
 @asynccontextmanager
-async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[MutationWorker]:
+async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[MutationWorker]:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -221,7 +222,7 @@ async def test_a_query_the_server_refuses_is_skipped_and_logged(url: str, graph:
 
 
 async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
@@ -231,7 +232,7 @@ async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 2
     assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert [(each.reason, each.rule, each.mutation) for each in letters] == [
         ("query_error", "syntax", "unknown_function")
     ] * 2
@@ -266,7 +267,7 @@ async def test_a_query_that_lacks_a_parameter_is_skipped_and_warned_of(
 
 
 async def test_a_mutation_that_lacks_a_parameter_is_skipped_and_warned_of_once(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
@@ -276,7 +277,7 @@ async def test_a_mutation_that_lacks_a_parameter_is_skipped_and_warned_of_once(
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 3
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 3
     assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert (letter.reason, letter.mutation, letter.count) == ("skipped", "lacking", 3)
     assert "$context.absent" in letter.message
     skips = [log for log in logs if log["event"] == "mutation_skipped"]
@@ -333,9 +334,9 @@ async def servers() -> AsyncIterator[Servers]:
 
 
 @pytest.fixture
-async def far_bus(servers: Servers) -> AsyncIterator[RedisEventLog]:
-    driver = RedisEventLog(servers.bus_url, new=spread(2))
-    await driver.partitions()  # before a client settles on another number
+async def far_bus(servers: Servers) -> AsyncIterator[Bus]:
+    driver = redis_bus(servers.bus_url, new=spread(2))
+    await driver.partitions.count()  # before a client settles on another number
     yield driver
     await driver.aclose()
 
@@ -378,7 +379,7 @@ async def test_requests_are_answered_at_once_without_the_graph_server(
 
 
 async def test_mutations_wait_on_the_bus_for_the_graph_server(
-    servers: Servers, far_bus: RedisEventLog, far_graph: FalkorDBStore, rules: RuleSet
+    servers: Servers, far_bus: Bus, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules) as worker:
         for number in range(20):
@@ -395,16 +396,16 @@ async def test_mutations_wait_on_the_bus_for_the_graph_server(
                 return {log.get("partition") for log in logs if log["event"] == "partition_interrupted"} == {0, 1}
 
             await until(interrupted)
-        assert sum(partition.lag for partition in await far_bus.status()) == 30
+        assert sum(partition.lag for partition in await far_bus.partitions.status()) == 30
         await servers.graph.start()
         await applied(far_bus)
         assert worker.applied_events >= 50
     assert await value(far_graph, "MATCH (v:Visit) RETURN v.n") == 50
-    assert await far_bus.dead_letter_count() == 0
+    assert await far_bus.dead_letters.count() == 0
 
 
 async def test_a_worker_and_a_responder_start_without_the_graph_server(
-    servers: Servers, far_bus: RedisEventLog, far_graph: FalkorDBStore, rules: RuleSet
+    servers: Servers, far_bus: Bus, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     await servers.graph.stop()
     with capture_logs() as logs:
@@ -455,7 +456,7 @@ async def test_a_silent_graph_server_costs_no_more_than_the_budget(
 
 
 async def test_mutations_sent_to_a_silent_graph_server_take_effect_once(
-    servers: Servers, far_bus: RedisEventLog, far_graph: FalkorDBStore, rules: RuleSet
+    servers: Servers, far_bus: Bus, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules):
         for number in range(9):
@@ -474,7 +475,7 @@ async def test_mutations_sent_to_a_silent_graph_server_take_effect_once(
         servers.signal(signal.SIGCONT)
         await applied(far_bus)
     assert await value(far_graph, "MATCH (v:Visit) RETURN v.n") == 39
-    assert await far_bus.dead_letter_count() == 0
+    assert await far_bus.dead_letters.count() == 0
 
 
 # Timeout (>5s)
@@ -559,7 +560,7 @@ async def test_the_limit_is_five_seconds_or_what_is_left_of_the_budget(
 
 @pytest.mark.usefixtures("patient_server")
 async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with (
@@ -573,7 +574,7 @@ async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
     assert await value(graph, "MATCH (s:Slow) RETURN count(s)") == 0
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 1
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert (letter.reason, letter.rule, letter.mutation) == ("timeout", "slow", "endless")
     [logged] = [log for log in logs if log["event"] == "mutation_buried"]
     assert (logged["log_level"], logged["reason"], logged["rule"]) == ("error", "timeout", "slow")
@@ -608,7 +609,7 @@ async def test_a_rule_whose_condition_does_not_hold_is_not_missing(
 
 
 async def test_a_condition_that_breaks_skips_its_mutations_alone(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
@@ -618,7 +619,7 @@ async def test_a_condition_that_breaks_skips_its_mutations_alone(
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 2
     assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert [(letter.reason, letter.count) for letter in letters] == [("skipped", 1), ("skipped", 1)]
     skips = [log for log in logs if log["event"] == "mutation_skipped"]
     assert [log["log_level"] for log in skips] == ["warning", "warning"]

@@ -23,6 +23,7 @@ from tests.services.waiting import until
 from graphweft import Client
 from graphweft.transport import Outgoing
 from graphweft_contracts import BusUnavailable, Event, channels
+from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 
@@ -92,7 +93,7 @@ class Full(Archived):
         return {each["check"]: each for each in json.loads((await self.run("doctor", "--json")).out)}
 
     async def reasons(self) -> set[str]:
-        return {letter.reason for letter in await self.bus.dead_letters(limit=100_000)}
+        return {letter.reason for letter in await self.bus.dead_letters.read(limit=100_000)}
 
     @contextlib.asynccontextmanager
     async def archiver(self) -> AsyncIterator[None]:
@@ -142,7 +143,7 @@ async def own(tmp_path: Path) -> AsyncIterator[str]:
 async def apart(own: str, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Full]:
     """The bus alone is limited: the graph is on another server."""
     async with contextlib.aclosing(Full(own, call, tmp_path, url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         await app.push("first")
         yield app
 
@@ -151,7 +152,7 @@ async def apart(own: str, url: str, call: Call, tmp_path: Path) -> AsyncIterator
 async def together(own: str, call: Call, tmp_path: Path) -> AsyncIterator[Full]:
     """Bus and graph share the server that is limited."""
     async with contextlib.aclosing(Full(own, call, tmp_path, own)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         await app.push("first")
         yield app
 
@@ -197,7 +198,7 @@ async def test_the_archive_role_makes_room_by_itself(apart: Full) -> None:
         await apart.applied()
         assert client.stats.retries > 0
     async with apart.alone() as bus:
-        archived = sum([await bus.missing(number) for number in range(2)])
+        archived = sum([await missing_entries(bus, number) for number in range(2)])
     assert archived > 1.5 * ROOM / 4_000
     await apart.limit(None)
     await apart.check()
@@ -217,7 +218,7 @@ async def test_a_full_server_of_bus_and_graph_buries_nothing(together: Full) -> 
     with capture_logs() as logs:
         async with together.worker():  # the graph has no room, so it waits
             await until(lambda: told(logs))
-        assert sum(each.lag for each in await together.bus.status()) > 0
+        assert sum(each.lag for each in await together.bus.partitions.status()) > 0
     assert await together.reasons() <= EXPECTED
     await together.limit(None)
     async with together.worker(), together.archiver():
@@ -276,7 +277,7 @@ async def test_a_trimmed_bus_stays_below_its_limit(apart: Full, record_property:
     assert most["streams"] < room + over
     await apart.limit(None)
     await apart.check(apps)
-    written = sum(each.written for each in await apart.bus.status())
+    written = sum(each.written for each in await apart.bus.partitions.status())
     assert written == total // 3 * 3 + 2  # and an activation for each partition
     found = {
         "events": total, "seconds": round(took, 1), "log_mb": total * LOAD_BYTES / 1e6, "maxmemory_mb": maxmemory / 1e6,

@@ -26,11 +26,11 @@ from graphweft import Client, Event, GraphInjectionHooks, create_graph_injection
 from graphweft_contracts import ContextRequest, channels, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.ports.bus import Bus
 
 pytestmark = pytest.mark.integration
 IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Shop", "user_id": "u1"}
@@ -95,7 +95,7 @@ async def responding(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIte
         await pipeline.aclose()
 
 
-async def apply_all(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> None:
+async def apply_all(bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -128,7 +128,7 @@ def test_signatures_are_the_contract_s() -> None:
 
 
 async def test_what_an_event_hook_wrote_the_turn_hook_reads(
-    url: str, client: Client, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, client: Client, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     write = create_graph_mutation_hook(client)
     read = create_graph_injection_hook(client, budget_ms=30_000)

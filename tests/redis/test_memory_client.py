@@ -27,7 +27,7 @@ from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, Search
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.prompt_text import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import Embedder
@@ -518,8 +518,8 @@ async def test_recall_waits_for_what_was_written_here_where_that_is_wanted(clien
 @asynccontextmanager
 async def deployed(url: str, embedder: Embedder | None = None) -> AsyncIterator[FalkorDBStore]:
     """A mutation worker and a responder."""
-    bus, graph = RedisEventLog(url, new=spread(2)), FalkorDBStore(url, write_timeout_ms=5_000)
-    await bus.partitions()  # else a client that comes first gives the bus more of them
+    bus, graph = redis_bus(url, new=spread(2)), FalkorDBStore(url, write_timeout_ms=5_000)
+    await bus.partitions.count()  # else a client that comes first gives the bus more of them
     rules = rule_set()
     worker = MutationWorker(bus, graph, rules, name="w")
     pipeline = ContextPipeline(rules, graph, bus=bus, embedder=embedder)

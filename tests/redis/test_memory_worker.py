@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from graphweft_contracts import BusUnavailable, GraphUnavailable, channels, wire
 from graphweft_contracts.memory import derived_id, memory_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
@@ -45,9 +46,10 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.embedding import SOURCE, EmbeddingJob
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.timing import JobTiming, Timing
@@ -102,8 +104,8 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
 
 
 @pytest.fixture
-async def memory_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
+async def memory_bus(url: str) -> AsyncIterator[Bus]:
+    made = redis_bus(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
     yield made
     await made.aclose()
 
@@ -147,7 +149,7 @@ async def vectors(graph: GraphStore) -> dict[str, tuple[Any, Any]]:
 
 
 async def entries(bus: Bus) -> list[Entry]:
-    return [entry for number in range(PARTITIONS) for entry in await bus.after(number, "", limit=10_000)]
+    return [entry for number in range(PARTITIONS) for entry in await bus.log.after(number, "", limit=10_000)]
 
 
 async def embedded_events(bus: Bus) -> list[Event]:
@@ -167,6 +169,7 @@ def bus_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.mark.soak("kafka")
 async def test_each_memory_gets_the_vector_of_its_text(bus_url: str, graph: FalkorDBStore) -> None:
     settings = Settings(bus_url=SecretStr(bus_url), partitions=PARTITIONS, order="chat", lease_s=3.0)
     buses = [make_bus(settings, group=group) for group in (channels.MUTATION_GROUP, channels.MEMORY_GROUP)]
@@ -193,7 +196,7 @@ async def test_each_memory_gets_the_vector_of_its_text(bus_url: str, graph: Falk
         [one] = [event for event in made_events if event.data["memory_id"] == memory_id("/test", "e7", 1)]
         assert (one.id, one.source) == (derived_id("/test", "e7", "embedded", 1, "hash:32"), SOURCE)
         assert (one.appid, one.chatid, one.workflow, one.time) == (APP, "c2", None, events[7].time)
-        assert await buses[0].dead_letter_count() == 0
+        assert await buses[0].dead_letters.count() == 0
     finally:
         await made.aclose()
         for bus in buses:
@@ -205,9 +208,9 @@ async def is_embedded(graph: GraphStore, text: str) -> bool:
 
 
 class FirstCommitsFail:
-    """A bus that goes away between what is put on it and the commit behind that."""
+    """Partitions of a bus that goes away between what is put on it and the commit behind that."""
 
-    def __init__(self, inner: Bus, failures: int) -> None:
+    def __init__(self, inner: Partitions, failures: int) -> None:
         self._inner = inner
         self.left = failures
 
@@ -222,14 +225,14 @@ class FirstCommitsFail:
 
 
 async def test_what_is_repeated_in_front_of_a_commit_is_the_same_event(
-    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     events = [add(number, f"text {number}") for number in range(20)]
     await put(transport, events)
-    failing = FirstCommitsFail(memory_bus, 3)
+    failing = FirstCommitsFail(memory_bus.partitions, 3)
     with capture_logs():
         async with working(
-            JobWorker(failing, transport, EmbeddingJob(HashingEmbedder(32)), name="e"),
+            JobWorker(replace(memory_bus, partitions=failing), transport, EmbeddingJob(HashingEmbedder(32)), name="e"),
             MutationWorker(bus, graph, NO_RULES, name="m"),
         ):
             await until(lambda: failing.left == 0)
@@ -240,11 +243,11 @@ async def test_what_is_repeated_in_front_of_a_commit_is_the_same_event(
     assert len(embedded) == 80
     assert len({fields[wire.DATA] for fields in embedded}) == 20
     assert len(await vectors(graph)) == 20
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
 
 
 async def test_a_copy_is_embedded_once_and_a_retry_again(
-    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """A retry adds a memory that was not there when its vector came."""
     embedder = Counting()
@@ -281,7 +284,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_while_the_embedder_fails_the_position_waits(
-    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, name: str,
 ) -> None:  # fmt: skip
     timing = Timing(jobs=JobTiming(last_wait_s=0.1))
@@ -295,7 +298,7 @@ async def test_while_the_embedder_fails_the_position_waits(
             MutationWorker(bus, graph, NO_RULES, name="m"),
         ):
             await until(lambda: len(model_server.requests) >= 6)
-            assert sum(part.lag for part in await memory_bus.status()) == 10
+            assert sum(part.lag for part in await memory_bus.partitions.status()) == 10
             assert {vector for vector, _ in (await vectors(graph)).values()} <= {None}
             model_server.always = None
             await applied(memory_bus)
@@ -327,7 +330,7 @@ class Odd(Embedder):
 
 
 async def test_too_few_vectors_are_asked_for_again_and_no_vectors_are_left_out(
-    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     job = EmbeddingJob(Odd([[1.0, 2.0]], [[1.0, 2.0], [0.0, 0.0], [float("nan"), 1.0]]))
     await put(transport, [add(1, "a good one", "of zeros", "no number")])
@@ -345,7 +348,7 @@ async def test_too_few_vectors_are_asked_for_again_and_no_vectors_are_left_out(
 
 
 async def test_a_text_that_is_refused_holds_up_no_other(
-    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer,
 ) -> None:  # fmt: skip
     model_server.refuses = lambda text: "poison" in text
@@ -365,19 +368,19 @@ async def test_a_text_that_is_refused_holds_up_no_other(
     assert told["memory_id"] == memory_id("/test", "e1", 9)
     assert told["log_level"] == "error"
     assert "poison" not in str(logs)
-    assert await bus.dead_letter_count() == 0, "a retry of one would go to a worker that embeds nothing"
+    assert await bus.dead_letters.count() == 0, "a retry of one would go to a worker that embeds nothing"
 
 
-async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEventLog, transport: Transport) -> None:
+async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: Bus, transport: Transport) -> None:
     """The lease is extended while a batch takes long, so nobody does the same at once."""
     slow, other = Counting(), Counting()
     slow.open.clear()
-    second_bus = RedisEventLog(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
+    second_bus = redis_bus(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
     first = JobWorker(memory_bus, transport, EmbeddingJob(slow), name="a", lease_s=0.5)
     second = JobWorker(second_bus, transport, EmbeddingJob(other), name="b", lease_s=0.5)
     number = channels.partition_of(f"{APP}/c1", PARTITIONS)
     for given in ("a", "b"):  # each its half: nothing is wanted back
-        assert await (memory_bus if given == "a" else second_bus).claim(
+        assert await (memory_bus if given == "a" else second_bus).leases.claim(
             number if given == "a" else 1 - number, given, 30.0
         )
     await put(transport, [add(1, "tea")])
@@ -385,7 +388,7 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEve
         await until(lambda: slow.texts == ["tea"])
         await lease_ends(url, 4 * 0.5)
         assert other.texts == []
-        assert {part.owner for part in await memory_bus.status() if part.id == number} == {"a"}
+        assert {part.owner for part in await memory_bus.partitions.status() if part.id == number} == {"a"}
         slow.open.set()
         await applied(memory_bus)
     assert (slow.texts, other.texts) == (["tea"], [])
@@ -393,7 +396,7 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEve
 
 
 class CountedReads:
-    def __init__(self, inner: Bus) -> None:
+    def __init__(self, inner: EventLog) -> None:
         self._inner = inner
         self.reads = 0
 
@@ -406,9 +409,9 @@ class CountedReads:
 
 
 class SlowLookBack(CountedReads):
-    """A bus on which it takes long to read what stands before a position."""
+    """A log in which it takes long to read what stands before a position."""
 
-    def __init__(self, inner: Bus) -> None:
+    def __init__(self, inner: EventLog) -> None:
         super().__init__(inner)
         self.open = asyncio.Event()
 
@@ -419,14 +422,14 @@ class SlowLookBack(CountedReads):
 
 
 async def test_a_long_look_back_costs_no_partition(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Vectors make entries long, and a mutation worker begins by reading 10,000 of them back."""
     await put(transport, [add(number, "tea") for number in range(5)])
-    slow = SlowLookBack(bus)
-    second_bus = RedisEventLog(url, new=spread(PARTITIONS))
+    slow = SlowLookBack(bus.log)
+    second_bus = redis_bus(url, new=spread(PARTITIONS))
     with capture_logs() as logs:
-        async with working(MutationWorker(slow, graph, NO_RULES, name="a", lease_s=0.5)):
+        async with working(MutationWorker(replace(bus, log=slow), graph, NO_RULES, name="a", lease_s=0.5)):
             await until(lambda: slow.reads == PARTITIONS)
             await lease_ends(url, 2 * 0.5)
             slow.open.set()
@@ -445,24 +448,24 @@ async def lease_ends(url: str, lease_s: float) -> None:
 
 
 async def shared(bus: Bus) -> bool:
-    return {part.owner for part in await bus.status()} == {"a", "b"}
+    return {part.owner for part in await bus.partitions.status()} == {"a", "b"}
 
 
-async def test_it_stops_while_the_embedder_hangs(memory_bus: RedisEventLog, transport: Transport) -> None:
+async def test_it_stops_while_the_embedder_hangs(memory_bus: Bus, transport: Transport) -> None:
     timing = Timing(jobs=JobTiming(grace_s=0.1))
     embedder = Counting()
     embedder.open.clear()
     await put(transport, [add(1, "tea")])
     async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e", timing=timing)):
         await until(lambda: embedder.texts == ["tea"])
-    assert sum(part.lag for part in await memory_bus.status()) == 1
-    assert [part.owner for part in await memory_bus.status()] == [None] * PARTITIONS
+    assert sum(part.lag for part in await memory_bus.partitions.status()) == 1
+    assert [part.owner for part in await memory_bus.partitions.status()] == [None] * PARTITIONS
     embedder.open.set()
     async with working(JobWorker(memory_bus, transport, EmbeddingJob(embedder), name="e")):
         await applied(memory_bus)
 
 
-async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisEventLog, transport: Transport) -> None:
+async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: Bus, transport: Transport) -> None:
     embedder = Counting()
     embedder.open.clear()
     await put(transport, [add(1, "tea")])
@@ -470,14 +473,14 @@ async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisEven
         await until(lambda: embedder.texts == ["tea"])
         asyncio.get_running_loop().call_later(0.3, embedder.open.set)
     assert len(await embedded_events(memory_bus)) == 1
-    assert sum(part.lag for part in await memory_bus.status()) == 1, "its own event"
+    assert sum(part.lag for part in await memory_bus.partitions.status()) == 1, "its own event"
 
 
 # without rules
 
 
 async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     free = Event.create("note.taken", app_id=APP, chat_id="c1", id="n1")
     await put(transport, [add(1, "tea"), free, add(2, "coffee"), turn(3), add(4, "behind it"), turn(5)])
@@ -485,7 +488,7 @@ async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
         async with working(MutationWorker(bus, graph, NO_RULES, name="m")):
             await applied(bus)
     assert (await vectors(graph)).keys() == {"tea", "coffee", "behind it"}
-    letters = {letter.workflow: letter for letter in await bus.dead_letters(limit=10)}
+    letters = {letter.workflow: letter for letter in await bus.dead_letters.read(limit=10)}
     assert {workflow: (letter.reason, letter.count) for workflow, letter in letters.items()} == {
         None: ("no_rules", 1),
         "Support": ("no_rules", 2),
@@ -496,11 +499,11 @@ async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
         assert (await retry(bus, letters["Support"])).events == 2
         await applied(bus)
     assert await rows(graph, "MATCH (a:Agent) RETURN a.turns") == [(2,)]
-    assert [letter.workflow for letter in await bus.dead_letters(limit=10)] == [None]
+    assert [letter.workflow for letter in await bus.dead_letters.read(limit=10)] == [None]
 
 
 async def lag_is(bus: Bus, lag: int) -> bool:
-    return sum(part.lag for part in await bus.status()) == lag
+    return sum(part.lag for part in await bus.partitions.status()) == lag
 
 
 def support(folder: Path) -> RuleSet:
@@ -531,7 +534,7 @@ class OneWrite:
 
 
 async def test_a_half_done_batch_waits_for_the_rules_that_it_was_begun_with(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     rules = support(tmp_path)
     await put(transport, [add(1, "tea"), turn(2), turn(3)])
@@ -591,7 +594,7 @@ class Process:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks_no_model(
-    url: str, bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, tmp_path: Path,
 ) -> None:  # fmt: skip
     seed = int(os.environ.get("GRAPHWEFT_SEED", "0"))
@@ -614,7 +617,7 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
             role = min(kills, key=lambda each: (kills[each], dice.random()))
             process = processes[role]
             await until(lambda process=process: process.works)  # type: ignore[misc]
-            await looks(bus.status, dice.randrange(40))
+            await looks(bus.partitions.status, dice.randrange(40))
             process.kill()
             kills[role] += 1
             process.start()
@@ -636,14 +639,14 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
     assert {text: (vector, model) for _, text, vector, model in found} == {
         text: (near(embedding_of(text, 64)), "m") for text in texts
     }
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     log = await embedded_events(bus)
     assert len({event.id for event in log}) == 600
     repeated = len(log) - 600
     asked = len(model_server.requests)
     print(f"{kills} kills, {repeated} events repeated, the model was asked {len(model_server.texts)} texts")
 
-    again_bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
+    again_bus = redis_bus(url, new=spread(PARTITIONS), group="graphweft-again")
     again = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, again, NO_RULES, name="again")):
         await applied(again_bus)
@@ -708,7 +711,7 @@ async def test_up_runs_it_when_an_embedder_is_set(tmp_path: Path) -> None:
 
 
 async def test_the_log_is_read_by_whoever_comes_later(
-    url: str, bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
+    url: str, bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """An embedder that is set later gives vectors to what was remembered before."""
     await put(transport, [add(1, "tea")])
@@ -761,7 +764,7 @@ async def test_a_job_gets_its_events_and_its_ticks_and_what_it_makes_is_put_on_t
     url: str, transport: Transport
 ) -> None:
     job = Notes(0.2)
-    bus = RedisEventLog(url, new=spread(PARTITIONS), group=job.group)
+    bus = redis_bus(url, new=spread(PARTITIONS), group=job.group)
     await put(transport, [turn(1), add(2, "passed by"), turn(3)])
     with capture_logs() as logs:
         async with working(JobWorker(bus, transport, job, name="n")):
@@ -770,7 +773,7 @@ async def test_a_job_gets_its_events_and_its_ticks_and_what_it_makes_is_put_on_t
     assert [(each.event.id, each.retried) for each in job.seen] == [("t1", None), ("t3", None)]
     number = channels.partition_of(f"{APP}/c1", PARTITIONS)
     assert [each.position for each in job.seen] == [
-        f"{number}:{entry.offset}" for entry in (await bus.after(number, "", limit=3))[::2]
+        f"{number}:{entry.offset}" for entry in (await bus.log.after(number, "", limit=3))[::2]
     ]
     assert {entry["event_id"] for entry in logs if entry["event"] == "event_refused"} == {"t1-large", "t3-large"}
     await bus.aclose()
@@ -781,9 +784,7 @@ async def notes_are(bus: Bus, wanted: set[str]) -> bool:
     return {event.id for event in events if event.type == "note.taken"} == wanted
 
 
-async def test_what_was_trimmed_unread_is_told_and_passed_over(
-    url: str, memory_bus: RedisEventLog, transport: Transport
-) -> None:
+async def test_what_was_trimmed_unread_is_told_and_passed_over(url: str, memory_bus: Bus, transport: Transport) -> None:
     """Without a dead letter: the events themselves may have taken effect long ago."""
     await put(transport, [add(number, f"text {number}") for number in range(10)])
     raw = redis.Redis.from_url(url)
@@ -796,4 +797,4 @@ async def test_what_was_trimmed_unread_is_told_and_passed_over(
     assert len(await embedded_events(memory_bus)) == 3
     [told] = [entry for entry in logs if entry["event"] == "events_lost"]
     assert (told["partition"], told["events"]) == (number, 7)
-    assert await memory_bus.dead_letter_count() == 0
+    assert await memory_bus.dead_letters.count() == 0

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, GraphUnavailable, ch
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
@@ -33,6 +35,7 @@ from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, Write
 from graphweft_workers.timing import QueueTiming, Timing
@@ -67,9 +70,9 @@ mutation_rules:
 
 
 @pytest.fixture(autouse=True)
-async def _two_partitions(bus: RedisEventLog) -> None:
+async def _two_partitions(bus: Bus) -> None:
     """Make the bus before a client does, which would make 64: a busy machine takes seconds to open as many."""
-    await bus.partitions()
+    await bus.partitions.count()
 
 
 @pytest.fixture
@@ -82,7 +85,7 @@ def rules(tmp_path: Path) -> RuleSet:
 
 @asynccontextmanager
 async def running(
-    bus: RedisEventLog, graph: Any, rules: RuleSet, name: str = "w", batch_events: int = 50
+    bus: Bus, graph: Any, rules: RuleSet, name: str = "w", batch_events: int = 50
 ) -> AsyncIterator[MutationWorker]:
     async with working(MutationWorker(bus, graph, rules, name=name, batch_events=batch_events)) as worker:
         yield worker
@@ -114,7 +117,7 @@ async def column(graph: FalkorDBStore, statement: str, app: str = APP) -> list[A
     return [row[0] for row in (await graph.read(app, statement, {}, timeout_s=5)).rows]
 
 
-async def test_events_take_effect_in_order(url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> None:
+async def test_events_take_effect_in_order(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client:
         for number in range(60):
             assert await client.emit(tool(f"t{number}", chat=f"c{number % 3}"), wait_s=30)
@@ -126,7 +129,7 @@ async def test_events_take_effect_in_order(url: str, bus: RedisEventLog, graph: 
 
 
 async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_before(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows_of, ahead = applying.rows_of, asyncio.Event()
     sizes: list[int] = []
@@ -174,7 +177,7 @@ async def test_a_cancellation_by_a_driver_ends_no_partition(
 
     monkeypatch.setattr(owner, name, cancelled)
     async with (
-        contextlib.aclosing(RedisEventLog(url)) as bus,
+        contextlib.aclosing(redis_bus(url)) as bus,
         contextlib.aclosing(FalkorDBStore(url)) as graph,
         Client(url) as client,
     ):
@@ -190,9 +193,7 @@ async def test_a_cancellation_by_a_driver_ends_no_partition(
     assert not left
 
 
-async def test_datetime_is_the_time_of_the_event(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_datetime_is_the_time_of_the_event(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     event = tool("t")
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(event)
@@ -201,7 +202,7 @@ async def test_datetime_is_the_time_of_the_event(
 
 
 async def test_the_second_copy_of_an_event_has_no_effect(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     events = [tool("t", id=f"e{number}") for number in range(20)]
     async with Client(url) as client:
@@ -226,9 +227,9 @@ def noise(number: int, type: str = "noise.made", **data: Any) -> Event:
     return Event.create(type, app_id="globex", chat_id="n", workflow="Shop", id=f"n{number}", data=data)
 
 
-async def flood(url: str, bus: RedisEventLog, chat: str, events: Sequence[Event]) -> None:
+async def flood(url: str, bus: Bus, chat: str, events: Sequence[Event]) -> None:
     """Append events of another app to the partition of a chat of the app."""
-    number = (await bus.layout()).partition_of(tool("t", chat).key)
+    number = (await bus.partitions.layout()).partition_of(tool("t", chat).key)
     async with redis.Redis.from_url(url) as server:
         for some in batched(events, 1_000):
             pipeline = server.pipeline(transaction=False)
@@ -238,7 +239,7 @@ async def flood(url: str, bus: RedisEventLog, chat: str, events: Sequence[Event]
 
 
 async def test_events_of_another_app_push_no_copy_out_of_the_window(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         async with running(bus, graph, rules, batch_events=1_000):
@@ -287,7 +288,7 @@ SEEN = "MATCH (s:Seen) RETURN [s.n, s.gaps]"
 
 @pytest.mark.parametrize("heavy", [False, True])
 async def test_an_event_behind_the_backlog_of_another_app_waits_for_a_batch_at_most(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, heavy: bool
+    url: str, bus: Bus, graph: FalkorDBStore, tmp_path: Path, heavy: bool
 ) -> None:
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop/graph_injection.yaml").write_text(ORDER_RULES)
@@ -325,7 +326,7 @@ class Gated:
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_parked_app_misses_nothing_that_was_read_ahead_of_it(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, killed: bool
+    url: str, bus: Bus, graph: FalkorDBStore, tmp_path: Path, killed: bool
 ) -> None:
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop/graph_injection.yaml").write_text(ORDER_RULES)
@@ -386,7 +387,7 @@ class Breaking:
 
 @pytest.mark.parametrize("after", [1, 2, 3, 7, 10])
 async def test_whatever_is_interrupted_goes_on_where_it_stood(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, after: int
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, after: int
 ) -> None:
     async with Client(url) as client:
         for number in range(10):
@@ -400,9 +401,7 @@ async def test_whatever_is_interrupted_goes_on_where_it_stood(
     assert await column(graph, "MATCH (j:Journey) RETURN j.trace") == [expected]
 
 
-async def test_two_workers_at_once_double_nothing(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_two_workers_at_once_double_nothing(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client:
         for number in range(300):
             await client.emit(tool(f"t{number % 7}", chat=f"c{number % 5}"), wait_s=0)
@@ -413,41 +412,39 @@ async def test_two_workers_at_once_double_nothing(
     assert await column(graph, "MATCH (t:Tool) RETURN sum(t.calls)") == [300]
 
 
-async def test_a_second_worker_waits_for_the_lease(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_a_second_worker_waits_for_the_lease(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     class Claims:
-        """A bus that counts the claims."""
+        """Leases that count the claims."""
 
         count = 0
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(bus, name)
+            return getattr(bus.leases, name)
 
         async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
-            taken = await bus.claim(partition, owner, ttl_s)
+            taken = await bus.leases.claim(partition, owner, ttl_s)
             self.count += 1
             return taken
 
     async def owners() -> set[str | None]:
-        return {partition.owner for partition in await bus.status()}
+        return {partition.owner for partition in await bus.partitions.status()}
 
-    async with contextlib.aclosing(RedisEventLog(url)) as other:
-        count = await other.partitions()
-        assert all([await other.claim(partition, "one", 60.0) for partition in range(count)])
+    async with contextlib.aclosing(redis_bus(url)) as other:
+        count = await other.partitions.count()
+        assert all([await other.leases.claim(partition, "one", 60.0) for partition in range(count)])
         claims = Claims()
-        worker = MutationWorker(claims, graph, rules, name="two", lease_s=0.4)  # type: ignore[arg-type]
+        worker = MutationWorker(replace(bus, leases=claims), graph, rules, name="two", lease_s=0.4)
         async with working(worker):
             await until(lambda: claims.count, lambda found: found >= 3 * count, why="the worker asks again and again")
             assert await owners() == {"one"}
             for partition in range(count):
-                await other.release(partition, "one")
+                await other.leases.release(partition, "one")
             await until(owners, lambda found: found == {"two"}, why="the worker takes what is free")
     assert await owners() == {None}
 
 
 async def test_a_mutation_that_fails_is_buried_and_hurts_no_other(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         for number, parts in enumerate([2, 0, 4, 0, 5]):
@@ -456,7 +453,7 @@ async def test_a_mutation_that_fails_is_buried_and_hurts_no_other(
             await applied(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o0", "o2", "o4"]
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [5, 5]
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert [letter.event_id for letter in letters] == ["o1", "o3"]
     first = letters[0]
     assert (first.reason, first.rule, first.mutation, first.app_id) == ("query_error", "divide", "fragile", APP)
@@ -467,13 +464,13 @@ async def test_a_mutation_that_fails_is_buried_and_hurts_no_other(
 
 
 async def test_a_retry_runs_only_what_failed_and_once(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     async with Client(url) as client:
         await client.emit(split(0, "o1"))
         async with running(bus, graph, rules):
             await applied(bus)
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     file = tmp_path / "Shop" / "graph_injection.yaml"
     file.write_text(RULES.replace("100 / $parts", "100 / (CASE WHEN $parts = 0 THEN 1 ELSE $parts END)"))
     assert await retry(bus, letter)
@@ -482,20 +479,20 @@ async def test_a_retry_runs_only_what_failed_and_once(
         await applied(bus)
     assert await column(graph, "MATCH (s:Share) RETURN s.part") == [100]
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
 
 
 async def test_a_retry_that_fails_again_is_buried_again(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         await client.emit(split(0, "o1"))
         async with running(bus, graph, rules):
             await applied(bus)
-            [letter] = await bus.dead_letters(limit=10)
+            [letter] = await bus.dead_letters.read(limit=10)
             await retry(bus, letter)
             await applied(bus)
-    [again] = await bus.dead_letters(limit=10)
+    [again] = await bus.dead_letters.read(limit=10)
     assert again.id != letter.id
     assert (again.rule, again.mutation, again.event_id) == ("divide", "fragile", "o1")
 
@@ -512,16 +509,16 @@ async def test_a_retry_that_fails_again_is_buried_again(
     ],
 )
 async def test_a_broken_entry_is_buried_with_its_bytes(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, fields: dict[bytes, bytes], expected: str
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, fields: dict[bytes, bytes], expected: str
 ) -> None:
-    await bus.partitions()
+    await bus.partitions.count()
     async with redis.Redis.from_url(url) as raw:
         partition = channels.partition_of(f"{APP}/c1", 2)
         await raw.xadd(channels.events_stream(partition), fields)
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("after"))
         await applied(bus)
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert letter.reason == "invalid_event"
     assert expected in letter.message
     kept = wire.unpack(letter.fields)
@@ -531,9 +528,9 @@ async def test_a_broken_entry_is_buried_with_its_bytes(
 
 
 async def test_a_message_with_an_unknown_field_is_a_dead_letter_that_names_it(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
-    await bus.partitions()
+    await bus.partitions.count()
     async with redis.Redis.from_url(url) as raw:
         for app in ("shop", "shop2"):
             for number, more in enumerate(({"metadata": {"mood": "secret"}}, {}, {"secret words": 1})):
@@ -546,7 +543,7 @@ async def test_a_message_with_an_unknown_field_is_a_dead_letter_that_names_it(
                 await raw.xadd(channels.events_stream(channels.partition_of(f"{app}/c", 2)), fields)
     async with running(bus, graph, rules):
         await applied(bus)
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert [letter.reason for letter in letters] == ["invalid_event"] * 4
     kept = "a message has role, text, time, message_id, author_name"
     for said in ("messages.0: unknown field 'metadata': ", "messages.0: an unknown field: "):
@@ -557,23 +554,23 @@ async def test_a_message_with_an_unknown_field_is_a_dead_letter_that_names_it(
 
 
 async def test_an_app_id_that_names_another_tenants_graph_is_refused(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     body = json.loads(wire.encode(tool("t"))[wire.DATA])
     body["appid"] = "../other"
     async with redis.Redis.from_url(url) as raw:
-        await bus.partitions()
+        await bus.partitions.count()
         await raw.xadd(
             channels.events_stream(0), {b"content-type": wire.STRUCTURED, b"data": json.dumps(body).encode()}
         )
     async with running(bus, graph, rules):
         await applied(bus)
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert "appid" in letter.message
 
 
 async def test_a_missing_parameter_skips_that_mutation_and_warns_once(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    url: str, bus: Bus, graph: FalkorDBStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "Shop"
     folder.mkdir()
@@ -584,39 +581,37 @@ async def test_a_missing_parameter_skips_that_mutation_and_warns_once(
         await applied(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN count(t)") == [3]
     assert await column(graph, "MATCH (j:Journey) RETURN count(j)") == [0]
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert (letter.reason, letter.rule, letter.mutation, letter.count) == ("skipped", "count_tools", "trace", 3)
 
 
-async def test_positions_are_seen_by_redis_itself(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
-) -> None:
+async def test_positions_are_seen_by_redis_itself(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client:
         position = await client.emit(tool("t"), wait_s=30)
         assert position is not None
         partition = int(position.partition(":")[0])
-        await bus.committed(partition)
-        before = (await bus.status())[partition]
+        await bus.partitions.committed(partition)
+        before = (await bus.partitions.status())[partition]
         assert (before.lag, before.position) == (1, "")
         async with running(bus, graph, rules):
             await applied(bus)
-    after = (await bus.status())[partition]
+    after = (await bus.partitions.status())[partition]
     assert f"{partition}:{after.position}" == position
     assert after.end == after.position
 
 
 @pytest.mark.parametrize("retry", [b"x", b"\xff\xfe", b'["a", "b"]', b'["a", "b", 1]'])
 async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, retry: bytes
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, retry: bytes
 ) -> None:
     fields = {**wire.encode(tool("odd")), wire.RETRY: retry}
     async with redis.Redis.from_url(url) as raw:
-        await bus.partitions()
+        await bus.partitions.count()
         await raw.xadd(channels.events_stream(channels.partition_of(f"{APP}/c1", 2)), fields)  # type: ignore[arg-type]
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("after"))
         await applied(bus)
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert letter.reason == "invalid_event"
     kept = wire.unpack(letter.fields)
     assert kept.pop(wire.RECORDED)  # when the log took it
@@ -627,10 +622,10 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
 
 
 async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with redis.Redis.from_url(url) as raw:
-        await bus.partitions()
+        await bus.partitions.count()
         stream = channels.events_stream(channels.partition_of(f"{APP}/c1", 2))
         await raw.xadd(stream, wire.encode(tool("t")), id="1795319623488000000-0")  # type: ignore[arg-type]
     async with running(bus, graph, rules):
@@ -639,7 +634,7 @@ async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
 
 
 async def test_rules_that_change_within_an_event_touch_that_event_only(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     class Killed(BaseException):
         pass
@@ -669,13 +664,13 @@ async def test_rules_that_change_within_an_event_touch_that_event_only(
 
 
 async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     chat = next(f"c{n}" for n in range(99) if channels.partition_of(f"bad/c{n}", 2) == channels.partition_of(APP, 2))
     near = next(f"c{n}" for n in range(99) if channels.partition_of(f"{APP}/c{n}", 2) == channels.partition_of(APP, 2))
     async with redis.Redis.from_url(url) as raw:
         await raw.set(channels.graph_name("bad"), 1)
-        await bus.partitions()
+        await bus.partitions.count()
         async with Client(url) as client:
             await client.emit(tool("t", chat=chat).model_copy(update={"appid": "bad"}))
             await client.emit(tool("t", chat=near))
@@ -688,7 +683,7 @@ async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
                 await client.emit(tool("u", chat=near))
                 await client.emit(tool("u", chat=chat).model_copy(update={"appid": "third"}))
                 await applied(bus)
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert {(letter.app_id, letter.mutation) for letter in letters} == {
         ("bad", "tool"), ("bad", "trace"), (APP, "tool"), (APP, "trace"),
     }  # fmt: skip
@@ -696,34 +691,24 @@ async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
 
 
 async def test_a_server_that_takes_no_writes_is_waited_out(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     other = EmbeddedServer(tmp_path / "graph")
     await other.start()
     raw = redis.Redis.from_url(f"unix://{other.socket}")
     store = FalkorDBStore(f"unix://{other.socket}")
-    apply, refused = FalkorDBStore.apply, 0
-
-    async def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal refused
-        try:
-            return await apply(*arguments, **options)
-        except GraphUnavailable:
-            refused += 1
-            raise
-
-    monkeypatch.setattr(FalkorDBStore, "apply", counted)
     try:
-        async with Client(url) as client, running(bus, store, rules) as worker:  # type: ignore[arg-type]
-            await client.emit(tool("t"))
-            await applied(bus)
-            await raw.config_set("min-replicas-to-write", 1)  # answers NOREPLICAS, as a full disk answers MISCONF
-            await client.emit(tool("t"))
-            await until(lambda: refused >= 2)
-            assert await bus.dead_letter_count() == 0
-            await raw.config_set("min-replicas-to-write", 0)
-            await applied(bus)
-            assert worker
+        with capture_logs() as logs:
+            async with Client(url) as client, running(bus, store, rules) as worker:  # type: ignore[arg-type]
+                await client.emit(tool("t"))
+                await applied(bus)
+                await raw.config_set("min-replicas-to-write", 1)  # answers NOREPLICAS, as a full disk answers MISCONF
+                await client.emit(tool("t"))
+                await until(lambda: [each for each in logs if "NOREPLICAS" in str(each)])
+                assert await bus.dead_letters.count() == 0
+                await raw.config_set("min-replicas-to-write", 0)
+                await applied(bus)
+                assert worker
         assert (await store.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=5)).rows == ((2,),)
     finally:
         await store.aclose()
@@ -732,7 +717,7 @@ async def test_a_server_that_takes_no_writes_is_waited_out(
 
 
 async def test_a_graph_that_was_deleted_gets_its_indexes_again(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with redis.Redis.from_url(url) as raw, Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("t"))
@@ -759,8 +744,8 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
     measured = "UNWIND range(0, 500) AS a UNWIND range(0, 1000) AS b RETURN max(a * b)"
     await graph._graph("measured").query(measured)
     size = int(500 * 0.3 / (asyncio.get_running_loop().time() - began))  # 0.3 s of 0.5 s that a query may take
-    async with contextlib.aclosing(RedisEventLog(url, new=spread(4))) as bus:
-        await bus.partitions()
+    async with contextlib.aclosing(redis_bus(url, new=spread(4))) as bus:
+        await bus.partitions.count()
         chats = {channels.partition_of(f"{APP}/c{number}", 4): f"c{number}" for number in range(100)}
         async with Client(url) as client:
             for _ in range(6):
@@ -777,16 +762,16 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
             ):
 
                 async def idle() -> bool:
-                    return sum(partition.lag for partition in await bus.status()) == 0
+                    return sum(partition.lag for partition in await bus.partitions.status()) == 0
 
                 await until(idle)
-        letters = await bus.dead_letters(limit=100)
+        letters = await bus.dead_letters.read(limit=100)
     assert [letter.mutation for letter in letters if letter.mutation != "slow"] == []
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [20]
 
 
 async def test_a_worker_that_starts_reads_the_window_back_in_pages(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     events = [tool("t", id=f"e{number}") for number in range(250)]
     async with Client(url) as client:
@@ -803,15 +788,15 @@ async def test_a_worker_that_starts_reads_the_window_back_in_pages(
         largest = 0
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(bus, name)
+            return getattr(bus.log, name)
 
         async def before(self, partition: int, offset: str, *, limit: int) -> Any:
-            page = await bus.before(partition, offset, limit=limit)
+            page = await bus.log.before(partition, offset, limit=limit)
             self.largest = max(self.largest, len(page))
             return page
 
     counting = Counting()
-    async with running(counting, graph, rules):  # type: ignore[arg-type]
+    async with running(replace(bus, log=counting), graph, rules):
         await applied(bus)
     assert 0 < counting.largest <= 500
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [250]
@@ -833,9 +818,7 @@ def plain(kind: str) -> Event:
     return Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop")
 
 
-async def test_a_mutation_may_begin_with_with(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path
-) -> None:
+async def test_a_mutation_may_begin_with_with(url: str, bus: Bus, graph: FalkorDBStore, tmp_path: Path) -> None:
     rules = await rules_of(
         tmp_path, ("a.b", "WITH 1 AS k MERGE (n:N {id: k})"), ("a.b", "with count(*) AS c CREATE (:M {c: c})")
     )
@@ -843,34 +826,34 @@ async def test_a_mutation_may_begin_with_with(
         await client.emit(plain("a.b"))
     async with running(bus, graph, rules):
         await applied(bus)
-    assert await bus.dead_letters(limit=10) == []
+    assert await bus.dead_letters.read(limit=10) == []
     assert await column(graph, "MATCH (n:N) RETURN n.id") == [1]
     assert await column(graph, "MATCH (n:M) RETURN n.c") == [1]
 
 
-async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisEventLog, rules: RuleSet) -> None:
+async def test_a_limit_above_the_servers_is_lowered(url: str, bus: Bus, rules: RuleSet) -> None:
     graph = FalkorDBStore(url, write_timeout_ms=600_000)
     try:
         async with Client(url) as client:
             await client.emit(tool("a"))
         async with running(bus, graph, rules):
             await applied(bus)
-        assert await bus.dead_letters(limit=10) == []
+        assert await bus.dead_letters.read(limit=10) == []
         assert (await graph.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=600)).rows == ((1,),)
     finally:
         await graph.aclose()
 
 
-async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: RedisEventLog) -> None:
+async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: Bus) -> None:
     async with Client(url) as client:
         for number in range(3):
             await client.emit(tool(f"t{number}"))
-    partition = next(part.id for part in await bus.status() if part.end)
-    await bus.committed(partition)
-    offsets = [entry.offset for entry in (await bus.read(partition, Committed(), limit=10, wait_s=0)).entries]
-    await bus.commit(partition, Committed(offset=offsets[2], count=3))
-    await bus.commit(partition, Committed(offset=offsets[0], count=1))
-    assert await bus.committed(partition) == Committed(offset=offsets[2], count=3)
+    partition = next(part.id for part in await bus.partitions.status() if part.end)
+    await bus.partitions.committed(partition)
+    offsets = [entry.offset for entry in (await bus.log.read(partition, Committed(), limit=10, wait_s=0)).entries]
+    await bus.partitions.commit(partition, Committed(offset=offsets[2], count=3))
+    await bus.partitions.commit(partition, Committed(offset=offsets[0], count=1))
+    assert await bus.partitions.committed(partition) == Committed(offset=offsets[2], count=3)
 
 
 class SlowDisk:
@@ -891,7 +874,7 @@ class SlowDisk:
 
 
 async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     slow = SlowDisk(graph)
     async with Client(url) as client, running(bus, slow, rules) as worker:
@@ -903,7 +886,7 @@ async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
 
         await until(are_counted)
         await slow.asked.wait()
-        assert sum(partition.lag for partition in await bus.status()) == 20
+        assert sum(partition.lag for partition in await bus.partitions.status()) == 20
         slow.written.set()
         await applied(bus)
 
@@ -912,7 +895,7 @@ async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
 @pytest.mark.parametrize("end", ["DETACH DELETE n", "SET n.done = 'yes'"], ids=["deleted", "overwritten"])
 async def test_a_rule_that_takes_the_mark_away_stops_nobody(
     url: str,
-    bus: RedisEventLog,
+    bus: Bus,
     graph: FalkorDBStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -937,7 +920,7 @@ mutation_rules:
         for kind in ("a.count", "a.take", "a.count", "a.count", "a.take", "a.count"):
             await client.emit(Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop"))
         await applied(bus)
-    assert await bus.dead_letters(limit=10) == []
+    assert await bus.dead_letters.read(limit=10) == []
     assert await column(graph, "MATCH (n:N) RETURN n.c") == [4]
 
 
@@ -957,10 +940,10 @@ class Counting:
 
 
 async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whole(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     counting = Counting(graph)
-    layout = await bus.layout()
+    layout = await bus.partitions.layout()
     chats = [chat for chat in (f"c{number}" for number in range(100)) if not layout.partition_of(f"{APP}/{chat}")][:5]
     async with Client(url, app_id=APP) as client:
         with capture_logs() as logs:
@@ -974,7 +957,7 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
                 await client.emit(tool("t"))  # of another rule
                 await applied(bus)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
-    letters = await bus.dead_letters(limit=1_000)
+    letters = await bus.dead_letters.read(limit=1_000)
     assert [letter.reason for letter in letters] == ["query_error"] * FAILURES_TO_QUARANTINE + ["quarantined"]
     whole = letters[-1]
     assert (whole.rule, whole.mutation, whole.count) == ("divide", "fragile", 120 - FAILURES_TO_QUARANTINE)
@@ -992,11 +975,11 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     found = await graph.read(APP, "MATCH (s:Share) RETURN s.id, count(s) AS n", {}, timeout_s=5)
     assert sorted(found.rows) == sorted(expected)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
 
 
 async def test_failures_of_few_chats_put_nothing_in_quarantine(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     failing = 2 * FAILURES_TO_QUARANTINE
     async with Client(url, app_id=APP) as client:
@@ -1005,13 +988,13 @@ async def test_failures_of_few_chats_put_nothing_in_quarantine(
         assert await client.emit(split(4, "good", "c9"), wait_s=30)
     async with running(bus, graph, rules, batch_events=200):
         await applied(bus)
-    letters = await bus.dead_letters(limit=1_000)
+    letters = await bus.dead_letters.read(limit=1_000)
     assert [letter.reason for letter in letters] == ["query_error"] * failing
     assert await column(graph, "MATCH (s:Share) RETURN s.id") == ["good"]
 
 
 async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url, app_id=APP) as client:
         for number in range(4 * FAILURES_TO_QUARANTINE):
@@ -1019,7 +1002,7 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
     with capture_logs() as logs:
         async with running(bus, graph, rules, batch_events=200):
             await applied(bus)
-    letters = await bus.dead_letters(limit=1_000)
+    letters = await bus.dead_letters.read(limit=1_000)
     assert [letter.reason for letter in letters] == ["query_error"] * (3 * FAILURES_TO_QUARANTINE)
     assert len(await column(graph, "MATCH (s:Share) RETURN s.id")) == FAILURES_TO_QUARANTINE
     buried = [log for log in logs if log["event"] == "mutation_buried" and log["log_level"] == "error"]
@@ -1028,7 +1011,7 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
 
 @pytest.mark.parametrize("trimmed", [False, True])
 async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, trimmed: bool
+    url: str, bus: Bus, graph: FalkorDBStore, tmp_path: Path, trimmed: bool
 ) -> None:
     bad = "MERGE (s:Share {id: $id}) SET s.part = 100 / $n"
     rules = await rules_of(tmp_path, *((("order.split", bad.replace("Share", f"Share{n}"))) for n in range(4)))
@@ -1037,12 +1020,12 @@ async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
         await client.emit(event)
     async with running(bus, graph, rules):
         await applied(bus)
-    letters = await bus.dead_letters(limit=10)
+    letters = await bus.dead_letters.read(limit=10)
     assert [(letter.rule, letter.count) for letter in letters] == [(f"rule{n}", 1) for n in range(4)]
     assert [bool(letter.fields) for letter in letters] == [True, False, False, False]
     assert [await payload_of(bus, letter) == letters[0].fields for letter in letters] == [True] * 4
     if trimmed:
-        await bus.trim(letters[0].partition, letters[0].offset)
+        await bus.partitions.trim(letters[0].partition, letters[0].offset)
         assert [await payload_of(bus, letter) == letters[0].fields for letter in letters] == [True] * 4
     good = await rules_of(tmp_path, *((("order.split", f"MERGE (s:Share{n} {{id: 1}})")) for n in range(4)))
     for letter in reversed(letters):
@@ -1050,13 +1033,13 @@ async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
         assert not (await retry(bus, letter)).events
     async with running(bus, graph, good):
         await applied(bus)
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
     assert await column(graph, "MATCH (s) WHERE NOT s:__Progress RETURN count(s)") == [4]
 
 
 @pytest.mark.parametrize("stop", ["left out, not told", "told"])
 async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_nothing(
-    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path, stop: str
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path, stop: str
 ) -> None:
     class Dying:
         broke = False
@@ -1066,7 +1049,7 @@ async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_no
 
         async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
             if stop == "told" or self.broke:
-                await bus.put_dead_letters(letters)
+                await bus.dead_letters.put(letters)
             if not self.broke:
                 self.broke = True
                 raise BusUnavailable("the bus went away", retry_after_s=0.01)
@@ -1090,7 +1073,7 @@ async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_no
     async with running(bus, graph, load_rules(tmp_path)):
         await applied(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o2", "o5"]
-    [letter] = await bus.dead_letters(limit=10)
+    [letter] = await bus.dead_letters.read(limit=10)
     assert letter.event_id == "o0"
     assert (await retry(bus, letter)).events == 1
     async with running(bus, graph, load_rules(tmp_path)):

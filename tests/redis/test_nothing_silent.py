@@ -28,9 +28,9 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.pack import Logged
 from graphweft_workers.cli.delivery import Sent, outcome_of
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.retries import retry
@@ -97,7 +97,7 @@ COUNT = "MATCH (c:Count) RETURN c.n"
 
 
 async def test_a_skipped_mutation_is_counted_once_and_comes_back(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     typo, mended = rules_of(tmp_path / "typo", "order_idd"), rules_of(tmp_path / "mended")
     positions = await put(transport, [placed(number, app) for number in range(50) for app in ("a", "b")])
@@ -105,12 +105,12 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
         await applied(bus)
     # The next worker reads a part again, and counts nothing twice.
     for partition in range(PARTITIONS):
-        at = await bus.committed(partition)
+        at = await bus.partitions.committed(partition)
         async with _rewound(bus, partition, at):
             pass
     async with working(bus, graph, typo, batch_events=7):
         await applied(bus)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     assert {(letter.app_id, letter.reason, letter.rule, letter.mutation) for letter in letters} == {
         ("a", "skipped", "order", "item"),
         ("b", "skipped", "order", "item"),
@@ -128,11 +128,11 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
         await applied(bus)
     for app in ("a", "b"):
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [50, 50]
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
 
 
 async def test_what_is_sent_again_does_not_count_as_applied(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     events = [placed(number, app) for number in range(20) for app in ("a", "b")]
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd")):
@@ -147,10 +147,10 @@ async def test_what_is_sent_again_does_not_count_as_applied(
 
 
 @asynccontextmanager
-async def _rewound(bus: RedisEventLog, partition: int, at: Committed) -> AsyncIterator[None]:
+async def _rewound(bus: Bus, partition: int, at: Committed) -> AsyncIterator[None]:
     """Set the position back, as a crash before its commit leaves it; the note stays."""
-    entries = await bus.before(partition, at.offset, limit=5)
-    await bus._redis.execute_command(  # pyright: ignore[reportPrivateUsage]
+    entries = await bus.log.before(partition, at.offset, limit=5)
+    await bus.log._redis.execute_command(  # pyright: ignore[reportPrivateUsage]
         "XGROUP", "SETID", channels.events_stream(partition), channels.MUTATION_GROUP, entries[0].offset,
         "ENTRIESREAD", at.count - 4,
     )  # fmt: skip
@@ -158,13 +158,13 @@ async def _rewound(bus: RedisEventLog, partition: int, at: Committed) -> AsyncIt
 
 
 async def test_a_letter_of_skips_that_is_full_is_followed_by_another(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("graphweft_workers.engine.skips.MOST_OFFSETS", 8)
     await put(transport, [placed(number, chat="one") for number in range(30)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd"), batch_events=5):
         await applied(bus)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     assert sorted(letter.count for letter in letters) == [6, 8, 8, 8]
     async with working(bus, graph, rules_of(tmp_path / "mended")):
         assert sum([(await retry(bus, letter)).events for letter in letters]) == 30
@@ -173,13 +173,13 @@ async def test_a_letter_of_skips_that_is_full_is_followed_by_another(
 
 
 async def test_events_of_a_workflow_whose_rules_come_later_are_kept(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     rules = rules_of(tmp_path)
     await put(transport, [placed(number, workflow=name) for number, name in enumerate(("Shop", "Late", "Later") * 4)])
     async with working(bus, graph, rules):
         await applied(bus)
-    letters = [letter for letter in await bus.dead_letters(limit=100) if letter.workflow == "Late"]
+    letters = [letter for letter in await bus.dead_letters.read(limit=100) if letter.workflow == "Late"]
     assert {letter.reason for letter in letters} == {"no_rules"}
     assert sum(letter.count for letter in letters) == 4
     assert await value(graph, "a", ORDERS) == 4
@@ -188,27 +188,27 @@ async def test_events_of_a_workflow_whose_rules_come_later_are_kept(
             await retry(bus, letter)
         await applied(bus)
     assert await value(graph, "a", ORDERS) == 8
-    assert {letter.workflow for letter in await bus.dead_letters(limit=100)} == {"Later"}
+    assert {letter.workflow for letter in await bus.dead_letters.read(limit=100)} == {"Later"}
 
 
 async def test_a_retry_whose_events_left_the_bus_keeps_its_letter(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     positions = await put(transport, [placed(number, chat="one") for number in range(10)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd")):
         await applied(bus)
-    [letter] = await bus.dead_letters(limit=10)
-    await bus._redis.xtrim(  # pyright: ignore[reportPrivateUsage]
+    [letter] = await bus.dead_letters.read(limit=10)
+    await bus.log._redis.xtrim(  # pyright: ignore[reportPrivateUsage]
         channels.events_stream(letter.partition), minid=positions[4].partition(":")[2], approximate=False
     )
     told = await retry(bus, letter)
     assert (told.events, "4 of its 10 events" in str(told.kept)) == (0, True)
-    assert await bus.dead_letters(limit=10) == [letter]
+    assert await bus.dead_letters.read(limit=10) == [letter]
     async with working(bus, graph, rules_of(tmp_path / "mended")):
         assert (await retry(bus, letter, partial=True)).events == 6
         await applied(bus)
     assert await value(graph, "a", ORDERS) == 6
-    [rest] = await bus.dead_letters(limit=10)
+    [rest] = await bus.dead_letters.read(limit=10)
     assert (rest.reason, rest.count) == ("trimmed", 4)
 
 
@@ -244,7 +244,7 @@ class Slow(Over):
 
 @pytest.mark.parametrize("batch_events", [4, 1_000])
 async def test_a_slow_app_does_not_hold_up_its_neighbours(
-    bus: RedisEventLog,
+    bus: Bus,
     graph: FalkorDBStore,
     transport: Transport,
     tmp_path: Path,
@@ -267,22 +267,22 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
             assert not await value(graph, "slow", ORDERS)
 
             async def shown() -> bool:
-                parked = [PositionNote.decode(part.note).parked for part in await bus.status()]
+                parked = [PositionNote.decode(part.note).parked for part in await bus.partitions.status()]
                 return any("slow" in apps for apps in parked) and not any("quick" in apps for apps in parked)
 
             await until(shown)
-            assert sum(part.lag for part in await bus.status()) > 0
+            assert sum(part.lag for part in await bus.partitions.status()) > 0
             slow.free.set()
             await applied(bus)
-            assert all(not PositionNote.decode(part.note).parked for part in await bus.status())
+            assert all(not PositionNote.decode(part.note).parked for part in await bus.partitions.status())
     assert any(log["event"] == "app_parked" for log in logs) == (batch_events == 4)
     for app in ("slow", "quick"):
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [60, 60]
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
 
 
 async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     typo, timing = rules_of(tmp_path / "typo", "order_idd"), Timing(queues=QueueTiming(park_s=0.2))
     slow = Slow(graph, "slow")
@@ -291,7 +291,7 @@ async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
     first = asyncio.create_task(worker.run())
 
     async def parked() -> bool:
-        notes = [PositionNote.decode(part.note) for part in await bus.status()]
+        notes = [PositionNote.decode(part.note) for part in await bus.partitions.status()]
         return all("slow" in note.parked for note in notes) and await value(graph, "quick", COUNT) == 40
 
     await until(parked)
@@ -300,7 +300,7 @@ async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
     # What was counted of the quick app is not counted again, and the slow one's is counted now.
     async with working(bus, graph, typo):
         await applied(bus)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     counts = {app: sum(letter.count for letter in letters if letter.app_id == app) for app in ("slow", "quick")}
     assert counts == {"slow": 40, "quick": 40}
     async with working(bus, graph, rules_of(tmp_path / "mended")):
@@ -327,7 +327,7 @@ class Broken(Over):
 
 
 async def test_an_app_whose_graph_refuses_work_waits_alone(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     broken = Broken(graph, "ill")
     await put(transport, [placed(number, app) for number in range(20) for app in ("ill", "well")])
@@ -341,7 +341,7 @@ async def test_an_app_whose_graph_refuses_work_waits_alone(
         broken.mended = True
         await applied(bus)
     assert await value(graph, "ill", ORDERS) == 20
-    assert await bus.dead_letter_count() == 0
+    assert await bus.dead_letters.count() == 0
 
 
 async def _true(found: bool) -> bool:
@@ -361,12 +361,12 @@ class Silent(Over):
 
 
 async def test_a_write_that_the_server_never_answers_is_cut_and_left_out(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     await put(transport, [placed(number, app, chat="one") for number in range(20) for app in ("a", "b")])
     async with working(bus, Silent(graph, "o7"), rules_of(tmp_path)):
         await applied(bus)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     assert {(letter.app_id, letter.reason, letter.event_id) for letter in letters} == {
         ("a", "unresponsive", "a7"),
         ("b", "unresponsive", "b7"),
@@ -395,6 +395,7 @@ def last_moment(event: Event) -> Outgoing:
     return Outgoing(key=event.key, fields={wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: json.dumps(body).encode()})
 
 
+@pytest.mark.soak("kafka", "neo4j")
 @pytest.mark.parametrize("bus_name", ["redis", "kafka"])
 @pytest.mark.parametrize("graph_name", ["falkordb", "neo4j"])
 async def test_an_event_at_the_end_of_time_stops_nobody(
@@ -412,9 +413,9 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
         async with contextlib.aclosing(Neo4jReference(uri)) as reference:
             await reference.clear()
         store = Neo4jStore(uri)
-    driver: Bus = RedisEventLog(url, new=spread(PARTITIONS))
+    driver: Bus = redis_bus(url, new=spread(PARTITIONS))
     if bus_name == "kafka":
-        driver = KafkaEventLog(bus_url, new=spread(PARTITIONS))
+        driver = kafka_bus(bus_url, new=spread(PARTITIONS))
     async with (
         contextlib.aclosing(store) as graph,
         contextlib.aclosing(driver) as bus,
@@ -426,7 +427,7 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
             await applied(bus)
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [40, 40]
         memories = await value(graph, "evil", "MATCH (m:Memory) RETURN count(m)") or 0
-        assert memories + 2 * await bus.dead_letter_count() == 16
+        assert memories + 2 * await bus.dead_letters.count() == 16
 
 
 class Exploding(MemoryMutations):
@@ -444,7 +445,7 @@ def memory(text: str, app: str, number: int) -> Event:
 
 
 async def test_a_defect_becomes_a_letter_and_the_others_go_on(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     rules = rules_of(tmp_path)
     exploding = RuleSet(rules.workflows, packs=(Exploding(),))
@@ -456,7 +457,7 @@ async def test_a_defect_becomes_a_letter_and_the_others_go_on(
         async with working(bus, graph, exploding):
             await applied(bus)
     assert [await value(graph, app, "MATCH (m:Memory) RETURN count(m)") for app in ("a", "b")] == [16, 16]
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     assert {letter.reason for letter in letters} == {"internal_error"}
     assert len(letters) == 8
     defects = [log for log in logs if log["event"] == "defect"]
@@ -479,12 +480,12 @@ class Unsendable(Over):
 
 
 async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     await put(transport, [placed(number, app) for number in range(30) for app in ("a", "b")])
     async with working(bus, Unsendable(graph, "o11"), rules_of(tmp_path)):
         await applied(bus)
-    letters = await bus.dead_letters(limit=100)
+    letters = await bus.dead_letters.read(limit=100)
     assert {(letter.reason, letter.event_id, letter.mutation) for letter in letters} == {
         ("internal_error", "a11", "item"),
         ("internal_error", "b11", "item"),
@@ -494,7 +495,7 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 
 
 async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_event_is_set_aside(
-    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from graphweft_workers.engine import turns
 
@@ -515,7 +516,7 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
             held_up = int(at.partition(":")[0])
 
             async def others() -> bool:
-                return all(part.lag == 0 for part in await bus.status() if part.id != held_up)
+                return all(part.lag == 0 for part in await bus.partitions.status() if part.id != held_up)
 
             await until(others)
             await until(lambda: _true(any(log["event"] == "partition_failed" for log in logs)))
@@ -526,6 +527,6 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
     assert (letter.reason, letter.event_id) == ("set_aside", "a3")
     monkeypatch.setattr(turns, "match_range", real)
     async with working(bus, graph, rules_of(tmp_path)):
-        assert (await retry(bus, await bus.dead_letter(letter.id) or letter)).events == 1
+        assert (await retry(bus, await bus.dead_letters.get(letter.id) or letter)).events == 1
         await applied(bus)
     assert await value(graph, "a", ORDERS) == 20

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 keys_or_none = pytest.mark.parametrize("with_keys", [False, True], ids=["unsigned", "keys"], indirect=True)
 """For what keys must not change."""
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 
 RULES = """
 version: "1.0"
@@ -151,7 +151,7 @@ class App:
     @contextlib.asynccontextmanager
     async def worker(self, store: GraphStore | None = None, *, batch_events: int = 7) -> AsyncIterator[None]:
         bus, graph = self._bus(), store or FalkorDBStore(self.url)
-        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load(unknown=[])), without_lost=True)
+        rules = LoggedRules(bus.rules, rules_maker(Settings.load(unknown=[])), without_lost=True)
         worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events, timing=self.timing)
         running = asyncio.create_task(worker.run())
         try:
@@ -200,7 +200,7 @@ def printed(out: str) -> str:
 @pytest.fixture
 async def app(url: str, call: Call, tmp_path: Path, *, with_keys: bool) -> AsyncIterator[App]:
     async with contextlib.aclosing(App(url, call, tmp_path, with_keys=with_keys)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -223,13 +223,13 @@ async def test_a_rebuilt_graph_equals_the_live_one_and_the_neighbour_is_untouche
 
 async def test_pages_that_are_read_ahead_end_as_the_live_graph(app: App) -> None:
     await app.live()
-    rules = LoggedRules(app.bus, app.bus.is_after, rules_maker(Settings.load()))
+    rules = LoggedRules(app.bus.rules, rules_maker(Settings.load()))
     async with (
         contextlib.aclosing(FalkorDBStore(app.url)) as live,
         contextlib.aclosing(FalkorDBStore(app.url, graph_template="{app_id}.pages")) as graph,
     ):
         pages = 0
-        for partition in (await app.bus.layout()).partitions_of("shop"):
+        for partition in (await app.bus.partitions.layout()).partitions_of("shop"):
             for most in (pages + 5, 1_000):  # one replay stops somewhere, and another one continues
                 replay = Replay(app.bus, graph, rules, "shop", batch_events=3)
                 async with contextlib.aclosing(replay.run(partition)) as steps:
@@ -255,7 +255,7 @@ async def test_a_difference_is_found(app: App, graph: FalkorDBStore) -> None:
 
 async def test_a_log_without_its_beginning_is_refused(app: App, graph: FalkorDBStore) -> None:
     await app.live()
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
     redis = graph._redis  # pyright: ignore[reportPrivateUsage]
     await redis.execute_command("XTRIM", channels.events_stream(partition), "MAXLEN", "20")
     done = await app.run("rebuild", "--app", "shop")
@@ -266,8 +266,8 @@ async def test_a_log_without_its_beginning_is_refused(app: App, graph: FalkorDBS
 
 async def test_a_rebuild_stops_at_a_position_and_resumes(app: App) -> None:
     await app.live()
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
-    tenth = (await app.bus.after(partition, "", limit=30))[-1].offset
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
+    tenth = (await app.bus.log.after(partition, "", limit=30))[-1].offset
     code, found = await app.rebuild("--app", "shop", "--to", f"{partition}:{tenth}")
     assert code == 0
     assert [each["offset"] for each in found["partitions"]] == [tenth]
@@ -325,7 +325,7 @@ async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App
     async def write() -> None:
         for number in range(60, 100):
             await app.emit("shop", [number])
-            await looks(app.bus.status, 5)
+            await looks(app.bus.partitions.status, 5)
 
     async with app.worker():
         writing = asyncio.create_task(write())
@@ -334,6 +334,7 @@ async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App
     assert (code, found["same"]) == (0, True)
 
 
+@pytest.mark.soak
 async def test_a_graph_moves_to_neo4j_and_lives_on(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
@@ -352,6 +353,7 @@ async def test_a_graph_moves_to_neo4j_and_lives_on(app: App, neo4j_server: Neo4j
         assert await read_digest(moved, "shop") == await read_digest(rebuilt, "shop")
 
 
+@pytest.mark.soak
 async def test_a_graph_on_neo4j_is_never_its_own_rebuild(app: App, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()
@@ -402,9 +404,10 @@ async def test_a_rebuild_that_is_killed_again_and_again_loses_and_doubles_nothin
     assert (code, found["same"]) == (0, True)
 
 
+@pytest.mark.soak
 async def test_a_graph_of_events_on_kafka_is_rebuilt(url: str, kafka_url: str, call: Call, tmp_path: Path) -> None:
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka_url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         await app.live()
         for name in ("shop", "shop_x"):
             code, found = await app.rebuild("--app", name, "--verify")

@@ -36,7 +36,7 @@ NEW = RULES.replace("o.by = 'BY'", "o.who = 'NEW'").replace("100 / $parts", "100
 @pytest.fixture
 async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=own_bus_url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -98,6 +98,7 @@ async def test_other_rules_try_each_row_at_its_own_place_and_touch_nothing_live(
     await verified(app, "shop", "shop_x")
 
 
+@pytest.mark.soak("kafka")
 async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> None:
     await app.live()
     neighbour, dead = await app.digest("shop_x"), await letters(app, "shop_x")
@@ -109,7 +110,7 @@ async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> Non
         while not stop.is_set():
             await app.emit("shop", range(emitted, emitted + 3))
             emitted += 3
-            await looks(app.bus.status, 10)
+            await looks(app.bus.partitions.status, 10)
 
     async with app.worker(), app.worker():
         emitting = asyncio.create_task(emit())
@@ -193,7 +194,7 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
         async def late(self: Restatement, *arguments: Any) -> Any:
             monkeypatch.setattr(Restatement, "settle", settle)
             bus = self._bus  # pyright: ignore[reportPrivateUsage]
-            dead = await bus.dead_letters(limit=100)
+            dead = await bus.dead_letters.read(limit=100)
             old = [each for each in dead if (each.app_id, each.mutation) == ("shop", "share")]
             assert (await retry(bus, old[0])).events  # somebody retries a letter of the past in the worst moment
             return await settle(self, *arguments)
@@ -207,13 +208,13 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
 
 
 async def parked(app: App) -> set[str]:
-    return {name for each in await app.bus.status() for name in PositionNote.decode(each.note).parked}
+    return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
 
 
 @only_redis
 async def test_an_app_that_waits_alone_is_behind_no_others(app: App) -> None:
     await app.push("first")
-    [first] = await app.bus.activations()
+    [first] = await app.bus.rules.activations()
     await lose(app.url, first.digest)
     await app.emit("shop", range(3))
 
@@ -233,7 +234,7 @@ async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
     """The neighbour on the same partitions goes on waiting until the files are pushed."""
     names = ("shop", "shop_x")
     await app.push("first")
-    [first] = await app.bus.activations()
+    [first] = await app.bus.rules.activations()
     async with app.worker():
         for name in names:
             await app.emit(name, range(20))
@@ -278,6 +279,7 @@ async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
         assert sum(row[0] for row in (await orders(app, "shop_x")).values()) == 60
 
 
+@pytest.mark.soak
 @only_redis
 async def test_other_rules_make_a_graph_on_neo4j(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()
@@ -347,8 +349,8 @@ async def test_all_apps_are_rebuilt_and_one_failure_stops_no_other(app: App) -> 
 @only_redis
 async def test_a_time_is_the_place_of_the_log_at_it(app: App) -> None:
     await app.live()
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
-    entries = await app.bus.after(partition, "", limit=1_000)
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
+    entries = await app.bus.log.after(partition, "", limit=1_000)
     time = entries[20].received
     last = [entry for entry in entries if entry.received <= time][-1].offset
     code, found = await app.rebuild("--app", "shop", "--to", time.isoformat())
@@ -393,8 +395,8 @@ async def test_a_restatement_that_is_cut_at_any_write_applies_each_event_once(
 
         monkeypatch.setattr(kind, name, write)
 
-    for name in ("activate", "requeue", "put_dead_letters"):
-        cut(type(app.bus), name)
+    for port, name in ((app.bus.rules, "activate"), (app.bus.dead_letters, "requeue"), (app.bus.dead_letters, "put")):
+        cut(type(port), name)
     for name in ("apply", "exchange"):
         cut(FalkorDBStore, name)
     arguments = ["rebuild", "--app", "shop", "--rules", new_rules(app), "--swap", "--resume"]

@@ -59,7 +59,7 @@ class Archived(PastApp):
 @pytest.fixture
 async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
     async with contextlib.aclosing(Archived(url, call, tmp_path)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -163,7 +163,7 @@ async def test_a_rebuild_that_was_killed_in_a_load_begins_anew(app: Archived) ->
         await app.by_hand(name, "REMOVE o.block")
     await app.past(ORDERS, "--as-of", "0s")
     async with contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as store:
-        partition = (await app.bus.layout()).partitions_of("shop")[0]
+        partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
         await store.progress("shop", partition)
         await store.apply("shop", partition, [Write(before=START, after=loading())])
         await store.load("shop", [b'["node",1,["Order"],{"id":"half"}]'])
@@ -171,6 +171,7 @@ async def test_a_rebuild_that_was_killed_in_a_load_begins_anew(app: Archived) ->
     assert (code, found["same"], found["restored"] > 0) == (0, True, True), found
 
 
+@pytest.mark.soak
 async def test_snapshots_on_neo4j(app: Archived, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 @pytest.fixture
 async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
     async with contextlib.aclosing(App(url, call, tmp_path)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         yield app
 
 
@@ -64,7 +64,7 @@ async def test_writes_have_their_event_rule_and_change(app: App) -> None:
         partition, _, offset = last["position"].partition(":")
         assert "data" not in first
         assert [first["rules"] == each["rules"] for each in found["writes"]] == [True] * 4 + [False] * 2
-        [entry] = await app.bus.entries(int(partition), [offset])
+        [entry] = await app.bus.log.entries(int(partition), [offset])
         assert wire.decode(entry.fields, received=entry.received).id == last["id"] == "e58"
         whole = await why(app, name, "Order", "o3", "--payload", "--limit", "3")
         assert whole["total"] > len(whole["writes"]) == 3
@@ -91,7 +91,7 @@ async def test_a_lost_rule_set_of_a_neighbour_stops_no_look_at_an_app(app: App) 
         for name in ("shop", "shop_x"):
             await app.emit(name, range(12))
         await app.applied()
-    lost = (await app.bus.activations())[-1].digest
+    lost = (await app.bus.rules.activations())[-1].digest
     await lose(app.url, lost)
     now = datetime.now(UTC).isoformat()
     asked = ("--workflow", "Shop", "--agent", "A", "--chat", "c1")
@@ -246,7 +246,7 @@ async def test_only_the_newest_rows_run_alone(app: App, monkeypatch: pytest.Monk
 
 async def test_a_log_without_its_beginning_gives_what_may_have_written(app: App) -> None:
     await app.live()
-    partition = (await app.bus.layout()).partitions_of("shop")[0]
+    partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
     fast = await why(app, "shop", "Order", "o3", "--fast")
     assert (fast["exact"], fast["total"]) == (False, 11)
     assert {each["reason"] for each in fast["writes"]} == {"it names the key"}
@@ -261,6 +261,7 @@ async def test_a_log_without_its_beginning_gives_what_may_have_written(app: App)
     assert 0 < rest["total"] < 11
 
 
+@pytest.mark.soak
 async def test_a_second_graph_on_neo4j_gives_the_same(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
@@ -272,9 +273,10 @@ async def test_a_second_graph_on_neo4j_gives_the_same(app: App, neo4j_server: Ne
         assert there["writes"] == here["writes"]
 
 
+@pytest.mark.soak
 async def test_a_log_on_kafka_is_read(url: str, kafka_url: str, call: Call, tmp_path: Path) -> None:
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka_url)) as app:
-        await app.bus.partitions()
+        await app.bus.partitions.count()
         await app.live()
         found = await why(app, "shop", "Order", "o3", "--property", "times")
         assert [each["id"] for each in found["writes"]] == [f"e{number}" for number in range(3, 60, 11)]

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
-from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.memory_bus import memory_bus
 from tests.chaos.random_memory import memory_examples
 from tests.chaos.random_rules import Example, examples
 from tests.chaos.serial import query_of
@@ -34,6 +34,7 @@ from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.replay.node_state import Change, NodeReader, changes
 from graphweft_workers.replay.why import Why
@@ -92,7 +93,7 @@ class Server:
         try:
             bus = await self._live(live, entries, rules)
             for target in given or await _memories(live, app):
-                logged = LoggedRules(bus, bus.is_after, lambda _: rules, none=rules)
+                logged = LoggedRules(bus.rules, lambda _: rules, none=rules)
                 why = Why(bus, live, logged, app, limit=10_000)
                 keys = await why.keys()
                 found = await why.find(target)
@@ -109,13 +110,13 @@ class Server:
                 await store.drop(app)
                 await store.aclose()
 
-    async def _live(self, store: FalkorDBStore, entries: Sequence[Entry], rules: RuleSet) -> MemoryBus:
+    async def _live(self, store: FalkorDBStore, entries: Sequence[Entry], rules: RuleSet) -> Bus:
         workers: list[MutationWorker] = []
 
         def stop() -> None:
             workers[0].stop()
 
-        bus = MemoryBus([entries], stop)
+        bus = memory_bus([entries], stop)
         workers.append(MutationWorker(bus, store, rules, name="w", batch_events=7))
         with capture_logs():
             await workers[0].run()
@@ -168,13 +169,13 @@ def server() -> Iterator[Server]:
         runner.run(embedded.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 25))
+@settings(_checked, max_examples=int(_EXAMPLES or 10))
 @given(example=examples(events=25), given=st.lists(_targets, min_size=1, max_size=3))
 def test_random_rules(server: Server, example: Example, given: list[Target]) -> None:
     server.check(example, given)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 10))
+@settings(_checked, max_examples=int(_EXAMPLES or 5))
 @given(example=memory_examples(events=25))
 def test_random_memories(server: Server, example: Example) -> None:
     server.check(example)

@@ -30,7 +30,7 @@ async def applied(*buses: Bus, worker: asyncio.Task[Any] | None = None) -> None:
     before: list[tuple[int, str, int]] = []
 
     async def look() -> list[tuple[int, str, int]]:
-        return [(each.id, each.end, each.lag) for bus in buses for each in await bus.status()]
+        return [(each.id, each.end, each.lag) for bus in buses for each in await bus.partitions.status()]
 
     def are_read(found: list[tuple[int, str, int]]) -> bool:
         nonlocal before

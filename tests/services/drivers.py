@@ -14,7 +14,8 @@ from tests.services.layouts import spread
 from graphweft.transport import Transport
 from graphweft.transports.registry import make_transport
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.ports.bus import Bus
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +29,8 @@ def _logs_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction
 
 
 @pytest_asyncio.fixture
-async def bus(url: str) -> AsyncIterator[RedisEventLog]:
-    driver = RedisEventLog(url, new=spread(2))
+async def bus(url: str) -> AsyncIterator[Bus]:
+    driver = redis_bus(url, new=spread(2))
     yield driver
     await driver.aclose()
 

@@ -30,6 +30,7 @@ from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.timing import RulesTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -47,10 +48,10 @@ class Log:
         number = len(self.found) + 1
         self.found.append(Activation(number=number, scope=scope, digest=digest, time=NOW, positions=places))
 
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+    async def store(self, digest: str, rules: StoredRules) -> None:
         raise NotImplementedError
 
-    async def stored_rules(self, digest: str) -> StoredRules | None:
+    async def stored(self, digest: str) -> StoredRules | None:
         return None if digest in self.lost else StoredRules(files={"name": digest.encode()})
 
     async def activate(self, scope: str, digest: str) -> Activation:
@@ -67,18 +68,12 @@ def made_of(stored: StoredRules) -> RuleSet:
     return RuleSet.of_files({"W/graph_injection.yaml": text} if stored.files else {})
 
 
-def is_after(offset: str, other: str) -> bool:
-    return int(offset or 0) > int(other or 0)
-
-
 def logged(log: Log, **timing: float) -> LoggedRules:
     def made(stored: StoredRules) -> RuleSet:
         log.compiled.append(stored.files.get("name", b"none").decode())
         return RuleSet(rule_set().workflows, files=stored.files)
 
-    rules = LoggedRules(
-        log, lambda one, other: int(one or 0) > int(other or 0), made, clock=VIRTUAL, timing=RulesTiming(**timing)
-    )
+    rules = LoggedRules(log, made, clock=VIRTUAL, timing=RulesTiming(**timing))
     run(rules.refresh())
     return rules
 
@@ -126,7 +121,7 @@ def test_a_restatement_gives_the_rules_of_the_past_of_its_app_only() -> None:
     run(rules.refresh())
     assert [name(cursor.at("acme", offset)) for offset in ("16", "18")] == ["last", "two"]
     for offset, expected in (("9", "last"), ("18", "two")):
-        found = activation_at(rules.activations, "acme", 0, offset, rules.is_after)
+        found = activation_at(rules.activations, "acme", 0, offset)
         assert found is not None
         assert found.digest == expected
 
@@ -289,16 +284,14 @@ def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(clock: V
     log.add("acme", "one", p0="1")
     log.add("*", "two", p0="2")
     log.lost.add("one")
-    rules = LoggedRules(
-        log, lambda one, other: int(one or 0) > int(other or 0), made_of, without_lost=True, clock=clock
-    )
+    rules = LoggedRules(log, made_of, without_lost=True, clock=clock)
     run(rules.refresh())
     cursor = rules.cursor(0, "")
     entries = [of_app("acme", 3), of_app("globex", 4), of_app("acme", 5)]
     found = read_range(0, entries, cursor, RecentEvents())
     assert (found.lost, list(found.apps), found.letters, found.skips) == ({"acme": "one"}, ["globex"], [], [])
     assert (rules.lost, rules.summary) == ({"one"}, UNKNOWN)
-    other = rules.over(log, rules.is_after)
+    other = rules.over(log)
     run(other.refresh())
     assert other.lost == {"one"}
     log.lost.clear()
@@ -318,17 +311,14 @@ class Entries:
         self.read_back = 0
         self.reread_entries = 0
 
-    def is_after(self, offset: str, other: str) -> bool:
-        return int(offset or 0) > int(other or 0)
-
     async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        found = [each for each in self.all if self.is_after(each.offset, after.offset)][:limit]
+        found = [each for each in self.all if is_after(each.offset, after.offset)][:limit]
         self.reread_entries += len(found)
         return Batch(entries=found)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         self.read_back += 1
-        return [each for each in self.all if not self.is_after(each.offset, offset)][-limit:]
+        return [each for each in self.all if not is_after(each.offset, offset)][-limit:]
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         return []
@@ -345,7 +335,7 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     log.add("*", "two", p0="2")
     log.add("acme", "one", p0="5")
     log.lost.add("one")
-    rules = LoggedRules(log, is_after, made_of, without_lost=True)
+    rules = LoggedRules(log, made_of, without_lost=True)
     await rules.refresh()
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
@@ -403,7 +393,7 @@ def test_the_summary_holds_the_mutations_of_all_rule_sets() -> None:
 
     log = Log()
     log.add("*", "one", p0="1")
-    rules = LoggedRules(log, is_after, made)
+    rules = LoggedRules(log, made)
     run(rules.refresh())
     assert (rules.known, rules.summary.shared) == (1, {"A", "B"})
     log.add("acme", "two", p0="2")

@@ -24,15 +24,11 @@ from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.timing import QueueTiming
 
 
-def is_after(offset: str, other: str) -> bool:
-    return int(offset or 0) > int(other or 0)
-
-
 class Writer:
     """Reads the events of an app again in steps of 20; none of them has rows."""
 
     number = 0
-    log = SimpleNamespace(is_after=is_after)
+    log = None
 
     def __init__(self) -> None:
         self.ranges: list[tuple[str, str]] = []
@@ -84,7 +80,7 @@ def queues_of(
     writer: Any, *, timing: QueueTiming = PATIENT, apps_at_once: int = 16, progressed: Callable[[], None] = lambda: None
 ) -> AppQueues:
     return AppQueues(
-        writer, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=progressed,
+        writer, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=progressed,
         apps_at_once=apps_at_once, clock=VIRTUAL, timing=timing,
     )  # fmt: skip
 

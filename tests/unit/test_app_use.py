@@ -7,7 +7,7 @@ from collections import Counter
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.engine.app_use import LETTERS, Refusals, encode_letters, read_uses
 from graphweft_workers.engine.partition_usage import AppLoad, PartitionUsage
-from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.ports.dead_letters import LettersOfApp
 from graphweft_workers.roles.app_uses import AppUses
 
 NOW = 1_000.0

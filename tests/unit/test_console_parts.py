@@ -36,7 +36,8 @@ from graphweft_workers.gateway.limits import RequestLimiter
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Role, Token
 from graphweft_workers.inspection.scan import Limits, newest_first
-from graphweft_workers.ports.event_log import Entry, PartitionStatus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.archive_state import ArchiveState
 from graphweft_workers.roles.console_process import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
@@ -197,7 +198,8 @@ def status() -> Status:
 
     return Status(
         partitions=[
-            PartitionStatus(id=n, position="1-0", end="2-0", lag=n, owner="host-7", written=5) for n in range(64)
+            PartitionStatus(id=n, position="1-0", end="2-0", lag=n, owner="host-7", written=5, trimmed=0)
+            for n in range(64)
         ],
         letters=9,
         causes=[cause("mine"), cause("mine", "Secret"), cause("other"), cause(None)],
@@ -366,9 +368,6 @@ class _Log:
         found = [entry for entry in self.entries if int(entry.offset) <= int(offset)][-limit:]
         self.read += len(found)
         return found
-
-    def is_after(self, offset: str, other: str) -> bool:
-        return int(offset or 0) > int(other or 0)
 
 
 async def test_a_look_at_the_log_is_bounded_by_bytes_and_says_so() -> None:

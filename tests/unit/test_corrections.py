@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, override
 
 import pytest
+from tests.chaos.memory_bus import MemoryLetters, memory_bus
 
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
@@ -14,7 +15,6 @@ from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.engine.corrections import corrected, refusal_of
 from graphweft_workers.engine.judged_bus import judged
 from graphweft_workers.engine.retries import retry
-from graphweft_workers.ports.event_log import Entry
 
 KEY = "acme-1:" + "s" * 43
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,40 +60,39 @@ def test_a_corrected_event_that_no_client_could_send_is_refused() -> None:
     [{"rule": None, "mutation": None}, {"mutation": "*"}, {"offsets": ("1-0", "2-0"), "count": 2}],
 )
 def test_only_the_letter_of_one_mutation_of_one_event_can_be_corrected(given: dict[str, Any]) -> None:
-    bus: Any = object()
+    bus = memory_bus([()])
     assert refusal_of(bus, letter()) == ""
     assert refusal_of(bus, letter(**given))
 
 
 def test_no_event_is_corrected_where_events_are_signed() -> None:
-    bus: Any = object()
+    bus = memory_bus([()])
     keyring: Any = object()
     assert "only the app may sign" in refusal_of(judged(bus, keyring), letter())
 
 
 def test_a_signed_event_is_not_corrected_where_nobody_has_keys() -> None:
-    bus: Any = object()
+    bus = memory_bus([()])
     fields = wire.encode(event())
     assert refusal_of(bus, letter(), fields) == ""
     assert "the event is signed" in refusal_of(bus, letter(), SigningKey.parse(KEY).signed(fields))
 
 
 async def test_the_retry_of_a_signed_event_stays_where_nobody_can_sign_it() -> None:
-    class Taking:
-        """A bus that takes whatever is put back."""
+    class Taking(MemoryLetters):
+        """Takes whatever is put back."""
 
         taken = 0
 
-        async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
-            return ()
-
+        @override
         async def requeue(self, letter: DeadLetter, entries: Sequence[Any], rest: DeadLetter | None = None) -> bool:
             self.taken += len(entries)
             return True
 
-    bus: Any = Taking()
+    letters = Taking()
+    bus = memory_bus([()], letters=letters)
     signed = letter(fields=wire.pack(SigningKey.parse(KEY).signed(wire.encode(event()))))
     kept = await retry(bus, signed)
-    assert (bus.taken, "set GRAPHWEFT_SIGNING_KEYS" in (kept.kept or "")) == (0, True)
-    assert (await retry(bus, signed, without_keys=True)).events == bus.taken == 1
+    assert (letters.taken, "set GRAPHWEFT_SIGNING_KEYS" in (kept.kept or "")) == (0, True)
+    assert (await retry(bus, signed, without_keys=True)).events == letters.taken == 1
     assert (await retry(bus, letter(fields=wire.pack(wire.encode(event()))))).events == 1

@@ -14,6 +14,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.chaos.memory_bus import memory_bus
 from tests.services.rules import load_rules, rules_of_parts
 from tests.services.virtual_time import VIRTUAL
 
@@ -182,17 +183,17 @@ class Letters:
     calls: int = 0
     away: frozenset[int] = frozenset()
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
         self.calls += 1
         if self.calls in self.away:
             raise GraphUnavailable("the bus is away")
         self.kept |= {letter.id: letter for letter in letters}
 
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+    async def get(self, letter_id: str) -> DeadLetter | None:
         return self.kept.get(letter_id)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
-        await self.put_dead_letters([longer])
+        await self.put([longer])
         return True
 
     @property
@@ -215,9 +216,6 @@ class OneEntry:
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         return []
-
-    def is_after(self, offset: str, other: str) -> bool:
-        return offset > other
 
 
 @dataclass
@@ -543,7 +541,8 @@ def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleS
 
     async def reread(active: RuleSet) -> None:
         state = WorkerState(
-            log=cast("EventLog", OneEntry(event.entry)), letters=cast("DeadLetters", Letters()),
+            log=cast("EventLog", OneEntry(event.entry)),
+            partitions=memory_bus([[event.entry]]).partitions, letters=cast("DeadLetters", Letters()),
             graph=cast("GraphStore", Standing(there)), rules=FixedRules(active), batch_events=10,
             index_keys=frozenset(), fact_keys=frozenset(),
         )  # fmt: skip

@@ -24,14 +24,11 @@ from graphweft_workers.inspection.effects import _done, _state
 from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.inspection.lookup import corrects
 from graphweft_workers.inspection.rules_at import activation_at
-from graphweft_workers.ports.event_log import Entry, PartitionStatus
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.ports.partitions import PartitionStatus
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
-
-
-def is_after(offset: str, other: str) -> bool:
-    return int(offset or -1) > int(other or -1)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +92,14 @@ def test_the_activation_at_a_place_is_the_one_that_workers_follow() -> None:
             for number in range(count)
         ]
         log: Any = None
-        active = LoggedRules(log, is_after, lambda _: RuleSet({}))
+        active = LoggedRules(log, lambda _: RuleSet({}))
         active.activations = activations
         active.sets = {each.digest: RuleSet({}) for each in activations}
         for partition in range(2):
             cursor = active.cursor(partition, "")
             for offset in range(60):
                 app = chance.choice(["a", "b", "c"])
-                found = activation_at(activations, app, partition, str(offset), is_after)
+                found = activation_at(activations, app, partition, str(offset))
                 expected = active.none if found is None else active.sets[found.digest]
                 assert cursor.at(app, str(offset)) is expected
 
@@ -125,9 +122,9 @@ def test_the_state_follows_the_checkpoint_and_the_position(
     offset: str, checkpoint: Checkpoint | None, planned: bool, parked: Mapping[str, Parked], state: str
 ) -> None:
     note = PositionNote(parked=parked, done="9" if parked else "")
-    status = PartitionStatus(id=0, position="6", end="20", lag=14, owner=None)
-    done = _done(status, note, "a", is_after)
-    assert _state(offset, done, checkpoint, ["row"] if planned else [], is_after) == state
+    status = PartitionStatus(id=0, position="6", end="20", lag=14, owner=None, written=21, trimmed=0)
+    done = _done(status, note, "a")
+    assert _state(offset, done, checkpoint, ["row"] if planned else []) == state
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 import pytest
 import yaml
+from tests.chaos.memory_bus import MemoryLetters, memory_bus
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidSettings, RefusedEvent, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
@@ -25,7 +26,9 @@ from graphweft_workers.engine.keyring import Key, Keyring
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import letter_for, read_range
 from graphweft_workers.engine.retries import retry
-from graphweft_workers.ports.event_log import Entry, PartitionStatus
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -139,9 +142,6 @@ class Log:
     def __init__(self, *entries: Entry) -> None:
         self._entries = entries
 
-    def is_after(self, one: str, other: str) -> bool:
-        return one > other
-
     async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
         return [entry for entry in self._entries if entry.offset <= offset][-limit:]
 
@@ -183,23 +183,28 @@ def test_every_app_needs_a_signature_from_a_time_on() -> None:
         keyring.check(key("acme").signed(fields), event("new"), START + 3 * DAY)
 
 
-class Letters:
-    """Just enough of a bus to retry dead letters."""
+class Entries:
+    """Just enough of a log, and of its partitions, to retry dead letters."""
 
     def __init__(self, *entries: Entry) -> None:
         self._entries = {each.offset: replace(each, judge=None) for each in entries}
-        self.added: list[Mapping[bytes, bytes]] = []
-        self.left: DeadLetter | None = None
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> list[Entry]:
         return [replace(self._entries[offset]) for offset in offsets if offset in self._entries]
 
     async def status(self) -> list[PartitionStatus]:
-        return [PartitionStatus(id=0, position="9-0", end="9-0", lag=0, owner=None)]
+        return [PartitionStatus(id=0, position="9-0", end="9-0", lag=0, owner=None, written=9, trimmed=0)]
 
-    def is_after(self, one: str, other: str) -> bool:
-        return one > other
 
+class Letters(MemoryLetters):
+    """Takes what is retried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added: list[Mapping[bytes, bytes]] = []
+        self.left: DeadLetter | None = None
+
+    @override
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
     ) -> bool:
@@ -208,22 +213,28 @@ class Letters:
         return True
 
 
+def bus_of(letters: Letters, *entries: Entry) -> Bus:
+    log: Any = Entries(*entries)
+    return replace(memory_bus([()], letters=letters), log=log, partitions=log)
+
+
 FORGED, REAL = wire.encode(event(by="eve")), key("acme").signed(wire.encode(event()))
 DROP = {wire.DROPPED: wire.Dropped("acme", None, None, ("1-0",), "set_aside").encode()}
 
 
 async def test_a_letter_of_many_events_is_retried_without_the_forged_ones() -> None:
     contents = {"1-0": FORGED, "2-0": REAL, "3-0": DROP, "4-0": wire.encode(event("other"))}
-    log: Any = Letters(*(entry(fields, offset=offset) for offset, fields in contents.items()))
+    letters = Letters()
+    bus = bus_of(letters, *(entry(fields, offset=offset) for offset, fields in contents.items()))
     letter = letter_for(0, entry(FORGED), "set_aside", "").of_entries(tuple(contents))
-    done = await retry(judged(log, KEYRING), letter)
+    done = await retry(judged(bus, KEYRING), letter)
     assert done.events == 2
     assert "2 of its events were not retried, the first one at 0:1-0: its signature is refused" in (done.kept or "")
-    assert [each[wire.DATA] for each in log.added] == [REAL[wire.DATA], contents["4-0"][wire.DATA]]
-    assert log.left is not None
-    assert log.left.offsets == ("1-0", "3-0")
-    again = await retry(judged(log, KEYRING), log.left, partial=True)
-    assert (again.events, len(log.added)) == (0, 2)
+    assert [each[wire.DATA] for each in letters.added] == [REAL[wire.DATA], contents["4-0"][wire.DATA]]
+    assert letters.left is not None
+    assert letters.left.offsets == ("1-0", "3-0")
+    again = await retry(judged(bus, KEYRING), letters.left, partial=True)
+    assert (again.events, len(letters.added)) == (0, 2)
 
 
 @pytest.mark.parametrize("reason", ["set_aside", "internal_error", "invalid_event", "unsigned"])
@@ -233,19 +244,19 @@ async def test_a_letter_of_many_events_is_retried_without_the_forged_ones() -> N
 async def test_a_retry_signs_no_event_whose_signature_is_refused(
     reason: DeadLetterReason, fields: dict[bytes, bytes], passes: bool
 ) -> None:
-    log: Any = Letters(entry(fields))
-    done = await retry(judged(log, KEYRING), letter_for(0, entry(fields), reason, ""))
-    assert (done.events, len(log.added)) == ((1, 1) if passes else (0, 0))
+    letters = Letters()
+    bus = bus_of(letters, entry(fields))
+    done = await retry(judged(bus, KEYRING), letter_for(0, entry(fields), reason, ""))
+    assert (done.events, len(letters.added)) == ((1, 1) if passes else (0, 0))
     assert passes or "its signature" in (done.kept or "")
 
 
 async def test_a_trimmed_event_is_retried_only_if_a_worker_has_checked_it() -> None:
-    log: Any = Letters()
+    bus = bus_of(Letters())
     for rule, events in ((None, 0), ("rule", 1)):
         letter = letter_for(0, entry(FORGED), "internal_error", "", rule=rule, mutation=rule)
-        assert (await retry(judged(log, KEYRING), letter)).events == events
-    bare: Any = log
-    assert (await retry(bare, letter_for(0, entry(FORGED), "internal_error", ""))).events == 1
+        assert (await retry(judged(bus, KEYRING), letter)).events == events
+    assert (await retry(bus, letter_for(0, entry(FORGED), "internal_error", ""))).events == 1
 
 
 def test_a_request_is_signed_apart_from_events() -> None:

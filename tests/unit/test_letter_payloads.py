@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import override
 
-from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.memory_bus import MemoryLetters, memory_bus
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_workers.engine.letter_payloads import payload_of
@@ -27,37 +27,38 @@ def letter(mutation: str, position: str = "0:1", **fields: str) -> DeadLetter:
     )
 
 
-class Counting(MemoryBus):
+class Counting(MemoryLetters):
     """Counts the letters that it returns with their events."""
 
     whole = 0
 
     @override
-    async def dead_letters(
+    async def read(
         self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
-        found = await super().dead_letters(limit=limit, app_id=app_id, size=size, whole=whole)
+        found = await super().read(limit=limit, app_id=app_id, size=size, whole=whole)
         self.whole += len(found) if whole else 0
         return found
 
     @override
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+    async def get(self, letter_id: str) -> DeadLetter | None:
         self.whole += 1
-        return await super().dead_letter(letter_id)
+        return await super().get(letter_id)
 
 
 async def test_the_event_of_a_trimmed_log_is_found_beside_without_reading_those_of_all_letters() -> None:
-    bus = Counting([()], lambda: None)
+    letters = Counting()
+    bus = memory_bus([()], letters=letters)
     kept = letter("keeper", data="event")
     empty = letter("one").without_event()
     others = [letter("one", f"0:{number}", data="another") for number in range(2, 100)]
-    await bus.put_dead_letters([*others, empty, letter("two").without_event(), kept])
+    await bus.dead_letters.put([*others, empty, letter("two").without_event(), kept])
     assert await payload_of(bus, empty) == {"data": "event"}
-    assert bus.whole <= 3
+    assert letters.whole <= 3
     assert await payload_of(bus, letter("one", "0:200").without_event()) == {}
 
 
-class Requeueing(MemoryBus):
+class Requeueing(MemoryLetters):
     """Takes what is retried."""
 
     taken: list[Mapping[bytes, bytes]]
@@ -71,18 +72,20 @@ class Requeueing(MemoryBus):
 
 
 async def test_a_letter_of_several_events_is_not_retried_by_the_one_that_lies_beside() -> None:
-    bus = Requeueing([()], lambda: None)
+    letters = Requeueing()
+    bus = memory_bus([()], letters=letters)
     kept = letter("keeper", **wire.pack({wire.DATA: b"x"}))
     several = letter("one").of_entries(("1", "2"))
-    await bus.put_dead_letters([kept, several])
+    await bus.dead_letters.put([kept, several])
     done = await retry(bus, several)
     assert (done.events, "no longer holds 2 of its 2 events" in (done.kept or "")) == (0, True)
 
 
 async def test_a_skip_that_lies_beside_is_retried_by_the_name_of_its_row() -> None:
-    bus = Requeueing([()], lambda: None)
+    letters = Requeueing()
+    bus = memory_bus([()], letters=letters)
     kept = letter("keeper", **wire.pack({wire.DATA: b"x"}))
     skip = letter("one").without_event().model_copy(update={"id": "0:skipped:x", "reason": "skipped"})
-    await bus.put_dead_letters([kept, skip])
+    await bus.dead_letters.put([kept, skip])
     assert (await retry(bus, skip)).events == 1
-    assert wire.retry_of(bus.taken[0]) == wire.Retry("0:1:r/one", "r", "one", asks=True)
+    assert wire.retry_of(letters.taken[0]) == wire.Retry("0:1:r/one", "r", "one", asks=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.memory_bus import MemoryLetters, MemoryRules, memory_bus
 from tests.services.rules import load_rules
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
@@ -57,7 +58,7 @@ def letter(
 async def corrected_by(there: DeadLetter) -> list[Mapping[bytes, bytes]]:
     """Return the entries that a correction of a dead letter appends."""
 
-    class Taking(MemoryBus):
+    class Taking(MemoryLetters):
         taken: list[Mapping[bytes, bytes]]
 
         async def requeue(
@@ -66,15 +67,16 @@ async def corrected_by(there: DeadLetter) -> list[Mapping[bytes, bytes]]:
             self.taken = [*entries]
             return letter == there
 
-    bus = Taking([()], lambda: None)
+    letters = Taking()
+    bus = memory_bus([()], letters=letters)
     event, recorded = await event_of(bus, there)
     assert await publish(bus, there, corrected(event, {"v": "corrected"}), recorded)
-    return bus.taken
+    return letters.taken
 
 
 async def effects(rules: RuleSet, log: Sequence[Entry], *letters: DeadLetter, app: str = "a") -> list[tuple[str, str]]:
-    bus = MemoryBus([log], lambda: None)
-    await bus.put_dead_letters(letters)
+    bus = memory_bus([log])
+    await bus.dead_letters.put(letters)
     found = await PassedOver.as_lived(bus, 0)
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     assert read.letters == []
@@ -147,8 +149,8 @@ async def test_an_entry_that_could_not_be_read_and_was_retried_is_one_event(rule
 async def by_other_rules(
     rules: RuleSet, log: Sequence[Entry], *letters: DeadLetter, app: str = "a"
 ) -> list[tuple[str, str]]:
-    bus = MemoryBus([log], lambda: None)
-    await bus.put_dead_letters(letters)
+    bus = memory_bus([log])
+    await bus.dead_letters.put(letters)
     found = await PassedOver.by_other_rules(bus, 0)
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     return [(each.entry.offset, bound.mutation.id) for each in read.apps.get(app, []) for bound in each.mutations]
@@ -199,8 +201,9 @@ async def test_retries_before_a_restatement_are_void_and_later_ones_are_not(rule
     one, two = retry_entry(letter(first, "two")), retry_entry(letter(second, "two"))
     made = Activation(number=1, scope=restated_scope("a"), digest="d", time=NOW, positions={0: "4"})
     log = log_of(event("e1"), event("e2"), one, made.entry(), two)
-    bus = MemoryBus([log], lambda: None)
-    bus.activated.append(made)
+    rules_log = MemoryRules()
+    rules_log.activated.append(made)
+    bus = replace(memory_bus([log]), rules=rules_log)
     found = await PassedOver.as_lived(bus, 0)
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     effects = [(each.entry.offset, bound.mutation.id) for each in read.apps["a"] for bound in each.mutations]

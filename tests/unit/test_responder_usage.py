@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.memory_bus import MemoryUsage, memory_bus
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock, PastClock
@@ -14,6 +14,7 @@ from graphweft_workers.apps import AppPolicies
 from graphweft_workers.apps.quotas import Quotas
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.engine.app_use import FORGOTTEN_S, AppUse, read_uses
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.responder_usage import ResponderUsage
 
@@ -24,20 +25,20 @@ def at(seconds: float) -> Clock:
     return PastClock(datetime.fromtimestamp(seconds, UTC), SYSTEM_CLOCK)
 
 
-async def uses(bus: MemoryBus) -> AppUses:
-    apps, unread = read_uses(await bus.usage(), AppPolicies(), NOW)
+async def uses(bus: Bus) -> AppUses:
+    apps, unread = read_uses(await bus.usage.records(), AppPolicies(), NOW)
     assert not unread
     return AppUses(apps=sorted(apps, key=lambda use: use.app_id))
 
 
 async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.CaptureFixture[str]) -> None:
-    bus = MemoryBus([[]], lambda: None)
+    bus = memory_bus([[]])
     for name, counts in (("r1", Counter(acme=1)), ("r2", Counter(acme=2, other=1)), ("r3", Counter[str]())):
-        responder = ResponderUsage(bus, counts, name=name, clock=at(NOW))
+        responder = ResponderUsage(bus.usage, counts, name=name, clock=at(NOW))
         await responder.report()
         counts.update(counts.keys())
         await responder.report()
-    assert sorted(await bus.usage()) == ["responder:r1", "responder:r2"], "nothing to report is not reported"
+    assert sorted(await bus.usage.records()) == ["responder:r1", "responder:r2"], "nothing to report is not reported"
     found = await uses(bus)
     assert {use["app_id"]: use["without_turn"] for use in found.to_json()} == {"acme": 5, "other": 2}
     show_uses(found)
@@ -56,29 +57,29 @@ def test_an_app_without_turns_is_told_beyond_the_table_and_the_rest_is_counted(
 
 
 async def test_a_report_that_fails_is_made_later() -> None:
-    bus = Refusing([[]], lambda: None)
+    bus = memory_bus([[]], usage=(usage := Refusing()))
     counts = Counter(acme=1)
-    responder = ResponderUsage(bus, counts, name="r1", clock=at(NOW))
+    responder = ResponderUsage(bus.usage, counts, name="r1", clock=at(NOW))
     await responder.report()
-    bus.refuses = False
+    usage.refuses = False
     await responder.report()
     [use] = (await uses(bus)).apps
     assert use.without_turn == 1
 
 
 async def test_the_record_of_a_responder_that_is_long_gone_is_removed() -> None:
-    bus = MemoryBus([[]], lambda: None)
+    bus = memory_bus([[]])
     for name, age_s in (("old", FORGOTTEN_S + 1), ("young", FORGOTTEN_S - 1)):
-        await ResponderUsage(bus, Counter(acme=1), name=name, clock=at(NOW - age_s)).report()
-    await bus.put_usage("gateway:x", b"{}")
-    await ResponderUsage(bus, Counter(acme=1), name="new", clock=at(NOW)).report()
-    assert sorted(await bus.usage()) == ["gateway:x", "responder:new", "responder:young"]
+        await ResponderUsage(bus.usage, Counter(acme=1), name=name, clock=at(NOW - age_s)).report()
+    await bus.usage.put("gateway:x", b"{}")
+    await ResponderUsage(bus.usage, Counter(acme=1), name="new", clock=at(NOW)).report()
+    assert sorted(await bus.usage.records()) == ["gateway:x", "responder:new", "responder:young"]
 
 
-class Refusing(MemoryBus):
+class Refusing(MemoryUsage):
     refuses = True
 
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
+    async def put(self, reporter: str, record: bytes | None) -> None:
         if self.refuses:
             raise BusUnavailable("NOPERM this user has no permissions")
-        await super().put_usage(reporter, record)
+        await super().put(reporter, record)

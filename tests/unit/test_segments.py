@@ -14,12 +14,12 @@ from graphweft_workers.archive.segments import (
     app_of,
     decode,
     encode,
-    offset_order,
     parse_name,
     pieces,
     read_header,
 )
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import offset_order
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 

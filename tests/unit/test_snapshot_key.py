@@ -21,10 +21,6 @@ T0 = datetime(2026, 2, 1, tzinfo=UTC)
 FIRST = Entry(offset="1", fields={b"a": b"1", b"b": b"2"}, received=T0)
 
 
-def is_after(offset: str, other: str) -> bool:
-    return int(offset or -1) > int(other or -1)
-
-
 def hashed(*entries: Entry) -> bytes:
     found = LogHash()
     for entry in entries:
@@ -58,7 +54,7 @@ def key(
     code: str = "c",
     offset: str = "5",
 ) -> str:
-    scan = Scan(0, is_after)
+    scan = Scan(0)
     scan.passed_over = PassedOver(0)
     for each in letters:
         scan.passed_over.add_letter(each)

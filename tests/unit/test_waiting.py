@@ -22,14 +22,14 @@ sqlite_url = toy.sqlite_url
 
 async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
     """Return what is said of partitions that nobody reads, while an event waits, until it is committed."""
-    bus = import_module("toy_driver.bus").SqliteBus(url, new=NEW_LAYOUT, group="workers")
+    bus = import_module("toy_driver.bus").sqlite_bus(url, new=NEW_LAYOUT, group="workers")
     transport = import_module("toy_driver.transport").SqliteTransport(url)
     event = Event.create("order.placed", app_id="acme", chat_id="c")
     try:
         sent = await send(transport, [event])
         [partition] = sent.last
         if claimed:
-            assert await bus.claim(partition, "worker", ttl_s=600)
+            assert await bus.leases.claim(partition, "worker", ttl_s=600)
         said: list[Sequence[int]] = []
         asked = asyncio.Event()
         polls = 0

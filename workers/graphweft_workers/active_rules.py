@@ -23,6 +23,7 @@ from graphweft_rules.matching.explain import named
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.rules_log import RulesLog
 from graphweft_workers.timing import TIMING, RulesTiming
 
@@ -72,7 +73,7 @@ class ActiveRules(Protocol):
         """Return the rules of the newest activation for an app."""
         ...
 
-    def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> ActiveRules:
+    def over(self, log: RulesLog) -> ActiveRules:
         """Return the rules of another log, made in the same way."""
         ...
 
@@ -115,7 +116,7 @@ class FixedRules:
         """See ``ActiveRules.current``."""
         return self._rules
 
-    def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> ActiveRules:
+    def over(self, log: RulesLog) -> ActiveRules:
         """See ``ActiveRules.over``."""
         return self
 
@@ -150,7 +151,6 @@ class LoggedRules:
     def __init__(
         self,
         log: RulesLog,
-        is_after: Callable[[str, str], bool],
         make: Callable[[StoredRules], RuleSet],
         *,
         none: RuleSet | None = None,
@@ -165,7 +165,6 @@ class LoggedRules:
         again. Otherwise ``refresh`` raises ``RulesLost``.
         """
         self._log = log
-        self.is_after = is_after
         self._make = make
         self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
@@ -248,7 +247,7 @@ class LoggedRules:
                 )  # fmt: skip
 
     async def _rules_of(self, digest: str) -> RuleSet:
-        stored = await self._log.stored_rules(digest)
+        stored = await self._log.stored(digest)
         if stored is not None:
             return await asyncio.to_thread(self._make, stored)
         lost = RulesLost(digest)
@@ -265,7 +264,7 @@ class LoggedRules:
                 return False
             self._looked_at = self._clock.monotonic()
             for digest in [*self._lost]:
-                stored = await self._log.stored_rules(digest)
+                stored = await self._log.stored(digest)
                 if stored is not None:
                     self.sets[digest] = await asyncio.to_thread(self._make, stored)
                     self._lost.discard(digest)
@@ -282,10 +281,10 @@ class LoggedRules:
         activation = active_for(self.activations, app_id)
         return self.none if activation is None else self.sets[activation.digest]
 
-    def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> LoggedRules:
+    def over(self, log: RulesLog) -> LoggedRules:
         """See ``ActiveRules.over``."""
         return LoggedRules(
-            log, is_after, self._make, none=self.none, without_lost=self._without_lost, clock=self._clock,
+            log, self._make, none=self.none, without_lost=self._without_lost, clock=self._clock,
             timing=self._timing,
         )  # fmt: skip
 
@@ -342,7 +341,7 @@ class _Cursor:
             self._pass(offset)
         if self._restated and (restated := self._restated.get(app_id)) is not None:
             until, digest = restated
-            if self._active.is_after(until, offset):
+            if is_after(until, offset):
                 return self._active.sets[digest]
         scopes = self._scopes
         found = scopes.get(app_id) or scopes.get(ALL_APPS)
@@ -365,6 +364,6 @@ class _Cursor:
                 self._restated[activation.restates] = (position, activation.digest)
             else:
                 self._ahead.insert(0, (position, activation.scope, activation.digest))
-        while self._ahead and not active.is_after(self._ahead[-1][0], offset):
+        while self._ahead and not is_after(self._ahead[-1][0], offset):
             _, scope, digest = self._ahead.pop()
             self._scopes[scope] = digest

@@ -14,7 +14,7 @@ async def lost_rule_sets(log: RulesLog, activations: Iterable[Activation]) -> di
     It reads the rule sets one by one. Raises ``BusUnavailable``.
     """
     newest = {each.digest: each for each in activations}
-    return {digest: each for digest, each in newest.items() if await log.stored_rules(digest) is None}
+    return {digest: each for digest, each in newest.items() if await log.stored(digest) is None}
 
 
 def how_to_restore(lost: Activation) -> str:

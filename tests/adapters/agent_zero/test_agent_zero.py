@@ -25,7 +25,7 @@ from graphweft.adapters import agent_zero
 from graphweft.adapters.agent_zero.installation import install
 from graphweft_rules import lint
 from graphweft_workers.drivers import dialects
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.bus import redis_bus
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -91,7 +91,7 @@ def zero(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 async def all_applied(url: str) -> None:
     """Wait until the worker has applied what was emitted."""
-    async with aclosing(RedisEventLog(url)) as bus:
+    async with aclosing(redis_bus(url)) as bus:
         await applied(bus)
 
 

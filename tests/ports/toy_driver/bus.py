@@ -1,4 +1,4 @@
-"""``Bus`` on the file."""
+"""``Bus`` on the file: a class for each port."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.ports.dead_letters import first_letters
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.pages import last_page
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.ports.usage import LettersOfApp
 
 from .file import POLL_S, SqliteFile, append, layout_of
 
@@ -27,86 +28,30 @@ _READ_CHARACTERS: Final = 16 * 1024**2
 _COLUMNS: Final = "SELECT number, fields, at FROM events WHERE partition = ?"
 
 
-class SqliteBus:
-    """``Bus`` for one group of readers. Entries of a partition are numbered from 1; an offset is such a number."""
+def sqlite_bus(url: str, *, new: Layout, group: str) -> Bus:
+    """Return the bus for one group of readers.
 
-    archive: BlobStore | None = None
+    Entries of a partition are numbered from 1; the offset of one is the number of those before it.
+    """
+    file = SqliteFile(url, durable=True)
+    return Bus(
+        log=SqliteLog(file),
+        partitions=SqlitePartitions(file, new, group),
+        leases=SqliteLeases(file, new, group),
+        dead_letters=SqliteLetters(file),
+        rules=SqliteRules(file, new),
+        purges=SqlitePurges(file),
+        usage=SqliteUsage(file),
+        offsets=OffsetForm.NUMBER,
+        close=file.aclose,
+    )
 
-    def __init__(self, url: str, *, new: Layout, group: str) -> None:
-        self._file = SqliteFile(url, durable=True)
-        self._new = new
-        self._group = group
-        self._count: int | None = None
-        self._held: dict[int, str] = {}
-        """Who has claimed a partition through this bus."""
-        self._shares: dict[str, int] = {}
-        """By owner: how many partitions it is to hold, as of its last claim."""
 
-    async def partitions(self, *, fresh: bool = False) -> int:
-        """It never grows."""
-        if self._count is None or fresh:
-            self._count = (await self.layout()).partitions
-        return self._count
+class SqliteLog:
+    """``EventLog``."""
 
-    async def layout(self) -> Layout:
-        return await self._file.write(lambda db: layout_of(db, self._new))
-
-    async def store_order(self, app_id: str, order: Order) -> None:
-        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
-
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        stored = await self.stored_rules(digest)
-        kept = rules if stored is None else stored.updated_by(rules) or stored
-        row = (digest, kept.encode())
-        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO rules VALUES (?, ?)", row))
-
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        query = "SELECT body FROM rules WHERE digest = ?"
-        row = await self._file.read(lambda db: db.execute(query, (digest,)).fetchone())
-        return StoredRules.decode(row[0]) if row else None
-
-    async def activate(self, scope: str, digest: str) -> Activation:
-
-        def write(db: sqlite3.Connection) -> Activation:
-            (count,) = db.execute("SELECT count(*) FROM activations").fetchone()
-            plain = Activation(number=count + 1, scope=scope, digest=digest, time=datetime.now(UTC))
-            partitions = layout_of(db, self._new).partitions_of(scope)
-            offsets = {p: str(append(db, p, [plain.entry()], time.time())[0]) for p in partitions}
-            placed = replace(plain, positions=offsets)
-            db.execute("INSERT INTO activations VALUES (?, ?)", (placed.number, placed.encode()))
-            return placed
-
-        return await self._file.write(write)
-
-    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
-        query = "SELECT body FROM activations WHERE number > ? ORDER BY number"
-        rows = await self._file.read(lambda db: db.execute(query, (after,)).fetchall())
-        return [Activation.decode(body) for (body,) in rows]
-
-    async def purge(self, purge: Purge) -> None:
-        query = "INSERT OR REPLACE INTO purges (name, body) VALUES (?, ?)"
-        await self._file.write(lambda db: db.execute(query, (purge.key, purge.encode())))
-
-    async def purges(self, mark: int | None) -> Purges:
-        query = "SELECT number, body FROM purges WHERE number > ? ORDER BY number"
-        rows = await self._file.read(lambda db: db.execute(query, (mark or 0,)).fetchall())
-        last = await self._file.read(lambda db: db.execute("SELECT max(number) FROM purges").fetchone())
-        end = last[0] or 0
-        return Purges(found=[Purge.decode(body) for _, body in rows], mark=end, complete=(mark or 0) <= end)
-
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
-        query = "DELETE FROM usage WHERE reporter = ?"
-        values: list[str | bytes] = [reporter]
-        if record is not None:
-            query, values = "INSERT OR REPLACE INTO usage VALUES (?, ?)", [reporter, record]
-        await self._file.write(lambda db: db.execute(query, values))
-
-    async def usage(self) -> Mapping[str, bytes]:
-        return dict(await self._file.read(lambda db: db.execute("SELECT reporter, record FROM usage").fetchall()))
-
-    async def committed(self, partition: int) -> Committed:
-        row = await self._file.read(lambda db: self._position(db, partition))
-        return Committed(offset=_offset(row[0]), count=row[1], note=row[2])
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
         until = time.monotonic() + wait_s
@@ -148,29 +93,35 @@ class SqliteBus:
         found = await self._entries("AND number <= ? ORDER BY number DESC LIMIT ?", partition, _number(offset), limit)
         return last_page(found[::-1])
 
-    async def missing(self, partition: int) -> int:
-        oldest = "SELECT min(number) FROM events WHERE partition = ?"
+    async def _entries(self, condition: str, *values: Any) -> list[Entry]:
+        found = await self._file.read(lambda db: db.execute(f"{_COLUMNS} {condition}", values).fetchall())
+        return [_entry(row) for row in found]
 
-        def read(db: sqlite3.Connection) -> int:
-            (first,) = db.execute(oldest, (partition,)).fetchone()
-            return int(first) - 1 if first else _last(db, partition)
 
-        return await self._file.read(read)
+class SqlitePartitions:
+    """``Partitions``."""
 
-    async def trim(self, partition: int, offset: str) -> None:
-        older = "DELETE FROM events WHERE partition = ? AND number <= ?"
-        await self._file.write(lambda db: db.execute(older, (partition, _number(offset))))
+    def __init__(self, file: SqliteFile, new: Layout, group: str) -> None:
+        self._file = file
+        self._new = new
+        self._group = group
+        self._count: int | None = None
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
-        query = "SELECT readers, number FROM positions WHERE partition = ? AND number > 0"
-        rows = await self._file.read(lambda db: db.execute(query, (partition,)).fetchall())
-        return {group: _offset(number) for group, number in rows}
+    async def count(self, *, fresh: bool = False) -> int:
+        """It never grows."""
+        if self._count is None or fresh:
+            self._count = (await self.layout()).partitions
+        return self._count
 
-    def entries_up_to(self, position: Committed) -> int:
-        return position.count
+    async def layout(self) -> Layout:
+        return await self._file.write(lambda db: layout_of(db, self._new))
 
-    def is_after(self, offset: str, other: str) -> bool:
-        return _number(offset) > _number(other)
+    async def store_order(self, app_id: str, order: Order) -> None:
+        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
+
+    async def committed(self, partition: int) -> Committed:
+        row = await self._file.read(lambda db: self._position(db, partition))
+        return Committed(offset=_offset(row[0]), count=row[1], note=row[2])
 
     async def commit(self, partition: int, committed: Committed) -> None:
         row = (self._group, partition, _number(committed.offset), committed.count, committed.note)
@@ -184,17 +135,48 @@ class SqliteBus:
     async def status(self) -> Sequence[PartitionStatus]:
 
         def read(db: sqlite3.Connection) -> list[PartitionStatus]:
-            owners = self._owners(db)
+            owners = _owners(db, self._group)
             found: list[PartitionStatus] = []
             for partition in range(layout_of(db, self._new).partitions):
                 number, count, note = self._position(db, partition)
                 last = _last(db, partition)
                 position, end = _offset(number), _offset(last)
-                lag, owner = last - count, owners.get(partition)
-                found.append(PartitionStatus(id=partition, position=position, end=end, lag=lag, owner=owner, note=note))
+                (first,) = db.execute("SELECT min(number) FROM events WHERE partition = ?", (partition,)).fetchone()
+                found.append(
+                    PartitionStatus(
+                        id=partition, position=position, end=end, lag=last - count, owner=owners.get(partition),
+                        note=note, written=last, trimmed=first - 1 if first else last,
+                    )
+                )  # fmt: skip
             return found
 
         return await self._file.write(read)
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        query = "SELECT readers, number FROM positions WHERE partition = ? AND number > 0"
+        rows = await self._file.read(lambda db: db.execute(query, (partition,)).fetchall())
+        return {group: _offset(number) for group, number in rows}
+
+    async def trim(self, partition: int, offset: str) -> None:
+        older = "DELETE FROM events WHERE partition = ? AND number <= ?"
+        await self._file.write(lambda db: db.execute(older, (partition, _number(offset))))
+
+    def _position(self, db: sqlite3.Connection, partition: int) -> tuple[int, int, str]:
+        position = "SELECT number, count, note FROM positions WHERE readers = ? AND partition = ?"
+        return db.execute(position, (self._group, partition)).fetchone() or (0, 0, "")
+
+
+class SqliteLeases:
+    """``PartitionLeases``."""
+
+    def __init__(self, file: SqliteFile, new: Layout, group: str) -> None:
+        self._file = file
+        self._new = new
+        self._group = group
+        self._held: dict[int, str] = {}
+        """Who has claimed a partition through this bus."""
+        self._shares: dict[str, int] = {}
+        """By owner: how many partitions it is to hold, as of its last claim."""
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         """The owner counts as alive for as long as the lease, from each call on, held or not.
@@ -206,7 +188,7 @@ class SqliteBus:
             now = time.time()
             db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (self._group, owner, now + ttl_s))
             db.execute("DELETE FROM workers WHERE until < ?", (now,))
-            owners = self._owners(db)
+            owners = _owners(db, self._group)
             held = Counter(owners.values())
             names = [name for (name,) in db.execute("SELECT name FROM workers WHERE readers = ?", (self._group,))]
             names.sort(key=lambda name: (-held[name], name))
@@ -245,12 +227,19 @@ class SqliteBus:
         def write(db: sqlite3.Connection) -> None:
             lease = "DELETE FROM leases WHERE readers = ? AND partition = ? AND owner = ?"
             db.execute(lease, (self._group, partition, owner))
-            if owner not in self._owners(db).values():
+            if owner not in _owners(db, self._group).values():
                 db.execute("DELETE FROM workers WHERE readers = ? AND name = ?", (self._group, owner))
 
         await self._file.write(write)
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+
+class SqliteLetters:
+    """``DeadLetters``."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
         await self._file.write(lambda db: _put(db, letters))
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
@@ -263,10 +252,10 @@ class SqliteBus:
 
         return await self._file.write(write)
 
-    async def dead_letter_count(self) -> int:
+    async def count(self) -> int:
         return await self._file.read(lambda db: int(db.execute("SELECT count(*) FROM letters").fetchone()[0]))
 
-    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
         query = (
             "SELECT coalesce(json_extract(body, '$.app_id'), '') AS app, count(*), sum(length(body)) "
             "FROM letters GROUP BY app"
@@ -274,7 +263,7 @@ class SqliteBus:
         rows = await self._file.read(lambda db: db.execute(query).fetchall())
         return {app: LettersOfApp(count=count, size=size) for app, count, size in rows}
 
-    async def dead_letters(
+    async def read(
         self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         oldest = "SELECT body FROM letters ORDER BY time, id"
@@ -282,7 +271,7 @@ class SqliteBus:
         letters = [DeadLetter.model_validate_json(body) for (body,) in found]
         return first_letters(letters, limit, app_id, size, whole=whole)
 
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+    async def get(self, letter_id: str) -> DeadLetter | None:
         return await self._file.read(lambda db: _letter(db, letter_id))
 
     async def requeue(
@@ -299,20 +288,82 @@ class SqliteBus:
 
         return await self._file.write(write)
 
-    async def aclose(self) -> None:
-        await self._file.aclose()
 
-    async def _entries(self, condition: str, *values: Any) -> list[Entry]:
-        found = await self._file.read(lambda db: db.execute(f"{_COLUMNS} {condition}", values).fetchall())
-        return [_entry(row) for row in found]
+class SqliteRules:
+    """``RulesLog``."""
 
-    def _position(self, db: sqlite3.Connection, partition: int) -> tuple[int, int, str]:
-        position = "SELECT number, count, note FROM positions WHERE readers = ? AND partition = ?"
-        return db.execute(position, (self._group, partition)).fetchone() or (0, 0, "")
+    def __init__(self, file: SqliteFile, new: Layout) -> None:
+        self._file = file
+        self._new = new
 
-    def _owners(self, db: sqlite3.Connection) -> dict[int, str]:
-        leases = "SELECT partition, owner FROM leases WHERE readers = ? AND until >= ?"
-        return dict(db.execute(leases, (self._group, time.time())).fetchall())
+    async def store(self, digest: str, rules: StoredRules) -> None:
+        stored = await self.stored(digest)
+        kept = rules if stored is None else stored.updated_by(rules) or stored
+        row = (digest, kept.encode())
+        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO rules VALUES (?, ?)", row))
+
+    async def stored(self, digest: str) -> StoredRules | None:
+        query = "SELECT body FROM rules WHERE digest = ?"
+        row = await self._file.read(lambda db: db.execute(query, (digest,)).fetchone())
+        return StoredRules.decode(row[0]) if row else None
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+
+        def write(db: sqlite3.Connection) -> Activation:
+            (count,) = db.execute("SELECT count(*) FROM activations").fetchone()
+            plain = Activation(number=count + 1, scope=scope, digest=digest, time=datetime.now(UTC))
+            partitions = layout_of(db, self._new).partitions_of(scope)
+            offsets = {p: append(db, p, [plain.entry()], time.time())[0] for p in partitions}
+            placed = replace(plain, positions=offsets)
+            db.execute("INSERT INTO activations VALUES (?, ?)", (placed.number, placed.encode()))
+            return placed
+
+        return await self._file.write(write)
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        query = "SELECT body FROM activations WHERE number > ? ORDER BY number"
+        rows = await self._file.read(lambda db: db.execute(query, (after,)).fetchall())
+        return [Activation.decode(body) for (body,) in rows]
+
+
+class SqlitePurges:
+    """``PurgeLog``."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def put(self, purge: Purge) -> None:
+        query = "INSERT OR REPLACE INTO purges (name, body) VALUES (?, ?)"
+        await self._file.write(lambda db: db.execute(query, (purge.key, purge.encode())))
+
+    async def after(self, mark: int | None) -> Purges:
+        query = "SELECT number, body FROM purges WHERE number > ? ORDER BY number"
+        rows = await self._file.read(lambda db: db.execute(query, (mark or 0,)).fetchall())
+        last = await self._file.read(lambda db: db.execute("SELECT max(number) FROM purges").fetchone())
+        end = last[0] or 0
+        return Purges(found=[Purge.decode(body) for _, body in rows], mark=end, complete=(mark or 0) <= end)
+
+
+class SqliteUsage:
+    """``UsageLog``."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def put(self, reporter: str, record: bytes | None) -> None:
+        query = "DELETE FROM usage WHERE reporter = ?"
+        values: list[str | bytes] = [reporter]
+        if record is not None:
+            query, values = "INSERT OR REPLACE INTO usage VALUES (?, ?)", [reporter, record]
+        await self._file.write(lambda db: db.execute(query, values))
+
+    async def records(self) -> Mapping[str, bytes]:
+        return dict(await self._file.read(lambda db: db.execute("SELECT reporter, record FROM usage").fetchall()))
+
+
+def _owners(db: sqlite3.Connection, group: str) -> dict[int, str]:
+    leases = "SELECT partition, owner FROM leases WHERE readers = ? AND until >= ?"
+    return dict(db.execute(leases, (group, time.time())).fetchall())
 
 
 def _put(db: sqlite3.Connection, letters: Iterable[DeadLetter]) -> None:
@@ -332,12 +383,14 @@ def _last(db: sqlite3.Connection, partition: int) -> int:
 
 def _entry(row: tuple[int, str, float]) -> Entry:
     number, fields, at = row
-    return Entry(offset=str(number), fields=wire.unpack(json.loads(fields)), received=datetime.fromtimestamp(at, UTC))
+    return Entry(
+        offset=_offset(number), fields=wire.unpack(json.loads(fields)), received=datetime.fromtimestamp(at, UTC)
+    )
 
 
 def _offset(number: int) -> str:
-    return str(number) if number else ""
+    return str(number - 1) if number else ""
 
 
 def _number(offset: str) -> int:
-    return int(offset or 0)
+    return int(offset) + 1 if offset else 0

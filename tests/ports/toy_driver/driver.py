@@ -13,7 +13,7 @@ from graphweft_workers.ports.check import Check, layout_checks
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 from graphweft_workers.ports.request_queue import RequestQueue
 
-from .bus import SqliteBus
+from .bus import sqlite_bus
 from .file import SqliteFile, layout_of, path_of
 from .requests import SqliteRequestQueue
 
@@ -30,7 +30,7 @@ class SqliteDriver(BusDriver):
 
     @override
     def make_bus(self, url: str, options: BusOptions) -> Bus:
-        return SqliteBus(url, new=options.new, group=options.group)
+        return sqlite_bus(url, new=options.new, group=options.group)
 
     @override
     def make_request_queue(self, url: str, *, name: str, partitions: int) -> RequestQueue:

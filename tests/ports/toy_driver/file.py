@@ -152,8 +152,8 @@ def layout_of(db: sqlite3.Connection, wanted: Layout) -> Layout:
     return Layout.of_stored(int(row[0]), dict(db.execute("SELECT app, kind FROM orders").fetchall()))
 
 
-def append(db: sqlite3.Connection, partition: int, entries: Iterable[Mapping[bytes, bytes]], at: float) -> list[int]:
-    """Append entries to a partition; return their numbers, which count from 1 without gaps."""
+def append(db: sqlite3.Connection, partition: int, entries: Iterable[Mapping[bytes, bytes]], at: float) -> list[str]:
+    """Append entries to a partition; return their offsets. Their numbers count from 1 without gaps."""
     row = db.execute("SELECT last FROM ends WHERE partition = ?", (partition,)).fetchone()
     first = int(row[0]) + 1 if row else 1
     rows = [
@@ -161,4 +161,4 @@ def append(db: sqlite3.Connection, partition: int, entries: Iterable[Mapping[byt
     ]
     db.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
     db.execute("INSERT OR REPLACE INTO ends VALUES (?, ?)", (partition, first + len(rows) - 1))
-    return [number for _, number, _, _ in rows]
+    return [str(number - 1) for _, number, _, _ in rows]

@@ -22,7 +22,9 @@ from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.archive")
@@ -47,7 +49,7 @@ class Archiver:
         every_s: float,
         trims: bool = False,
         lease_s: float = LEASE_S,
-        applied: EventLog | None = None,
+        applied: Partitions | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
@@ -100,7 +102,7 @@ class Archiver:
 
     async def _work(self, lease: Lease) -> None:
         number = lease.number
-        await self._bus.committed(number)
+        await self._bus.partitions.committed(number)
         copy = PartitionCopy(self._bus, self._reader, self._state, number, clock=self._clock)
         await copy.begin()
         while await lease.goes_on():
@@ -181,7 +183,7 @@ class PartitionCopy:
         elif batch.lost:
             self.position = Committed(offset=self.position.offset, count=before + batch.lost)
         elif batch.stepped:
-            await self._bus.commit(self.number, self.position)
+            await self._bus.partitions.commit(self.number, self.position)
 
     async def write(self) -> int:
         """Write the pending entries; return how many."""
@@ -213,14 +215,14 @@ class PartitionCopy:
     async def commit(self) -> None:
         """Tell the bus how far the archive is, for tools; another archiver may hold the partition."""
         with contextlib.suppress(BusUnavailable):
-            await self._bus.commit(self.number, self.position)
+            await self._bus.partitions.commit(self.number, self.position)
 
     async def _check_same_log(self, end: Committed) -> None:
         """Raise if the bus holds another log than the archive: a mixture could not be replayed."""
         if not end.offset:
             return
         number = self.number
-        there = await self._bus.entries(number, [end.offset])
+        there = await self._bus.log.entries(number, [end.offset])
         archived = await self._reader.entries(number, [end.offset])
         if there and archived and not archived[0].erased and there[0].fields != archived[0].fields:
             raise ArchiveUnavailable(
@@ -229,7 +231,7 @@ class PartitionCopy:
                 retry_after_s=5.0,
             )
         try:
-            await self._bus.reread(number, end, limit=1)
+            await self._bus.log.reread(number, end, limit=1)
         except BusUnavailable as error:
             raise ArchiveUnavailable(
                 f"the bus does not continue the archive, which ends at {number}:{end.offset}: {error}. If the bus was "
@@ -246,12 +248,12 @@ async def archive_now(bus: Bus, blobs: BlobStore) -> tuple[int, int]:
     ``bus`` is the bus alone. Other archivers may run. Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
     """
     reader, state, added, lost = ArchiveReader(blobs), ArchivedState(blobs), 0, 0
-    ends = {each.id: each.end for each in await bus.status()}
+    ends = {each.id: each.end for each in await bus.partitions.status()}
     for number, end in ends.items():
         copy = PartitionCopy(bus, reader, state, number)
         await copy.begin()
-        while bus.is_after(end, copy.position.offset):
-            batch = await bus.reread(number, copy.position, limit=_READ)
+        while is_after(end, copy.position.offset):
+            batch = await bus.log.reread(number, copy.position, limit=_READ)
             if not batch.entries and not batch.lost:
                 break
             await copy.add(batch)

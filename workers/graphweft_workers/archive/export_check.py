@@ -15,7 +15,8 @@ from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import app_named, app_of_letter, applies_to, belongs
 from graphweft_workers.archive.export_file import MOST_BYTES, History, InvalidExport, UnpackedExport
-from graphweft_workers.archive.segments import Segment, offset_order
+from graphweft_workers.archive.segments import Segment
+from graphweft_workers.ports.offsets import offset_order
 
 _PART: Final = 1024**2
 

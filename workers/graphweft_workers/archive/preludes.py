@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import offset_order
 
 FOLDER: Final = "preludes"
 _FIRST: Final = 1_000_000
@@ -49,9 +49,9 @@ class Prelude:
     """When it became part of the log."""
 
     @property
-    def bus(self) -> ArchiveAlone:
+    def bus(self) -> Bus:
         """A bus that reads it."""
-        return ArchiveAlone(self.blobs)
+        return archive_bus(self.blobs)
 
 
 def checkpoint_number(prelude: int, partition: int) -> int:

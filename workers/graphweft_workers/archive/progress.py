@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from graphweft_workers.archive.reader import ArchiveReader
-    from graphweft_workers.ports.event_log import EventLog, PartitionStatus
+    from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.partitions import PartitionStatus
 
 ARCHIVE = "archive"
 """The name of the archive among the readers that hold entries on the bus."""
@@ -30,7 +31,7 @@ class ArchiveProgress:
 
 async def progress(
     reader: ArchiveReader,
-    bus: EventLog,
+    bus: Bus,
     partitions: Sequence[PartitionStatus],
     groups: Mapping[str, Sequence[PartitionStatus]],
 ) -> ArchiveProgress:
@@ -42,7 +43,7 @@ async def progress(
     behind = trimmable = lost = 0
     held_by: dict[str, int] = {}
     for each in partitions:
-        archived = bus.entries_up_to(await reader.end(each.id))
+        archived = bus.offsets.entries_up_to(await reader.end(each.id))
         gaps = await reader.gaps(each.id)
         lost += sum(max(0, min(gap.last, each.trimmed) - gap.first + 1) for gap in gaps)
         lost += max(0, each.trimmed - archived)

@@ -10,9 +10,10 @@ from typing import Final
 
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment, offset_order
+from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.offsets import offset_order
 from graphweft_workers.ports.pages import last_page
 
 _KEPT: Final = 4

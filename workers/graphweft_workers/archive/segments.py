@@ -93,11 +93,6 @@ def folder_of(partition: int) -> str:
     return f"{FOLDER}/p{partition:05}/"
 
 
-def offset_order(offset: str) -> tuple[int, ...]:
-    """Return a value by which offsets of one partition can be sorted; that of the empty offset comes first."""
-    return tuple(map(int, offset.split("-"))) if offset else ()
-
-
 def parse_name(name: str) -> Segment | None:
     """Return the segment with a name; None for another file."""
     found = _NAME.fullmatch(name)

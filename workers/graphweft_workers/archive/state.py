@@ -50,15 +50,15 @@ class ArchivedState:
         """Copy the rule sets and activations that the archive lacks, and the layout."""
         async with self._saving:
             await self._check_same_log(bus)
-            layout = await bus.layout()
+            layout = await bus.partitions.layout()
             if layout != self._layout:
                 await self._blobs.put(_LAYOUT, _layout_text(layout))
                 self._layout = layout
             if not self._activations:
                 self._activations = len(await self._blobs.names(_ACTIVATIONS))
-            for activation in await bus.activations(after=self._activations):
+            for activation in await bus.rules.activations(after=self._activations):
                 if activation.digest not in self._known:
-                    rules = await bus.stored_rules(activation.digest)
+                    rules = await bus.rules.stored(activation.digest)
                     if rules is not None:
                         await self._blobs.put(rules_name(activation.digest), rules.encode())
                     self._known.add(activation.digest)
@@ -73,7 +73,7 @@ class ArchivedState:
         data = await self._blobs.get(names[0]) if names else None
         if data is not None:
             first = Activation.decode(data)
-            if list((await bus.activations(after=first.number - 1))[:1]) != [first]:
+            if list((await bus.rules.activations(after=first.number - 1))[:1]) != [first]:
                 raise ArchiveUnavailable(
                     "the archive holds another log: its rules were activated at another time than those of this bus. "
                     "Give this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
@@ -83,7 +83,7 @@ class ArchivedState:
 
     async def save_letters(self, bus: Bus) -> None:
         """Copy the dead letters if they have changed."""
-        name, data = letters_file(await bus.dead_letters(limit=_MOST_LETTERS), clock=self._clock)
+        name, data = letters_file(await bus.dead_letters.read(limit=_MOST_LETTERS), clock=self._clock)
         digest = name.rpartition("_")[2]
         if digest == self._letters:
             return

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import EventLog
+from graphweft_workers.ports.offsets import is_after, offset_order
+from graphweft_workers.ports.partitions import Partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class TrimPlace:
     """The group of readers that is the furthest behind, or ``archive``."""
 
 
-async def trim_place(bus: Bus, reader: ArchiveReader, partition: int, applied: EventLog | None = None) -> TrimPlace:
+async def trim_place(bus: Bus, reader: ArchiveReader, partition: int, applied: Partitions | None = None) -> TrimPlace:
     """Return how far a partition can be trimmed: what is archived, and what each group of readers has done.
 
     A group without a position in the partition does not count, except the workers that apply events. ``applied`` is the
@@ -31,25 +31,25 @@ async def trim_place(bus: Bus, reader: ArchiveReader, partition: int, applied: E
     ``BusUnavailable`` and ``ArchiveUnavailable``.
     """
     archived = await reader.end(partition)
-    places = {"archive": archived.offset} | dict(await bus.positions(partition))
+    places = {"archive": archived.offset} | dict(await bus.partitions.positions(partition))
     places.setdefault(channels.MUTATION_GROUP, "")
     if applied is not None:
         note = PositionNote.decode((await applied.committed(partition)).note)
-        if bus.is_after(note.done, places[channels.MUTATION_GROUP]):
+        if is_after(note.done, places[channels.MUTATION_GROUP]):
             places[channels.MUTATION_GROUP] = note.done
     places.pop(channels.ARCHIVE_GROUP, None)  # the archive itself says how far it is
     held_by = min(places, key=lambda name: (offset_order(places[name]), name))
     return TrimPlace(partition=partition, offset=places[held_by], held_by=held_by)
 
 
-async def trim(bus: Bus, reader: ArchiveReader, partition: int, applied: EventLog | None = None) -> TrimPlace:
+async def trim(bus: Bus, reader: ArchiveReader, partition: int, applied: Partitions | None = None) -> TrimPlace:
     """Trim a partition as far as it can be, see ``trim_place``, and return how far that is. ``bus`` is the bus alone.
 
     Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
     """
     place = await trim_place(bus, reader, partition, applied)
     if place.offset:
-        first = await bus.after(partition, "", limit=1)
+        first = await bus.log.after(partition, "", limit=1)
         if first and offset_order(first[0].offset) <= offset_order(place.offset):
-            await bus.trim(partition, place.offset)
+            await bus.partitions.trim(partition, place.offset)
     return place

@@ -10,11 +10,12 @@ from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.reader import ArchiveReader, Gap
-from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment, offset_order
+from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import offset_order
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def _last_of(name: str) -> int:
 async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) -> None:
     end = await reader.end(found.partition)
     try:
-        lost = (await bus.reread(found.partition, end, limit=1)).lost
+        lost = (await bus.log.reread(found.partition, end, limit=1)).lost
     except BusUnavailable as error:
         found.faults.append(f"partition {found.partition}: the bus does not continue the archive: {error}")
         return

@@ -12,6 +12,7 @@ import typer
 
 from graphweft_contracts import channels
 from graphweft_contracts.plurals import counted
+from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.archiver import archive_now as copy_now
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.trim import trim, trim_place
@@ -121,10 +122,10 @@ async def trim_bus(
     reader = ArchiveReader(make_archive(settings))
     rows: list[dict[str, str | int]] = []
     async with _bus_alone(settings) as bus:
-        for number in range(await bus.partitions(fresh=True)):
-            before = await bus.missing(number)
-            place = await (trim_place if dry_run else trim)(bus, reader, number, bus)
-            removed = await bus.missing(number) - before
+        for number in range(await bus.partitions.count(fresh=True)):
+            before = await missing_entries(bus, number)
+            place = await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions)
+            removed = await missing_entries(bus, number) - before
             rows.append({**asdict(place), "removed": removed})
     if json:
         print_json({"partitions": rows, "removed": sum(int(row["removed"]) for row in rows)})

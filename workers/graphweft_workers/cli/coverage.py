@@ -122,15 +122,15 @@ async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits,
     found = Coverage()
     for each in [given] if given is not None else await active.current(decoder.activations, app):
         found.add_rules(each)
-    partitions = None if app is None else (await bus.layout()).partitions_of(app)
+    partitions = None if app is None else (await bus.partitions.layout()).partitions_of(app)
     known = await ends(bus, partitions)
     first: dict[int, str] = {}
-    async for partition, entry in limits.within(newest_first(bus, known)):
+    async for partition, entry in limits.within(newest_first(bus.log, known)):
         first[partition] = entry.offset
     for partition, offset in first.items():
         recent = RecentEvents()
-        before = [entry.offset for entry in await bus.before(partition, offset, limit=2) if entry.offset != offset]
-        async for entry in forwards(bus, partition, before[-1] if before else "", known[partition]):
+        before = [entry.offset for entry in await bus.log.before(partition, offset, limit=2) if entry.offset != offset]
+        async for entry in forwards(bus.log, partition, before[-1] if before else "", known[partition]):
             seen = await decoder.see(partition, entry)
             event = None if seen.kind == "activation" else seen.event
             if recent.is_copy(None if event is None else identity_of(entry, event)):
@@ -144,7 +144,7 @@ async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits,
                 rules = given
                 if rules is None:
                     place = (event.appid, partition, entry.offset)
-                    rules = await active.rules(activation_at(decoder.activations, *place, bus.is_after))
+                    rules = await active.rules(activation_at(decoder.activations, *place))
                 found.add(event, judge_event(rules, event, explain=False), seen.position)
     return found
 

@@ -41,7 +41,7 @@ class Filter:
     async def letters(self, bus: Bus, limit: int) -> list[DeadLetter]:
         """Return the first ``limit`` letters that match, oldest first."""
         wanted = self.wanted.items()
-        found = await bus.dead_letters(limit=limit if not wanted else await bus.dead_letter_count() or 1)
+        found = await bus.dead_letters.read(limit=limit if not wanted else await bus.dead_letters.count() or 1)
         return [each for each in found if all(getattr(each, name) == value for name, value in wanted)][:limit]
 
 
@@ -76,7 +76,7 @@ async def dlq_show(
     from graphweft_workers.engine.letter_payloads import payload_of
 
     async with running_bus(Settings.load(data=data)) as bus:
-        letter = await bus.dead_letter(letter_id)
+        letter = await bus.dead_letters.get(letter_id)
         payload = await payload_of(bus, letter) if letter is not None else dict[str, str]()
     if letter is None:
         raise InvalidSettings(f"unknown dead letter {letter_id!r}: run `graphweft dlq list` to see the letters")
@@ -179,9 +179,9 @@ async def _chosen(
         raise InvalidSettings("give either ids of letters, or --all, --app, --workflow, --rule or --reason")
     async with running_bus(Settings.load(data=data)) as bus:
         if every:
-            yield bus, await chosen.letters(bus, await bus.dead_letter_count() or 1), []
+            yield bus, await chosen.letters(bus, await bus.dead_letters.count() or 1), []
         else:
-            named = {name: await bus.dead_letter(name) for name in ids or ()}
+            named = {name: await bus.dead_letters.get(name) for name in ids or ()}
             yield (
                 bus,
                 [letter for letter in named.values() if letter is not None],

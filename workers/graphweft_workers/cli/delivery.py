@@ -16,7 +16,8 @@ from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import PartitionStatus
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 8 * 1024**2
@@ -148,8 +149,8 @@ async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
     skipped: set[str] = set()
     failed: set[str] = set()
     mine: list[DeadLetter] = []
-    count = await bus.dead_letter_count()
-    for letter in await bus.dead_letters(limit=count, whole=False) if count else ():
+    count = await bus.dead_letters.count()
+    for letter in await bus.dead_letters.read(limit=count, whole=False) if count else ():
         if letter.reason == "trimmed":  # its offset lies before the events that it stands for
             continue
         offsets = letter.entries
@@ -182,10 +183,10 @@ async def _repeated(bus: Bus, sent: Sent) -> set[str]:
     for partition, offsets in mine.items():
         first = last = offsets[0]
         for offset in offsets:
-            first = offset if bus.is_after(first, offset) else first
-            last = offset if bus.is_after(offset, last) else last
+            first = offset if is_after(first, offset) else first
+            last = offset if is_after(offset, last) else last
         only = next(iter(sent.apps)) if len(sent.apps) == 1 else None
-        found.update([f"{partition}:{offset}" async for offset in copies(bus, partition, first, last, only=only)])
+        found.update([f"{partition}:{offset}" async for offset in copies(bus.log, partition, first, last, only=only)])
     return found & sent.positions
 
 
@@ -212,13 +213,13 @@ async def wait_until_applied(
     stuck: set[str] = set()
     while True:
         try:
-            status = await bus.status()
+            status = await bus.partitions.status()
         except BusUnavailable:
             status = _UNKNOWN
         if status:
             on_lag(sum(partition.lag for partition in status))
             mine = (part for part in status if part.id in last)
-            behind = [part for part in mine if bus.is_after(last[part.id], _done(bus, part, own_apps))]
+            behind = [part for part in mine if is_after(last[part.id], _done(bus, part, own_apps))]
             if not behind:
                 return True
             for app, why in _stuck(behind, own_apps):
@@ -246,7 +247,7 @@ def _done(bus: Bus, partition: PartitionStatus, apps: Set[str] | None) -> str:
     note = PositionNote.decode(partition.note)
     if apps is None or not note.parked or not apps.isdisjoint(note.parked):
         return partition.position
-    return note.done if bus.is_after(note.done, partition.position) else partition.position
+    return note.done if is_after(note.done, partition.position) else partition.position
 
 
 def _again(sent: Sent) -> str:

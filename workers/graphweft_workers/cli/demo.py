@@ -104,14 +104,16 @@ async def demo(
         if changed is None:
             return 1
         failed = False
-        keep = sys.stdout.isatty() if keep is None else keep
-        if keep:
+        stays = sys.stdout.isatty() if keep is None else keep
+        if stays:
             for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C is now the expected end
                 loop.add_signal_handler(number, supervisor.stop)
         port = settings.console_port
-        steps = next_steps(_typed().graphweft, settings.data, changed, console=supervisor.console, port=port, keep=keep)
+        steps = next_steps(
+            _typed().graphweft, settings.data, changed, console=supervisor.console, port=port, keep=stays
+        )
         say("\n".join(steps))
-        if keep:
+        if stays:
             await running
         return 0
     except asyncio.CancelledError:
@@ -171,7 +173,7 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
         chats = len({event.chatid for event in events})
         say(f"\n{len(events):,} events of {chats} recorded chats are published and applied, in order:")
         say(_counts(Counter(event.type for event in events)))
-        if letters := await bus.dead_letter_count():
+        if letters := await bus.dead_letters.count():
             say(f"{counted(letters, 'dead letter')}; `{program} dlq list --data {settings.data}` shows them")
             return None
         await _say_graph(graph)

@@ -148,7 +148,7 @@ async def _by_id(
     from graphweft_workers.inspection.lookup import with_id
 
     if app is not None:
-        own = (await bus.layout()).partitions_of(app)
+        own = (await bus.partitions.layout()).partitions_of(app)
         known = {partition: end for partition, end in known.items() if partition in own}
     found = await with_id(bus, decoder, event_id, known, limits, app_id=app)
     events = {(seen.event.appid, seen.event.source) for seen in found if seen.event}

@@ -62,7 +62,7 @@ class EventFilter:
         if self.app is None:
             return None
         check_app(self.app)
-        layout = await bus.layout()
+        layout = await bus.partitions.layout()
         return None if layout.order_of(self.app) == "chat" else layout.partitions_of(self.app)
 
 
@@ -88,7 +88,7 @@ async def events_tail(
         shown: deque[Seen] = deque()
         hidden = 0
         if lines:
-            async for partition, entry in limits.within(newest_first(bus, reached)):
+            async for partition, entry in limits.within(newest_first(bus.log, reached)):
                 seen = await decoder.see(partition, entry)
                 hidden += seen.kind == "invalid"
                 if chosen.holds(seen):

@@ -30,18 +30,18 @@ async def order(
     if app is not None and app != ALL_APPS:
         check_app(app)
     async with running_bus(Settings.load(data=data)) as bus:
-        layout = await bus.layout()
+        layout = await bus.partitions.layout()
         if app is not None and order is not None:
             numbers = range(layout.partitions) if app == ALL_APPS else layout.partitions_of(app)
-            lag = sum(each.lag for each in await bus.status() if each.id in numbers)
+            lag = sum(each.lag for each in await bus.partitions.status() if each.id in numbers)
             if lag and not force:
                 raise NotRunning(
                     f"{counted(lag, 'event is', 'events are')} not applied yet in the partitions that hold this app's "
                     "events; events after the change could overtake them. Stop the app's producers, wait until "
                     "`graphweft status` shows no lag, then repeat this"
                 )
-            await bus.store_order(app, order)
-            layout = await bus.layout()
+            await bus.partitions.store_order(app, order)
+            layout = await bus.partitions.layout()
     orders = {ALL_APPS: layout.order, **layout.exceptions}
     shown = {app: layout.order_of(app)} if app is not None else orders
     if json:

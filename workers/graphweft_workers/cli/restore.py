@@ -57,11 +57,11 @@ async def restore(
         app = name or export.manifest.app
         place = settings if into is None else second_place(settings, app, into=into, suffix="")
         graph = await stack.enter_async_context(running_graph(place))
-        from graphweft_workers.archive.archived_bus import ArchiveAlone
+        from graphweft_workers.archive.archive_bus import archive_bus
         from graphweft_workers.archive.blobs import open_blobs
         from graphweft_workers.replay.restore import Restore
 
-        rules = logged_rules(settings, ArchiveAlone(open_blobs(str(export.folder / "0001"))))
+        rules = logged_rules(settings, archive_bus(open_blobs(str(export.folder / "0001"))))
         tell, _ = stack.enter_context(replay_progress(app))
         work = Restore(export, graph, rules, app, tell=tell)
         done: Restored | None = None

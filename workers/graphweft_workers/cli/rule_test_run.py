@@ -149,7 +149,7 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
             working.result()
         if not await waiting:
             raise GraphUnavailable(f"not all events were applied within {_APPLY_S:.0f} s: select cases with --match")
-        return await server.bus.dead_letters(limit=await server.bus.dead_letter_count() or 1)
+        return await server.bus.dead_letters.read(limit=await server.bus.dead_letters.count() or 1)
     finally:
         worker.stop()
         working.cancel()

@@ -62,9 +62,9 @@ async def rules_push(
     sound: SoundRules | None = None
     rules = RuleSet({}) if leave_broken else load_rules(settings)
     async with running_bus(settings) as bus:
-        activations = await bus.activations()
+        activations = await bus.rules.activations()
         active = newest(activations, scope)
-        stored = await bus.stored_rules(active.digest) if active else None
+        stored = await bus.rules.stored(active.digest) if active else None
         before: Mapping[str, bytes] = stored.files if stored else {}
         graph = make_graph(settings)
         try:
@@ -84,7 +84,7 @@ async def rules_push(
         changes = changed_files(before, rules.files)
         pushed: Activation | None = None
         found_again = (scope, rules.digest) in {(each.scope, each.digest) for each in activations} and (
-            await bus.stored_rules(rules.digest) is None
+            await bus.rules.stored(rules.digest) is None
         )
         is_active = active is not None and active.digest == rules.digest
         if not dry_run and (is_active or found_again):
@@ -117,7 +117,7 @@ async def rules_push(
 async def rules_list(data: Data = None, json: Json = False) -> None:
     """List the activations of rule sets, the newest last."""
     async with running_bus(Settings.load(data=data)) as bus:
-        found = await bus.activations()
+        found = await bus.rules.activations()
     newest = {each.scope: each.number for each in found}
     rows = [(each, each.restates is None and newest[each.scope] == each.number) for each in found]
     if json:
@@ -143,7 +143,7 @@ async def rules_show(
 ) -> None:
     """Show the files of a rule set, by default of the active one."""
     async with running_bus(Settings.load(data=data)) as bus:
-        chosen = _find(await bus.activations(), rules, _scope(app))
+        chosen = _find(await bus.rules.activations(), rules, _scope(app))
         digest, files = chosen.digest, await _files(bus, chosen)
     if json:
         print_json({"rules": digest, "files": {name: _text(content) for name, content in files.items()}})
@@ -167,7 +167,7 @@ async def rules_diff(
         raise InvalidSettings("OTHER is empty: give the hash of a rule set, or a folder of workflows")
     settings = Settings.load(data=data)
     async with running_bus(settings) as bus:
-        found = await bus.activations()
+        found = await bus.rules.activations()
         before = await _files(bus, _find(found, rules, _scope(app)))
         if Path(other).is_dir():
             after = load_rules(Settings.load(data=data, rules=Path(other))).files
@@ -202,13 +202,13 @@ async def rules_rollback(app: Scope = None, data: Data = None, json: Json = Fals
     """Make the rule set active again that was active before the present one."""
     scope = _scope(app)
     async with running_bus(Settings.load(data=data)) as bus:
-        found = [each for each in await bus.activations() if each.scope == scope]
+        found = [each for each in await bus.rules.activations() if each.scope == scope]
         earlier = [each for each in found if each.digest != found[-1].digest]
         if not earlier:
             raise InvalidSettings(
                 f"there is no earlier rule set for {_named(scope)}; `graphweft rules list` shows all activations"
             )
-        made = await bus.activate(scope, earlier[-1].digest)
+        made = await bus.rules.activate(scope, earlier[-1].digest)
     if json:
         print_json(_dict(made))
         return
@@ -232,7 +232,7 @@ async def rules_ignore(
     scope = _scope(app)
     file = f"{workflow}/{FILE_NAME}"
     async with running_bus(Settings.load(data=data)) as bus:
-        found = await bus.activations()
+        found = await bus.rules.activations()
         active = active_for(found, scope)
         files = dict(await _files(bus, active)) if active is not None else {}
         if file in files:
@@ -243,8 +243,8 @@ async def rules_ignore(
         if workflow not in workflow_files([file]):
             raise InvalidSettings(f"{workflow!r} cannot be the name of a workflow: it is a folder name of rules")
         digest = digest_of(files)
-        await bus.store_rules(digest, StoredRules(files=files))
-        made = await bus.activate(scope, digest)
+        await bus.rules.store(digest, StoredRules(files=files))
+        made = await bus.rules.activate(scope, digest)
     if json:
         print_json(_dict(made))
         return
@@ -304,7 +304,7 @@ def _find(found: Sequence[Activation], rules: str | None, scope: str) -> Activat
 
 
 async def _files(bus: Bus, activation: Activation) -> Mapping[str, bytes]:
-    stored = await bus.stored_rules(activation.digest)
+    stored = await bus.rules.stored(activation.digest)
     if stored is None:
         raise InvalidSettings(how_to_restore(activation))
     return stored.files

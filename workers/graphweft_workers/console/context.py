@@ -99,12 +99,12 @@ async def names(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict
         if viewer.uses(app_id, name) and rules.problem(name) is None:
             flow = rules.workflows[name]
             workflows[name] = {agent for each in flow.injection_rules for agent in each.rule.agents}
-    own = (await sources.bus.layout()).partitions_of(app_id)
+    own = (await sources.bus.partitions.layout()).partitions_of(app_id)
     reached = await ends(sources.bus, own)
     chats: dict[str, str | None] = {}
     users: dict[str, None] = {}
     agents: dict[str, None] = {}
-    async for partition, entry in Limits(entries=_RECENT, size=_SIZE).within(newest_first(sources.bus, reached)):
+    async for partition, entry in Limits(entries=_RECENT, size=_SIZE).within(newest_first(sources.bus.log, reached)):
         event = (await decoder.see(partition, entry)).event
         if event is None or event.appid != app_id:
             continue

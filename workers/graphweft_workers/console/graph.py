@@ -249,9 +249,9 @@ async def keys_of(sources: Sources, app_id: str) -> frozenset[tuple[str, str]]:
 
 async def _began(sources: Sources, app_id: str) -> str | None:
     """Return when the log of an app's first partition begins: what is older cannot be shown again."""
-    layout = await sources.bus.layout()
+    layout = await sources.bus.partitions.layout()
     for partition in layout.partitions_of(app_id)[:1]:
-        for entry in await sources.bus.after(partition, "", limit=1):
+        for entry in await sources.bus.log.after(partition, "", limit=1):
             return entry.received.isoformat()
     return None
 

@@ -60,7 +60,7 @@ class LetterCorrectionQuestion(LetterQuestion):
 async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -> dict[str, Any]:
     """Return dead letters of an app, or of all apps; without their events."""
     app_id = viewer.apps(question.app)
-    found = await sources.bus.dead_letters(limit=READ, app_id=app_id, size=_SIZE)
+    found = await sources.bus.dead_letters.read(limit=READ, app_id=app_id, size=_SIZE)
     seen = [each for each in found if viewer.sees(each)]
     mine = [each for each in seen if question.reason in (None, each.reason)]
     return {
@@ -154,8 +154,8 @@ async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQu
 
 async def _count(sources: Sources, app_id: str | None) -> int:
     if app_id is None:
-        return await sources.bus.dead_letter_count()
-    known = (await sources.bus.letters_by_app()).get(app_id)
+        return await sources.bus.dead_letters.count()
+    known = (await sources.bus.dead_letters.by_app()).get(app_id)
     return 0 if known is None else known.count
 
 
@@ -164,7 +164,7 @@ async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequenc
     app_id = viewer.apps(app)
     found: list[DeadLetter] = []
     for each in dict.fromkeys(ids):
-        known = await sources.bus.dead_letter(each)
+        known = await sources.bus.dead_letters.get(each)
         if known is None or not _is_visible(known, app_id):
             raise Problem(404, "no-letter", "a dead letter of this app does not exist any more: load the list again")
         if not viewer.sees(known):

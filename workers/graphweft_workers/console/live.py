@@ -64,7 +64,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     limits = Limits(entries=_SCANNED, size=_SIZE)
     cut = False
     activations = set[int]()
-    async for partition, entry in limits.within(newest_first(bus, reached, _checked(bus, question.cursor or {}))):
+    async for partition, entry in limits.within(newest_first(bus.log, reached, _checked(bus, question.cursor or {}))):
         seen = await decoder.see(partition, entry)
         if not _is_shown(seen, app_id):
             continue
@@ -109,17 +109,14 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
 async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
     if app_id is None:
         return None
-    layout = await bus.layout()
+    layout = await bus.partitions.layout()
     return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
 
 
 def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
     """Return a cursor. Raises ``Problem`` for that of another kind of bus."""
-    try:
-        for offset in cursor.values():
-            bus.is_after(offset, "")
-    except ValueError:
-        raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again") from None
+    if not all(map(bus.offsets.accepts, cursor.values())):
+        raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again")
     return cursor
 
 
@@ -138,12 +135,12 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
     for position in positions:
         number, _, offset = position.partition(":")
         by_partition.setdefault(int(number), []).append(offset)
-    count = await sources.bus.partitions()
+    count = await sources.bus.partitions.count()
     found: list[Seen] = []
     for partition, offsets in by_partition.items():
         if partition < count:
             try:
-                entries = await sources.bus.entries(partition, offsets)
+                entries = await sources.bus.log.entries(partition, offsets)
             except ValueError:
                 raise Problem(422, "invalid-question", "a position is of another bus: load the page again") from None
             for entry in entries:
@@ -171,7 +168,7 @@ async def _rules_at(
         return None
     if event.workflow is not None and not viewer.uses(event.appid, event.workflow):
         return None
-    active = activation_at(activations, event.appid, seen.partition, seen.entry.offset, sources.bus.is_after)
+    active = activation_at(activations, event.appid, seen.partition, seen.entry.offset)
     return await sources.usable_rules(active)
 
 
@@ -191,7 +188,7 @@ async def _letters(
     bus: Bus, app_id: str | None, found: Sequence[Seen], judged: Sequence[Judged | None]
 ) -> tuple[dict[str, str], bool]:
     """Return the reasons of dead letters of these events, by their ids, and whether some letters were not looked at."""
-    if not found or not (count := await bus.dead_letter_count()):
+    if not found or not (count := await bus.dead_letters.count()):
         return {}, False
     ids: list[str] = []
     for seen, result in zip(found, judged, strict=True):
@@ -199,17 +196,17 @@ async def _letters(
         if result is not None:
             ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
             ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
-    letters = [await bus.dead_letter(each) for each in ids[:_LOOKUPS]]
+    letters = [await bus.dead_letters.get(each) for each in ids[:_LOOKUPS]]
     reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
-    many = await bus.dead_letters(limit=_LETTERS, app_id=app_id, size=_LETTERS_SIZE)
-    aside = [await bus.dead_letter(set_aside_id(partition)) for partition in {seen.partition for seen in found}]
+    many = await bus.dead_letters.read(limit=_LETTERS, app_id=app_id, size=_LETTERS_SIZE)
+    aside = [await bus.dead_letters.get(set_aside_id(partition)) for partition in {seen.partition for seen in found}]
     for letter in (*many, *(each for each in aside if each is not None)):  # some stand for many events
         for seen in found:
             if covers(letter, seen):
                 row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
                 reasons.setdefault(row, letter.reason)
     if len(many) < count and app_id is not None:
-        own = (await bus.letters_by_app()).get(app_id)
+        own = (await bus.dead_letters.by_app()).get(app_id)
         count = 0 if own is None else own.count
     return reasons, len(ids) > _LOOKUPS or len(many) < count
 

@@ -28,7 +28,7 @@ from graphweft_workers.console.sources import Sources
 
 
 async def _operation(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
-    status, layout = await sources.status(), await sources.bus.layout()
+    status, layout = await sources.status(), await sources.bus.partitions.layout()
     return operation(status, layout, viewer.apps(question.app), all_apps=viewer.all_apps, uses=viewer.uses)
 
 

@@ -54,7 +54,7 @@ async def rules_page(sources: Sources, viewer: Viewer, question: AppQuestion) ->
         "findings_total": 0,
         "lost": False,
     }
-    stored = None if active is None else await sources.bus.stored_rules(active.digest)
+    stored = None if active is None else await sources.bus.rules.stored(active.digest)
     if active is None or stored is None:
         return found | {"lost": active is not None}
     rules = await sources.rules(active)

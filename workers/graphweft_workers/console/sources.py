@@ -67,7 +67,7 @@ class Sources:
             self._decoder = await Decoder.of(self.bus)
         else:
             known = self._decoder.activations
-            fresh = await self.bus.activations(after=len(known))
+            fresh = await self.bus.rules.activations(after=len(known))
             self._decoder.activations = [*known, *(each for each in fresh if each.number > len(known))]
         return self._decoder
 

@@ -15,7 +15,7 @@ from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_caus
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.ports.check import Check
-from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.python_build import PythonBuild, this_build
 from graphweft_workers.roles import connections
 from graphweft_workers.roles import features as jobs
@@ -253,7 +253,7 @@ async def _memory(settings: Settings, group: str) -> Check:
     """Say whether a job of memory runs."""
     bus = make_bus(settings, group=group)
     try:
-        partitions = await bus.status()
+        partitions = await bus.partitions.status()
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"
         return Check(name=group, state="fail", found=f"not known: {error}", advice=advice)
@@ -284,7 +284,7 @@ async def _archive(settings: Settings) -> list[Check]:
     """Say how far the archive is, and what the bus has lost."""
     bus = make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)
     try:
-        partitions = await bus.status()
+        partitions = await bus.partitions.status()
         state = await archive_state(settings, bus, partitions)
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"
@@ -309,11 +309,11 @@ async def _archive(settings: Settings) -> list[Check]:
 async def _services(settings: Settings) -> list[Check]:
     bus = make_bus(settings)
     try:
-        partitions = await bus.status()
-        letters = await bus.dead_letter_count()
-        causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS, whole=False)) if letters else []
-        activations = await bus.activations()
-        lost = await lost_rule_sets(bus, activations)
+        partitions = await bus.partitions.status()
+        letters = await bus.dead_letters.count()
+        causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
+        activations = await bus.rules.activations()
+        lost = await lost_rule_sets(bus.rules, activations)
         used = {each.digest for each in {each.scope: each for each in activations}.values()}
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"

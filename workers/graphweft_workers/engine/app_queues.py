@@ -27,6 +27,7 @@ from graphweft_workers.engine.skips import Skips
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")
@@ -68,7 +69,6 @@ class AppQueues:
         """
         self._writer = writer
         self._number = writer.number
-        self._is_after = writer.log.is_after
         self._run_id = run
         self._skips = skips
         self._before = before
@@ -104,7 +104,7 @@ class AppQueues:
         floor = self.given
         for queue in self._busy.values():
             own = queue.floor if queue.app_id not in apps else None
-            if own is not None and self._is_after(floor.offset, own.offset):
+            if own is not None and is_after(floor.offset, own.offset):
                 floor = own
         return floor
 
@@ -137,7 +137,7 @@ class AppQueues:
             else:  # skips are counted after the events beside them
                 counts_later = any(batch.skips for batch in (*queue.applying, *queue.waiting))
                 own = (queue.floor or self.given).offset if counts_later else reported
-            if self._is_after(reported, own):
+            if is_after(reported, own):
                 reported = own
         return reported
 
@@ -190,7 +190,7 @@ class AppQueues:
                 queue.busy_since, queue.given_before = self._clock.monotonic(), self._events
             queue.behind = queue.waiting[0].start if queue.waiting else self._given_to(queue)
             reported = self._before.reported_of(queue.app_id)
-            queue.reported = reported if self._is_after(reported, queue.behind.offset) else queue.behind.offset
+            queue.reported = reported if is_after(reported, queue.behind.offset) else queue.behind.offset
             queue.recent = None
             queue.drop()
             self._start(queue)
@@ -232,7 +232,7 @@ class AppQueues:
     def _given_to(self, queue: AppQueue) -> Committed:
         """Return the position up to which the app's events were given to its queue."""
         taken = queue.taken
-        return taken if taken is not None and self._is_after(taken.offset, self.given.offset) else self.given
+        return taken if taken is not None and is_after(taken.offset, self.given.offset) else self.given
 
     def _start(self, queue: AppQueue) -> None:
         self._busy[queue.app_id] = queue
@@ -351,9 +351,9 @@ class AppQueues:
         end, queue.reread_end = queue.reread_end, None
         if end is not None:
             queue.behind = end
-            if self._is_after(end.offset, queue.reported):
+            if is_after(end.offset, queue.reported):
                 queue.reported = end.offset
-            if not self._is_after(self._given_to(queue).offset, end.offset):
+            if not is_after(self._given_to(queue).offset, end.offset):
                 queue.behind = queue.recent = None
                 logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         if not queue.busy and queue.slow_until <= now:
@@ -370,10 +370,10 @@ class AppQueues:
         """
         if floor is None:
             return True
-        if not self._is_after(self.given.offset, floor.offset):
+        if not is_after(self.given.offset, floor.offset):
             return False
         others = (queue.floor for queue in self._busy.values() if queue.behind is None and not queue.troubled_at)
-        return all(own is None or self._is_after(own.offset, floor.offset) for own in others)
+        return all(own is None or is_after(own.offset, floor.offset) for own in others)
 
     async def _check_server(self, error: GraphUnavailable) -> None:
         """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""

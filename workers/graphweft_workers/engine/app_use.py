@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from graphweft_workers.apps import QUOTAS, AppPolicies, QuotaName, Quotas
 from graphweft_workers.engine.partition_usage import RECENT_S, PartitionUsage
-from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.ports.dead_letters import LettersOfApp
 
 PARTITION: Final = "partition:"
 """Begins the name of the record of a partition."""

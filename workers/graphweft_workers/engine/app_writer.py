@@ -32,6 +32,8 @@ from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.ports.purges import Purge, PurgeLog
 from graphweft_workers.timing import TIMING, Timing
 
@@ -46,6 +48,7 @@ class WorkerState:
     """What all partitions of a worker share."""
 
     log: EventLog
+    partitions: Partitions
     letters: DeadLetters
     graph: GraphStore
     rules: ActiveRules
@@ -125,7 +128,7 @@ class AppWriter:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
         batch = await log.reread(self.number, queue.behind, limit=queue.page)
-        entries = [entry for entry in batch.entries if not log.is_after(entry.offset, given.offset)]
+        entries = [entry for entry in batch.entries if not is_after(entry.offset, given.offset)]
         entries = _bounded(queue, entries)
         if batch.lost:
             await self._report_lost(queue.app_id, queue.behind.offset, batch)
@@ -149,10 +152,10 @@ class AppWriter:
         )
         read.check_rules(queue.app_id)  # it was no copy
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
-        letters = [letter for letter in letters if log.is_after(letter.offset, queue.reported)]
+        letters = [letter for letter in letters if is_after(letter.offset, queue.reported)]
         if letters:
-            await self.state.letters.put_dead_letters(letters)
-        skips = [skip for skip in read.skips if log.is_after(skip.entry.offset, queue.reported)]
+            await self.state.letters.put(letters)
+        skips = [skip for skip in read.skips if is_after(skip.entry.offset, queue.reported)]
         events = read.apps.get(queue.app_id, [])
         if events or skips:
             queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
@@ -180,7 +183,7 @@ class AppWriter:
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
         letter = letter_of_lost(self.number, after, batch.lost, next_offset, app_id=app_id)
-        await self.state.letters.put_dead_letters([letter])
+        await self.state.letters.put([letter])
         logger.error("events_lost", partition=self.number, app_id=app_id, message=letter.message)
 
     async def apply(self, queue: AppQueue) -> None:
@@ -217,8 +220,8 @@ class AppWriter:
                 strikes = 0
         assert checkpoint is not None
         rest = events
-        if not self.log.is_after(events[0].entry.offset, checkpoint.offset):
-            rest = [event for event in events if self.log.is_after(event.entry.offset, checkpoint.offset)]
+        if not is_after(events[0].entry.offset, checkpoint.offset):
+            rest = [event for event in events if is_after(event.entry.offset, checkpoint.offset)]
         queue.checkpoint = None  # unknown until the call returns
         queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
 
@@ -231,7 +234,7 @@ class AppWriter:
         rules = events[0].rules  # all have the same
         last = next((each for each in reversed(events) if rules.erases(each.event.type)), None)
         if last is not None:
-            await self.state.purges.purge(Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
+            await self.state.purges.put(Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
 
     async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
         """Return how far the app's graph is, or why the app has none."""
@@ -243,7 +246,7 @@ class AppWriter:
             return failure
         await self._wait_if_sealed(app_id, progress.checkpoint)
         offset = progress.checkpoint.offset
-        if self.log.is_after(offset, events[-1].entry.offset):
+        if is_after(offset, events[-1].entry.offset):
             await self._check_end(app_id, offset)
         return progress
 
@@ -281,8 +284,8 @@ class AppWriter:
 
     async def _check_end(self, app_id: str, offset: str) -> None:
         """Raise if a graph stands after the end of the log: new events would be taken for applied ones."""
-        end = next((status.end for status in await self.log.status() if status.id == self.number), "")
-        if self.log.is_after(offset, end):
+        end = next((status.end for status in await self.state.partitions.status() if status.id == self.number), "")
+        if is_after(offset, end):
             raise GraphUnavailable(
                 f"the graph of {app_id!r} stands at {offset} of partition {self.number}, which ends at "
                 f"{end or 'nothing'}: the log was recreated or lost its end. Restore the log, or rebuild the graph "
@@ -293,7 +296,7 @@ class AppWriter:
     async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
         """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
         rules = self._cursor("")
-        begun = in_order(self.log, {*begun_events(progress)})
+        begun = in_order({*begun_events(progress)})
         for entry in await self.log.entries(self.number, begun):
             event = wire.decode(entry.fields, received=entry.received)
             active = rules.at(event.appid, entry.offset)
@@ -314,7 +317,7 @@ class AppWriter:
     ) -> Sequence[MatchedEvent]:
         """Return the events of the graph's unfinished plan after ``events``, read from the log."""
         end, last = planned_end(progress), events[-1].entry.offset
-        if end is None or not self.log.is_after(end, last):
+        if end is None or not is_after(end, last):
             return ()
         planned = {*begun_events(progress)}
         pages = between(self.log, self.number, last, end)

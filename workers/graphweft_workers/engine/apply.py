@@ -489,7 +489,7 @@ class Applier:
         """
         if not rows:
             return
-        offsets = in_order(self._log, {offset for offset, _, _ in rows})
+        offsets = in_order({offset for offset, _, _ in rows})
         entries = {entry.offset: entry for entry in await self._log.entries(partition, offsets)}
         for offset, rule, mutation in rows:
             entry = entries.get(offset)
@@ -512,7 +512,7 @@ class Applier:
         offsets = tuple(event.entry.offset for event in events)
         letter = _letter(partition, first, failed.name, failed.reason, failed.message)
         letter = letter.of_entries(offsets)
-        while failed.extends and (earlier := await self._letters.dead_letter(failed.extends)) is not None:
+        while failed.extends and (earlier := await self._letters.get(failed.extends)) is not None:
             if earlier.reason != "quarantined" or len(earlier.offsets) >= MOST_OFFSETS:
                 break
             known = set(earlier.offsets)
@@ -521,7 +521,7 @@ class Applier:
             if not fresh or await self._letters.extend(earlier, longer):
                 self._remember(partition, first, failed, longer)
                 return
-        await self._letters.put_dead_letters([letter])
+        await self._letters.put([letter])
         self._remember(partition, first, failed, letter)
 
     def _remember(self, partition: int, event: MatchedEvent, failed: FailedRows, letter: DeadLetter) -> None:
@@ -533,7 +533,7 @@ class Applier:
     async def _put_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Write the dead letters of single rows, many at once."""
         for some in batched(letters, _LETTERS):
-            await self._letters.put_dead_letters([self._payloads.once(letter) for letter in some])
+            await self._letters.put([self._payloads.once(letter) for letter in some])
         for letter in letters:
             cause = (str(letter.rule), str(letter.mutation), letter.reason)
             times = self._logged[cause] = self._logged.get(cause, 0) + 1

@@ -16,7 +16,6 @@ from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_contracts.wire import WHOLE
-from graphweft_workers.engine.judged_bus import is_judged
 from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.read import EXTRACT
 from graphweft_workers.ports.bus import Bus
@@ -38,7 +37,7 @@ def refusal_of(bus: Bus, letter: DeadLetter, fields: Mapping[bytes, bytes] | Non
         return "the letter is not about one mutation: emit a corrected event with a new id, and drop this letter"
     if letter.count > 1:
         return f"the letter stands for {letter.count} events: correct the rule, or emit corrected events with new ids"
-    if is_judged(bus):
+    if bus.judge is not None:
         return (
             "the events of apps with keys are signed, and only the app may sign a corrected one: emit it there with a "
             "new id, and drop this letter"
@@ -91,7 +90,7 @@ async def publish(bus: Bus, letter: DeadLetter, event: Event, recorded: bytes) -
     # Not the letter's id: the letters of skips of one cause have the same one after each other.
     again = wire.Retry.of_corrected(letter.partition, letter.offset, letter.rule or "", letter.mutation or "")
     entry = {**wire.encode(event), wire.RECORDED: recorded, wire.RETRY: again.encode()}
-    return await bus.requeue(letter, [entry, drop_entry(letter)])
+    return await bus.dead_letters.requeue(letter, [entry, drop_entry(letter)])
 
 
 def _merged(value: Any, changes: Any) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from functools import cmp_to_key
 from typing import Final
 
 from graphweft_workers.engine.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.offsets import is_after, offset_order
 
 _PAGE: Final = 500
 """Entries in memory at once, or fewer if they are large; only their identities stay."""
@@ -48,28 +48,24 @@ async def known_before(
     recent = RecentEvents()
     for identity in found:
         recent.is_copy(identity)
-    recent.was_read = lambda offset: not log.is_after(offset, end)
+    recent.was_read = lambda offset: not is_after(offset, end)
     return recent
 
 
 async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Sequence[Entry]]:
     """Yield the entries after ``after`` up to and including ``end``, in order and in pages."""
-    while log.is_after(end, after):
+    while is_after(end, after):
         page = await log.after(partition, after, limit=_PAGE)
-        wanted = [entry for entry in page if not log.is_after(entry.offset, end)]
+        wanted = [entry for entry in page if not is_after(entry.offset, end)]
         if not wanted:
             return
         yield wanted
         after = wanted[-1].offset
 
 
-def in_order(log: EventLog, offsets: Iterable[str]) -> tuple[str, ...]:
+def in_order(offsets: Iterable[str]) -> tuple[str, ...]:
     """Return offsets of one partition in the log's order."""
-
-    def order(one: str, other: str) -> int:
-        return log.is_after(one, other) - log.is_after(other, one)
-
-    return tuple(sorted(offsets, key=cmp_to_key(order)))
+    return tuple(sorted(offsets, key=offset_order))
 
 
 async def copies(

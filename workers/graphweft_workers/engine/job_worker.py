@@ -74,7 +74,7 @@ class JobWorker:
 
     async def _work(self, lease: Lease) -> None:
         number = lease.number
-        position = await self._bus.committed(number)
+        position = await self._bus.partitions.committed(number)
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()
         await self._job.begin(number)
@@ -92,10 +92,10 @@ class JobWorker:
             if batch.lost or batch.entries or batch.stepped:
                 last = batch.entries[-1].offset if batch.entries else position.offset
                 position = Committed(offset=last, count=position.count + batch.lost + len(batch.entries))
-                await self._bus.commit(number, position)
+                await self._bus.partitions.commit(number, position)
                 lease.progressed = True
             if self._job.tick_s and self._clock.monotonic() >= tick_at:
-                await self._tick(lease, await self._bus.partitions())
+                await self._tick(lease, await self._bus.partitions.count())
                 tick_at = self._clock.monotonic() + self._job.tick_s
 
     async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:
@@ -158,7 +158,7 @@ class JobWorker:
                     await self._append(events)
                 letters = [one for one in each if isinstance(one, DeadLetter)]
                 if letters:
-                    await self._bus.put_dead_letters(letters)
+                    await self._bus.dead_letters.put(letters)
                 self._appended[number] += len(each)
 
     async def _append(self, events: Sequence[Event]) -> None:

@@ -51,8 +51,8 @@ class LeaseHolder:
         keyed = attempt = 0
         while partitions is None and not self.stopping.is_set():
             try:
-                keyed = (await self.bus.layout()).partitions
-                partitions = await self.bus.partitions()
+                keyed = (await self.bus.partitions.layout()).partitions
+                partitions = await self.bus.partitions.count()
             except Transient as error:
                 attempt += 1
                 await self._back_off("bus_unavailable", error, attempt)
@@ -68,7 +68,7 @@ class LeaseHolder:
                     return True  # once the tasks have ended
                 count = partitions
                 with contextlib.suppress(Transient):  # the tasks of the partitions log it
-                    count = await self.bus.partitions(fresh=True)
+                    count = await self.bus.partitions.count(fresh=True)
                 added = range(partitions, count)
                 if not added:
                     continue
@@ -80,7 +80,7 @@ class LeaseHolder:
     @contextlib.asynccontextmanager
     async def _kept_in_a_thread(self) -> AsyncGenerator[None]:
         """Extend leases while the event loop is blocked, if the bus offers that."""
-        keeper = self.bus.lease_keeper()
+        keeper = self.bus.leases.lease_keeper()
         if keeper is None:
             yield
             return
@@ -111,7 +111,7 @@ class LeaseHolder:
         while not self.stopping.is_set():
             lease: Lease | None = None
             try:
-                if not await self.bus.claim(number, self.name, self.lease_s):
+                if not await self.bus.leases.claim(number, self.name, self.lease_s):
                     await self.pause(self.next_tick() - self.clock.monotonic())
                     continue
                 if self._thread is not None:
@@ -130,7 +130,7 @@ class LeaseHolder:
                 cut = Transient("the driver of the bus or of the graph cancelled a pending call")
                 await self._back_off("partition_interrupted", cut, attempt, partition=number)
             finally:
-                if self.bus.is_revoked(number):
+                if self.bus.leases.is_revoked(number):
                     await self._release(number)
         await self._release(number)
 
@@ -138,7 +138,7 @@ class LeaseHolder:
         if self._thread is not None:
             self._thread.held.discard(number)
         try:
-            await self.bus.release(number, self.name)
+            await self.bus.leases.release(number, self.name)
         except Transient:
             pass  # the lease expires by itself
         except asyncio.CancelledError:
@@ -166,11 +166,11 @@ class Lease:
         holder = self._holder
         if holder.stopping.is_set():
             return False
-        if holder.bus.is_revoked(self.number):
+        if holder.bus.leases.is_revoked(self.number):
             holder.logger.info("partition_given_up", partition=self.number, worker=holder.name)
             return False
         if holder.clock.monotonic() >= self._extend_at:
-            if not await holder.bus.claim(self.number, holder.name, holder.lease_s):
+            if not await holder.bus.leases.claim(self.number, holder.name, holder.lease_s):
                 holder.logger.warning("lease_lost", partition=self.number, worker=holder.name)
                 return False
             self._extend_at = holder.next_tick()
@@ -180,7 +180,8 @@ class Lease:
         """Return the events after a position; an empty batch if none arrive within some seconds, or at ``stop``."""
         holder = self._holder
         wait_s = max(0.0, min(holder.timing.read_s, self._extend_at - holder.clock.monotonic()))
-        async with _racing(holder.bus.read(self.number, after, limit=limit, wait_s=wait_s), holder) as (reading, both):
+        read = holder.bus.log.read(self.number, after, limit=limit, wait_s=wait_s)
+        async with _racing(read, holder) as (reading, both):
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             return reading.result() if reading.done() else Batch(entries=[])
 

@@ -34,14 +34,14 @@ async def payload_of(bus: Bus, letter: DeadLetter) -> Mapping[str, str]:
     """
     if letter.fields:
         return letter.fields
-    for entry in await bus.entries(letter.partition, [letter.offset]):
+    for entry in await bus.log.entries(letter.partition, [letter.offset]):
         if entry.fields:
             kept = {name: value for name, value in entry.fields.items() if name != wire.RETRY}
             return wire.pack({**kept, **wire.recording(entry.fields, entry.received)})
     # Without the events, which may be gigabytes: whoever looks at a letter in the console has it search here.
-    for each in await bus.dead_letters(limit=_MOST_LETTERS, app_id=letter.app_id, whole=False):
+    for each in await bus.dead_letters.read(limit=_MOST_LETTERS, app_id=letter.app_id, whole=False):
         if each.position == letter.position and each.id != letter.id:
-            beside = await bus.dead_letter(each.id)
+            beside = await bus.dead_letters.get(each.id)
             if beside is not None and beside.fields:
                 return beside.fields
     return {}

@@ -5,58 +5,39 @@ A retry then reads the event from the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import override
 
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.usage_reporter import UsageReporter
-from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
 
 
-class LetterQuota:
-    """``DeadLetters`` that writes letters above the quota of their app without the event. All else is the bus's."""
+class LetterQuota(LettersAround):
+    """``DeadLetters`` that writes letters above the quota of their app without the event."""
 
     def __init__(self, letters: DeadLetters, usage: UsageReporter, limit: Callable[[str], int | None]) -> None:
         """``limit`` returns the quota of an app; None is no quota."""
-        self._letters = letters
+        super().__init__(letters)
         self._usage = usage
         self._limit = limit
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """See ``DeadLetters.put_dead_letters``."""
+    @override
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
         kept = self._within(letters)
-        await self._letters.put_dead_letters(kept)
+        await super().put(kept)
         for letter in kept:
             self._count(letter)
 
+    @override
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
-        """See ``DeadLetters.extend``. A letter that is there keeps its event."""
-        if letter is not None:
-            return await self._letters.extend(letter, longer)
+        if letter is not None:  # it keeps its event
+            return await super().extend(letter, longer)
         [kept] = self._within([longer])
-        done = await self._letters.extend(None, kept)
+        done = await super().extend(None, kept)
         if done:
             self._count(kept)
         return done
-
-    async def dead_letter_count(self) -> int:
-        """See ``DeadLetters.dead_letter_count``."""
-        return await self._letters.dead_letter_count()
-
-    async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
-        """See ``DeadLetters.dead_letters``."""
-        return await self._letters.dead_letters(limit=limit, app_id=app_id, size=size, whole=whole)
-
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.dead_letter``."""
-        return await self._letters.dead_letter(letter_id)
-
-    async def requeue(
-        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
-    ) -> bool:
-        """See ``DeadLetters.requeue``."""
-        return await self._letters.requeue(letter, entries, rest)
 
     def _within(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         found: list[DeadLetter] = []

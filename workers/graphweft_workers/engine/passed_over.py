@@ -20,6 +20,7 @@ from graphweft_contracts.dead_letters import UNREAD
 from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 
 _PAGE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
@@ -65,12 +66,12 @@ class PassedOver:
         found = cls(partition)
         until = {
             app_id: activation.positions.get(partition, "")
-            for activation in await bus.activations()
+            for activation in await bus.rules.activations()
             if (app_id := activation.restates) is not None
         }
-        found._is_void = lambda app_id, offset: app_id in until and bus.is_after(until[app_id], offset)
+        found._is_void = lambda app_id, offset: app_id in until and is_after(until[app_id], offset)
         # Letters first: one that is retried meanwhile has an entry that is read below.
-        for letter in await bus.dead_letters(limit=_MOST_LETTERS):
+        for letter in await bus.dead_letters.read(limit=_MOST_LETTERS):
             found.add_letter(letter)
         await found._read(bus, watch)
         return found
@@ -80,7 +81,7 @@ class PassedOver:
         """Return what has no effect in a partition by other rules than those it was lived with; like ``as_lived``."""
         found = cls(partition)
         found._is_void = _always
-        for letter in await bus.dead_letters(limit=_MOST_LETTERS):
+        for letter in await bus.dead_letters.read(limit=_MOST_LETTERS):
             if is_of_operator(letter) or _is_unread(letter.reason, letter.rule):
                 found.add_letter(letter)
         await found._read(bus)
@@ -88,7 +89,7 @@ class PassedOver:
 
     async def _read(self, bus: Bus, watch: Callable[[Sequence[Entry]], None] = lambda _: None) -> None:
         offset = ""
-        while page := await bus.after(self._partition, offset, limit=_PAGE):
+        while page := await bus.log.after(self._partition, offset, limit=_PAGE):
             self.add_entries(page)
             watch(page)
             offset = page[-1].offset

@@ -11,12 +11,12 @@ from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.dead_letters import REFUSED
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_contracts.wire import WHOLE
-from graphweft_workers.engine.judged_bus import is_judged
 from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
 
 _AT_ONCE: Final = 200
@@ -54,20 +54,20 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
     """
     if letter.reason == "trimmed":
         return Retried(kept="the bus trimmed these events before they were read: emit them again, or drop this letter")
-    if not without_keys and not is_judged(bus) and SIGNATURE in wire.unpack(await payload_of(bus, letter)):
+    if not without_keys and bus.judge is None and SIGNATURE in wire.unpack(await payload_of(bus, letter)):
         return Retried(kept=_NO_KEYS)
     if not letter.offsets:
         if letter.count > 1:
             return Retried(kept="another version of graphweft wrote this dead letter without the offsets of its events")
         if fault := await _refused(bus, letter):
             return Retried(kept=fault)
-        if await bus.requeue(letter, [retry_entry(letter)]):
+        if await bus.dead_letters.requeue(letter, [retry_entry(letter)]):
             return Retried(events=1)
         return Retried(kept="the dead letter has changed; retry it again")
     if await _is_ahead(bus, letter):
         return Retried(kept="workers have not read past all of its events: restart them, then retry it again")
     there = {entry.offset: _fault(entry) for page in batched(letter.offsets, _AT_ONCE)
-             for entry in await bus.entries(letter.partition, page)}  # fmt: skip
+             for entry in await bus.log.entries(letter.partition, page)}  # fmt: skip
     refused = {offset: fault for offset, fault in there.items() if fault}
     refused |= dict.fromkeys(_unheeded(letter), _TOOK_EFFECT)
     gone = tuple(offset for offset in letter.offsets if offset not in there and offset not in refused)
@@ -79,7 +79,9 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
         and (fields := await payload_of(bus, letter))
     ):  # a letter beside it has kept the event
         row = row_id(letter.partition, letter.offset, letter.rule, letter.mutation)
-        if await bus.requeue(letter, [retry_entry(letter.model_copy(update={"id": row, "fields": fields}))]):
+        if await bus.dead_letters.requeue(
+            letter, [retry_entry(letter.model_copy(update={"id": row, "fields": fields}))]
+        ):
             return Retried(events=1)
         return Retried(kept="the dead letter has changed; retry it again")
     if gone and not partial:
@@ -96,7 +98,7 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
 
 async def _refused(bus: Bus, letter: DeadLetter) -> str:
     """Return why the event of a letter may not be signed by a worker's key; empty if it may."""
-    found = await bus.entries(letter.partition, [letter.offset])
+    found = await bus.log.entries(letter.partition, [letter.offset])
     if found:
         return _fault(found[0])
     if letter.reason in REFUSED or not _was_checked(bus, letter):
@@ -108,7 +110,7 @@ async def _refused(bus: Bus, letter: DeadLetter) -> str:
 
 def _was_checked(bus: Bus, letter: DeadLetter) -> bool:
     """Return whether a worker has checked the signature, or nothing checks any: then the letter names a rule."""
-    return letter.rule is not None or not is_judged(bus)
+    return letter.rule is not None or bus.judge is None
 
 
 def _fault(entry: Entry) -> str:
@@ -141,13 +143,13 @@ async def _requeue_but(bus: Bus, letter: DeadLetter, offsets: list[str], refused
     )
     while offsets:
         page = offsets[:_AT_ONCE]
-        entries = _page(letter, await bus.entries(letter.partition, page))
+        entries = _page(letter, await bus.log.entries(letter.partition, page))
         if not entries:
             return Retried(events=done, kept="the bus has trimmed its events; retry it again")
         offsets = offsets[len(entries) :]
         kept = others.union(offsets)
         rest = letter.of_entries(tuple(offset for offset in letter.offsets if offset in kept))
-        if not await bus.requeue(letter, entries, rest):
+        if not await bus.dead_letters.requeue(letter, entries, rest):
             return Retried(events=done, kept="the dead letter has changed; retry it again")
         done += len(entries)
         letter = rest
@@ -162,15 +164,15 @@ async def drop(bus: Bus, letter: DeadLetter) -> str | None:
     if await _is_ahead(bus, letter):
         return "workers have not read past all of its events: restart them, then drop it again"
     entries = [drop_entry(letter)] if letter.passed_over else []
-    return None if await bus.requeue(letter, entries) else "the dead letter has changed; drop it again"
+    return None if await bus.dead_letters.requeue(letter, entries) else "the dead letter has changed; drop it again"
 
 
 async def _is_ahead(bus: Bus, letter: DeadLetter) -> bool:
     """Return whether events of the letter are set aside that the workers have still to pass over."""
     if letter.reason != "set_aside":
         return False
-    status = next((status for status in await bus.status() if status.id == letter.partition), None)
-    return status is None or bus.is_after(letter.offsets[-1], status.position)
+    status = next((status for status in await bus.partitions.status() if status.id == letter.partition), None)
+    return status is None or is_after(letter.offsets[-1], status.position)
 
 
 def _unheeded(letter: DeadLetter) -> Iterable[str]:
@@ -181,17 +183,17 @@ def _unheeded(letter: DeadLetter) -> Iterable[str]:
 async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing: DeadLetter | None) -> Retried:
     done = 0
     while offsets:
-        entries = _page(letter, await bus.entries(letter.partition, offsets[:_AT_ONCE]))
+        entries = _page(letter, await bus.log.entries(letter.partition, offsets[:_AT_ONCE]))
         if not entries:
             return Retried(events=done, kept="the bus has trimmed its events; retry it again")
         offsets = offsets[len(entries) :]
         rest = letter.of_entries(tuple(offsets)) if offsets else missing
-        if not await bus.requeue(letter, entries, rest):
+        if not await bus.dead_letters.requeue(letter, entries, rest):
             return Retried(events=done, kept="the dead letter has changed; retry it again")
         done += len(entries)
         letter = rest or letter
     if not done and missing is not None:
-        await bus.requeue(letter, [], missing)
+        await bus.dead_letters.requeue(letter, [], missing)
     kept = None if missing is None else f"the bus no longer holds {missing.count} of its events"
     return Retried(events=done, kept=kept)
 

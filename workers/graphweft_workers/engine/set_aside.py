@@ -16,6 +16,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
@@ -36,17 +37,17 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
     same; then the letter does not heed it, and ``retry`` does not repeat it.
     """
     name, _, offset = position.partition(":")
-    if not name.isdigit() or not offset or int(name) >= await bus.partitions():
+    if not name.isdigit() or not offset or int(name) >= await bus.partitions.count():
         raise InvalidSettings(f"invalid position {position!r}: expected PARTITION:OFFSET; see `graphweft status`")
     partition = int(name)
-    found = await bus.entries(partition, [offset])
+    found = await bus.log.entries(partition, [offset])
     if not found:
         raise InvalidSettings(f"the bus holds no event at {position!r}; `graphweft status` shows positions")
-    status = next((status for status in await bus.status() if status.id == partition), None)
-    if status is not None and not bus.is_after(offset, status.position):
+    status = next((status for status in await bus.partitions.status() if status.id == partition), None)
+    if status is not None and not is_after(offset, status.position):
         raise InvalidSettings(f"the event at {position!r} has already taken effect or has another dead letter")
     while True:
-        letter = await bus.dead_letter(set_aside_id(partition))
+        letter = await bus.dead_letters.get(set_aside_id(partition))
         if letter is None:
             try:
                 event = wire.decode(found[0].fields, received=found[0].received)
@@ -55,13 +56,13 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
             first = letter_for(partition, found[0], "set_aside", _MESSAGE, event=event)
             letter = first.model_copy(update={"id": set_aside_id(partition)}).of_entries((offset,))
             letter = letter.model_copy(update={"heeded": ()})
-            if await bus.extend(None, letter):
+            if await bus.dead_letters.extend(None, letter):
                 return letter
             continue
         if offset in letter.offsets:
             return letter
-        longer = letter.of_entries(in_order(bus, {*letter.offsets, offset}))
-        if await bus.extend(letter, longer):
+        longer = letter.of_entries(in_order({*letter.offsets, offset}))
+        if await bus.dead_letters.extend(letter, longer):
             return longer
 
 
@@ -73,18 +74,18 @@ async def heed(
     Call it when no worker applies events of the partition, with the committed position. An event that a graph holds, or
     has begun to take, stays as it is. Raises ``BusUnavailable``.
     """
-    while (letter := await bus.dead_letter(set_aside_id(partition))) is not None:
+    while (letter := await bus.dead_letters.get(set_aside_id(partition))) is not None:
         if letter.heeded is None:
             return letter
-        ahead = [each for each in letter.offsets if each not in letter.heeded and bus.is_after(each, position)]
-        entries = await bus.entries(partition, ahead) if ahead else ()
+        ahead = [each for each in letter.offsets if each not in letter.heeded and is_after(each, position)]
+        entries = await bus.log.entries(partition, ahead) if ahead else ()
         fresh = [
             entry.offset for entry in entries if not await _may_have_effect(bus, graph, partition, entry, timeout_s)
         ]
         if not fresh:
             return letter
-        heeding = letter.model_copy(update={"heeded": in_order(bus, {*letter.heeded, *fresh})})
-        if await bus.extend(letter, heeding):
+        heeding = letter.model_copy(update={"heeded": in_order({*letter.heeded, *fresh})})
+        if await bus.dead_letters.extend(letter, heeding):
             return heeding
     return None
 
@@ -99,7 +100,7 @@ async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: E
         checkpoint = (await graph.checkpoints(app_id, timeout_s=timeout_s)).get(partition)
         if checkpoint is None:
             return False
-        if not bus.is_after(entry.offset, checkpoint.offset):
+        if not is_after(entry.offset, checkpoint.offset):
             return True
         return has_plan(checkpoint) and entry.offset in begun_events(await graph.progress(app_id, partition))
     except QueryFailed:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.read import Skip, letter_for
 from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.offsets import is_after
 
 MOST_OFFSETS: Final = 1_000
 """Events of one dead letter; the next event of the cause begins a new one."""
@@ -38,9 +39,8 @@ class _Account:
 class Skips:
     """Counts the skips of one partition (``add``) and writes their dead letters (``write``), as its only writer."""
 
-    def __init__(self, partition: int, is_after: Callable[[str, str], bool]) -> None:
+    def __init__(self, partition: int) -> None:
         self._partition = partition
-        self._is_after = is_after
         self._accounts: OrderedDict[_Cause, _Account] = OrderedDict()
         self._changed: dict[_Cause, _Account] = {}
         self.pending: int = 0
@@ -52,19 +52,19 @@ class Skips:
         cause = (skip.event.appid, skip.event.workflow, skip.rule, skip.mutation, skip.message)
         account = self._accounts.setdefault(cause, _Account())
         self._accounts.move_to_end(cause)
-        if not self._is_after(skip.entry.offset, account.last):
+        if not is_after(skip.entry.offset, account.last):
             return
         account.last = skip.entry.offset
         account.skips.append(skip)
         self.pending += 1
         self._changed[cause] = account
 
-    async def write(self, bus: DeadLetters) -> None:
+    async def write(self, letters: DeadLetters) -> None:
         """Write all counted skips to dead letters. Raises ``BusUnavailable``; then call it again."""
         while self._changed:
             cause, account = next(iter(self._changed.items()))
             count = len(account.skips)
-            await self._write(bus, cause, account, account.skips[:count])
+            await self._write(letters, cause, account, account.skips[:count])
             app_id, workflow, *_ = cause
             if account.skips[0].reason == "no_rules" and workflow is not None:
                 self._without_rules.add((app_id, workflow))
@@ -80,25 +80,25 @@ class Skips:
         taken, self._without_rules = self._without_rules, set()
         return taken
 
-    async def _write(self, bus: DeadLetters, cause: _Cause, account: _Account, skips: list[Skip]) -> None:
+    async def _write(self, letters: DeadLetters, cause: _Cause, account: _Account, skips: list[Skip]) -> None:
         name = f"{self._partition}:skipped:{hashlib.blake2s(repr(cause).encode(), digest_size=8).hexdigest()}"
         while skips:
-            letter = account.letter or await bus.dead_letter(name)
+            letter = account.letter or await letters.get(name)
             if letter is None:
                 first = letter_of_skips(self._partition, name, skips[:MOST_OFFSETS])
-                if await bus.extend(None, first):  # else another owner was quicker: read its dead letter
+                if await letters.extend(None, first):  # else another owner was quicker: read its dead letter
                     account.letter, skips = first, skips[MOST_OFFSETS:]
                 continue
             # An owner that stopped before its commit has counted the events up to the last offset.
-            skips = [skip for skip in skips if self._is_after(skip.entry.offset, letter.offsets[-1])]
+            skips = [skip for skip in skips if is_after(skip.entry.offset, letter.offsets[-1])]
             if skips and len(letter.offsets) >= MOST_OFFSETS:
                 # Rename the full dead letter to free its id for the next one.
-                await bus.requeue(letter, [], letter.model_copy(update={"id": f"{name}:{letter.offset}"}))
+                await letters.requeue(letter, [], letter.model_copy(update={"id": f"{name}:{letter.offset}"}))
                 account.letter = None
             elif skips:
                 some = skips[: MOST_OFFSETS - len(letter.offsets)]
                 longer = letter.of_entries((*letter.offsets, *(skip.entry.offset for skip in some)))
-                if await bus.extend(letter, longer):
+                if await letters.extend(letter, longer):
                     account.letter, skips = longer, skips[len(some) :]
                 else:
                     account.letter = None  # it was retried or dropped: read it again

@@ -18,8 +18,8 @@ from graphweft_workers.engine.partition_usage import PartitionUsage, loads_of
 from graphweft_workers.engine.read import Decoded
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import LettersOfApp
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.usage import LettersOfApp
 from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
@@ -62,7 +62,7 @@ class UsageReporter:
         """Go on counting where the last owner of a partition stopped."""
         usage = PartitionUsage()
         with contextlib.suppress(Transient, ValueError):
-            record = (await self._bus.usage()).get(f"{PARTITION}{partition}")
+            record = (await self._bus.usage.records()).get(f"{PARTITION}{partition}")
             if record is not None:
                 usage = PartitionUsage.decode(record)
         self._partitions[partition] = usage
@@ -112,7 +112,7 @@ class UsageReporter:
         if not self._partitions:
             return
         try:
-            for status in await self._bus.status():
+            for status in await self._bus.partitions.status():
                 usage = self._partitions.get(status.id)
                 if usage is not None and usage.set_trimmed(status.trimmed):
                     self._changed.add(status.id)
@@ -128,11 +128,11 @@ class UsageReporter:
 
     async def _count_letters(self) -> None:
         with contextlib.suppress(Transient):
-            self._letters = await self._bus.letters_by_app()
+            self._letters = await self._bus.dead_letters.by_app()
             self._since.clear()
             record = encode_letters(self._letters)
             if 0 in self._partitions and record != self._written:
-                await self._bus.put_usage(LETTERS, record)
+                await self._bus.usage.put(LETTERS, record)
                 self._written = record
 
     async def _count_names(self, only: int | None = None) -> None:
@@ -155,7 +155,7 @@ class UsageReporter:
             return
         self._changed.discard(partition)
         try:
-            await self._bus.put_usage(f"{PARTITION}{partition}", usage.encode(self._clock.now().timestamp()))
+            await self._bus.usage.put(f"{PARTITION}{partition}", usage.encode(self._clock.now().timestamp()))
         except Transient as error:
             self._changed.add(partition)
             logger.debug("usage_not_reported", partition=partition, error=str(error))

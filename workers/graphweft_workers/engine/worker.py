@@ -46,6 +46,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
@@ -125,11 +126,12 @@ class MutationWorker:
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger, clock=clock, timing=timing.leases)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
         self._usage = UsageReporter(bus, graph, clock=clock, every_s=timing.usage_s)
-        self._letters = LetterQuota(bus, self._usage, lambda app_id: quotas(app_id).dead_letters)
+        self._letters = LetterQuota(bus.dead_letters, self._usage, lambda app_id: quotas(app_id).dead_letters)
         self._state = WorkerState(
-            log=bus,
+            log=bus.log,
+            partitions=bus.partitions,
             letters=self._letters,
-            purges=bus,
+            purges=bus.purges,
             graph=graph,
             rules=self._rules,
             batch_events=batch_events,
@@ -188,10 +190,10 @@ class MutationWorker:
 
     async def _open(self, lease: Lease, run: str) -> _Partition:
         number = lease.number
-        committed = await self._bus.committed(number)
+        committed = await self._bus.partitions.committed(number)
         await self._rules.refresh()
         before = PositionNote.decode(committed.note)
-        recent = await known_before(self._bus, number, committed.offset, reach=before.reach)
+        recent = await known_before(self._bus.log, number, committed.offset, reach=before.reach)
         if before.reach > REACH:
             logger.warning(
                 "copies_forgotten", partition=number, entries=before.reach, read_back=REACH,
@@ -201,7 +203,7 @@ class MutationWorker:
         aside = await heed(self._bus, self._graph, number, committed.offset, timeout_s=self._timing.checkpoints_s)
         passed_over = PassedOver.of_set_aside(number, aside)
         await self._usage.open(number)
-        skips = Skips(number, self._bus.is_after)
+        skips = Skips(number)
         writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
             writer, run=run, skips=skips, position=committed, before=before,
@@ -277,7 +279,7 @@ class MutationWorker:
         found = False
         while not window.is_full:
             if window or found:
-                batch = await self._bus.read(number, window.cursor, limit=self._batch_events, wait_s=0)
+                batch = await self._bus.log.read(number, window.cursor, limit=self._batch_events, wait_s=0)
             else:
                 batch = await partition.lease.read(window.cursor, limit=self._batch_events)
             found |= bool(batch.entries)
@@ -306,7 +308,7 @@ class MutationWorker:
         if batch.lost:
             next_offset = entries[0].offset if entries else None
             letter = letter_of_lost(partition.number, after, batch.lost, next_offset)
-            await self._letters.put_dead_letters([letter])
+            await self._letters.put([letter])
             logger.error(
                 "events_lost", partition=partition.number, events=batch.lost, after=after, message=letter.message
             )
@@ -315,9 +317,9 @@ class MutationWorker:
             self._known_rules = self._rules.known
             self._rules_changed.set()
         decoded = await decode_in_turns(entries, partition.rules, turns=TurnClock(self._clock, self._timing.turn_s))
-        start = self._bus.entries_up_to(partition.window.cursor)
+        start = self._bus.offsets.entries_up_to(partition.window.cursor)
         cost = partition.window.add(decoded, lost=batch.lost)
-        self._usage.add(partition.number, decoded, start, self._bus.entries_up_to(partition.window.cursor))
+        self._usage.add(partition.number, decoded, start, self._bus.offsets.entries_up_to(partition.window.cursor))
         return cost
 
     async def _report(
@@ -340,7 +342,7 @@ class MutationWorker:
             if letter.app_id not in parked and self._is_new(partition, letter.app_id, letter.offset)
         ]  # fmt: skip
         for some in batched(letters, _LETTERS_AT_ONCE):
-            await self._letters.put_dead_letters(some)
+            await self._letters.put(some)
         for letter in letters:
             logger.error("dead_letter", position=letter.position, reason=letter.reason, message=letter.message)
         for defect in read.defects:
@@ -357,7 +359,7 @@ class MutationWorker:
         return parked, later
 
     def _is_new(self, partition: _Partition, app_id: str | None, offset: str) -> bool:
-        return self._bus.is_after(offset, partition.before.reported_of(app_id))
+        return is_after(offset, partition.before.reported_of(app_id))
 
     def _warn(self, skip: Skip) -> None:
         """Log a skip as a warning once per rule and cause: a rule usually lacks the same value in every event."""
@@ -396,9 +398,9 @@ class MutationWorker:
         return workflow in rules.workflows and (not rules.is_compiled(workflow) or rules.problem(workflow) is None)
 
     async def _apply_known(self) -> None:
-        if not await self._bus.dead_letter_count():
+        if not await self._bus.dead_letters.count():
             return
-        for letter in await self._bus.dead_letters(limit=_MOST_LETTERS):
+        for letter in await self._bus.dead_letters.read(limit=_MOST_LETTERS):
             app_id, workflow = letter.app_id, letter.workflow
             if letter.reason != "no_rules" or app_id is None or letter.partition not in self._open_partitions:
                 continue
@@ -441,7 +443,7 @@ class MutationWorker:
             self._rules_changed.set()  # it had none at the place of the event
         await self._graph.durable(partition.run)
         committed = Committed(offset=offset, count=count, note=note)
-        await self._bus.commit(partition.number, committed)
+        await self._bus.partitions.commit(partition.number, committed)
         partition.committed = committed
 
     async def _last_commit(self, partition: _Partition) -> None:

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -18,6 +18,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.versions import Version
 from graphweft_workers.ports.graph_store import Table
+from graphweft_workers.ports.offsets import is_after
 
 type Key = tuple[str, str, Any]
 """App, statement, and the row limit with the frozen parameters. A search has an empty statement and all its options as
@@ -54,13 +55,9 @@ class Cache:
     count. For rows of text, numbers and maps it is 3 to 18 % above ``tracemalloc``.
     """
 
-    def __init__(
-        self, limit: int, is_after: Callable[[str, str], bool] | None = None, *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        """``is_after`` compares two offsets of the bus, for ``purge_app`` with a place."""
+    def __init__(self, limit: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._limit = limit
         self._clock = clock
-        self._is_after = is_after
         self._purged_at = -math.inf
         self._purged_apps: dict[str, float] = {}
         """Monotonic times; rows of queries that were sent before are not stored."""
@@ -122,7 +119,7 @@ class Cache:
             self.bytes -= self._entries.pop(key).bytes
         self.purges += 1
         self._purged_apps[app_id] = self._clock.monotonic()
-        if place is not None and self._is_after is not None:
+        if place is not None:
             self._erasures.setdefault(app_id, {})[place[0]] = place[1]
 
     def may_store(self, app_id: str, version: Version | None, right_at: float) -> bool:
@@ -130,13 +127,13 @@ class Cache:
         if right_at <= max(self._purged_at, self._purged_apps.get(app_id, -math.inf)):
             return False
         erasures = self._erasures.get(app_id)
-        if erasures is None or self._is_after is None:
+        if erasures is None:
             return True
         if version is None:
             return False
         for partition, offset in erasures.items():
             reached = version.checkpoints.get(partition)
-            if reached is None or self._is_after(offset, reached.offset):
+            if reached is None or is_after(offset, reached.offset):
                 return False
         del self._erasures[app_id]  # later versions have them too
         return True

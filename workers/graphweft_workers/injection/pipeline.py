@@ -93,7 +93,7 @@ class ContextPipeline:
         ``root`` is the folder of rules: replies show places of rules from there on.
         """
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
-        self.cache = Cache(cache_bytes, bus.is_after if bus is not None else None, clock=clock)
+        self.cache = Cache(cache_bytes, clock=clock)
         """Its counters are for metrics."""
         self._off = off
         self._may_use = may_use
@@ -116,7 +116,9 @@ class ContextPipeline:
         )
         """Its counters are for metrics."""
         self.purges = (
-            PurgeFollower(bus, self.cache, self.indexes, facts, self._background, clock) if bus is not None else None
+            PurgeFollower(bus.purges, self.cache, self.indexes, facts, self._background, clock)
+            if bus is not None
+            else None
         )
         """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
         searcher = Searcher(

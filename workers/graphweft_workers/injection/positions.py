@@ -16,6 +16,7 @@ from graphweft_workers.injection.versions import Version, Versions
 from graphweft_workers.lost_rules import MissingRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.timing import TIMING, ContextTiming
 
 _MOST: Final = 100
@@ -80,15 +81,13 @@ class Positions:
         If the bus does not answer by the monotonic time ``until``, the partition is not checked.
         """
         number, _, offset = text.partition(":")
-        try:
-            self.bus.is_after(offset, "")
-        except ValueError:
-            raise InvalidPosition(f"invalid position {text!r}: pass a position that `emit` returned") from None
+        if not self.bus.offsets.accepts(offset):
+            raise InvalidPosition(f"invalid position {text!r}: pass a position that `emit` returned")
         with contextlib.suppress(BusUnavailable, TimeoutError):
             async with asyncio.timeout(until - self.clock.monotonic()):
-                count = await self.bus.partitions()
+                count = await self.bus.partitions.count()
                 if int(number) >= count:  # it may be a new one
-                    count = await self.bus.partitions(fresh=True)
+                    count = await self.bus.partitions.count(fresh=True)
             if int(number) >= count:
                 raise InvalidPosition(f"invalid position {text!r}: the bus has the partitions 0 to {count - 1}")
         return Position(partition=int(number), offset=offset)
@@ -115,7 +114,7 @@ class Positions:
                 return Reached(version=version)
             checkpoint = version.checkpoints.get(position.partition)
             now = self.clock.monotonic()
-            if checkpoint is not None and not self.bus.is_after(position.offset, checkpoint.offset):
+            if checkpoint is not None and not is_after(position.offset, checkpoint.offset):
                 reached_at = reached_at or now
                 if settle_s == 0 or now >= min(reached_at, version.seen) + settle_s:
                     return Reached(version=version)
@@ -141,7 +140,7 @@ class Positions:
         try:
             async with self._looks, asyncio.timeout(self.timing.log_s):
                 done = await self._done(position.partition, applied)
-                if not self.bus.is_after(position.offset, done):
+                if not is_after(position.offset, done):
                     look.holds = True
                     return
                 if look.changes:
@@ -165,8 +164,8 @@ class Positions:
 
     async def _done(self, partition: int, applied: str) -> str:
         """Return the offset up to which all events have taken effect in the app's graph."""
-        committed = (await self.bus.committed(partition)).offset
-        return committed if self.bus.is_after(committed, applied) else applied
+        committed = (await self.bus.partitions.committed(partition)).offset
+        return committed if is_after(committed, applied) else applied
 
     async def _changing(self, app_id: str, position: Position, done: str, *, most: int) -> tuple[int, bool]:
         """Return how many events after ``done`` change the app's graph, up to ``most``, and whether all were read."""
@@ -177,7 +176,7 @@ class Positions:
             async for entry in entries:
                 # Without the event itself, the log was trimmed or recreated, and proves nothing.
                 there = there or entry.offset == position.offset
-                if not self.bus.is_after(entry.offset, done):
+                if not is_after(entry.offset, done):
                     return count, there
                 looked += 1
                 count += await self._changes(app_id, entry)
@@ -193,7 +192,7 @@ class Positions:
         last = ""
         given = 0
         while given < _MOST:
-            page = await self.bus.before(position.partition, last or position.offset, limit=_PAGE)
+            page = await self.bus.log.before(position.partition, last or position.offset, limit=_PAGE)
             entries = [entry for entry in page if entry.offset != last]
             if not entries:
                 return

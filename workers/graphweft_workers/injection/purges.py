@@ -45,7 +45,7 @@ class PurgeFollower:
         async with self._reading:
             began = self.clock.monotonic()
             try:
-                found = await self.log.purges(self._mark)
+                found = await self.log.after(self._mark)
             except BusUnavailable:
                 self.failed += 1
                 raise

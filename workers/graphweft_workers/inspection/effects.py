@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -13,8 +13,9 @@ from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.timing import TIMING
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
@@ -53,7 +54,7 @@ async def effect_of(bus: Bus, graph: GraphStore | None, seen: Seen) -> Effect:
 
 async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[Seen]) -> list[Effect]:
     """Return how far workers are with each entry. The bus is asked once, and the graph once for each app."""
-    status = {each.id: each for each in await bus.status()}
+    status = {each.id: each for each in await bus.partitions.status()}
     looks: dict[str, _Look] = {}
     found: list[Effect] = []
     for seen in entries:
@@ -61,7 +62,7 @@ async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[Seen]
         if graph is not None and seen.app_id is not None:
             look = looks.get(seen.app_id) or looks.setdefault(seen.app_id, await _Look.at(graph, seen.app_id))
             await look.read_plan(graph, seen.partition)
-        found.append(_effect(status.get(seen.partition), look, seen, bus.is_after))
+        found.append(_effect(status.get(seen.partition), look, seen))
     return found
 
 
@@ -93,9 +94,7 @@ class _Look:
             self.fault = str(error)
 
 
-def _effect(
-    status: PartitionStatus | None, look: _Look | None, seen: Seen, is_after: Callable[[str, str], bool]
-) -> Effect:
+def _effect(status: PartitionStatus | None, look: _Look | None, seen: Seen) -> Effect:
     checkpoint: Checkpoint | None = None
     planned: list[tuple[str, str, bool]] = []
     plan_end, app_id = None, seen.app_id
@@ -106,8 +105,8 @@ def _effect(
             checkpoint, plan_end = progress.checkpoint, planned_end(progress)
             planned = [row[1:] for row in planned_rows(progress) if row[0] == seen.entry.offset]
     note = PositionNote.decode(status.note if status else "")
-    done = _done(status, note, app_id, is_after)
-    state = _state(seen.entry.offset, done, checkpoint, planned, is_after)
+    done = _done(status, note, app_id)
+    state = _state(seen.entry.offset, done, checkpoint, planned)
     return Effect(
         state="waiting" if state == "unknown" and app_id is None else state,
         position=status.position if status else "",
@@ -119,9 +118,7 @@ def _effect(
     )
 
 
-def _done(
-    status: PartitionStatus | None, note: PositionNote, app_id: str | None, is_after: Callable[[str, str], bool]
-) -> str:
+def _done(status: PartitionStatus | None, note: PositionNote, app_id: str | None) -> str:
     """Return the offset up to which workers have passed the events of an app."""
     if status is None:
         return ""
@@ -135,7 +132,6 @@ def _state(
     done: str,
     checkpoint: Checkpoint | None,
     planned: Sequence[object],
-    is_after: Callable[[str, str], bool],
 ) -> State:
     if checkpoint is not None and not is_after(offset, checkpoint.offset):
         return "applied"
@@ -166,20 +162,20 @@ class Letters:
 
 async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -> Letters:
     """Return the dead letters of an entry: of mutations by ``names``, and those that stand for many entries."""
-    count = await bus.dead_letter_count()
+    count = await bus.dead_letters.count()
     if not count:
         return Letters(found=(), complete=True)
     found: dict[str, DeadLetter] = {}
     for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
-        letter = await bus.dead_letter(name)
+        letter = await bus.dead_letters.get(name)
         if letter is not None and covers(letter, seen):
             found[letter.id] = letter
-    read = await bus.dead_letters(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)
+    read = await bus.dead_letters.read(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)
     for letter in read:
         if covers(letter, seen):
             found[letter.id] = letter
     if seen.app_id is not None:
-        known = (await bus.letters_by_app()).get(seen.app_id)
+        known = (await bus.dead_letters.by_app()).get(seen.app_id)
         count = 0 if known is None else known.count
     return Letters(found=tuple(found.values()), complete=len(read) >= count)
 

@@ -13,6 +13,7 @@ from graphweft_workers.engine.read import row_id
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
 
 _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
@@ -25,12 +26,9 @@ async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, 
         return None
     number, _, offset = text.partition(":")
     partition = int(number)
-    try:
-        if partition not in ends or bus.is_after(offset, ends[partition]):
-            return None
-        entries = await bus.entries(partition, [offset])
-    except ValueError:  # an offset of another kind of bus
+    if partition not in ends or not bus.offsets.accepts(offset) or is_after(offset, ends[partition]):
         return None
+    entries = await bus.log.entries(partition, [offset])
     return await decoder.see(partition, entries[0]) if entries else None
 
 
@@ -39,7 +37,7 @@ async def with_id(
 ) -> list[Seen]:
     """Return the entries of events with an id, the newest first; of one app, or of all."""
     found: list[Seen] = []
-    async for partition, entry in limits.within(newest_first(bus, ends)):
+    async for partition, entry in limits.within(newest_first(bus.log, ends)):
         seen = await decoder.see(partition, entry)
         if seen.event is not None and seen.event.id == event_id and app_id in (None, seen.event.appid):
             found.append(seen)
@@ -74,7 +72,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
     if own is None:
         return found
     distance = entries = read = 0
-    async for entry in backwards(bus, seen.partition, seen.entry.offset):
+    async for entry in backwards(bus.log, seen.partition, seen.entry.offset):
         if entry.offset != seen.entry.offset:
             earlier = await decoder.see(seen.partition, entry)
             identity = _identity(earlier)
@@ -89,7 +87,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
             if identity == own:
                 found.copy_of = earlier.position
     last = distance = read = 0
-    async for entry in forwards(bus, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
+    async for entry in forwards(bus.log, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
         if found.searched == limits.entries or (limits.size is not None and read > limits.size):
             found.complete = False
             break

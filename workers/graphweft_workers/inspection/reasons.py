@@ -20,6 +20,7 @@ from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dic
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 
 type Outcome = Literal[
     "applied", "waiting", "dead_letter", "retried", "dropped", "copy", "set_aside", "not_in_graph", "unknown"
@@ -120,10 +121,10 @@ async def explain(
     ahead = False
     if seen.kind != "activation" and seen.event is not None:
         offset = seen.entry.offset
-        activation = activation_at(decoder.activations, seen.event.appid, seen.partition, offset, bus.is_after)
+        activation = activation_at(decoder.activations, seen.event.appid, seen.partition, offset)
         if activation is not None:
             announced = activation.positions.get(seen.partition)
-            ahead = announced is not None and bus.is_after(announced, offset)
+            ahead = announced is not None and is_after(announced, offset)
         judged = judge(seen, await RulesAt(bus, make).rules(activation))
     names = {(bound.mutation.rule, bound.mutation.id) for bound in judged.mutations}
     names |= {(each.rule, each.mutation) for each in (*judged.skipped, *judged.failed)}

@@ -11,14 +11,13 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest, restated_scope
 from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
 
 
-def activation_at(
-    activations: Sequence[Activation], app_id: str, partition: int, offset: str, is_after: Callable[[str, str], bool]
-) -> Activation | None:
+def activation_at(activations: Sequence[Activation], app_id: str, partition: int, offset: str) -> Activation | None:
     """Return the activation whose rules apply to an app's event at a place, as ``LoggedRules`` decides it.
 
     Before the first activation of the app's scopes, that first one applies. None if there is no activation for the app.
@@ -54,7 +53,7 @@ class RulesAt:
             return self._none
         digest = activation.digest
         if digest not in self._sets:
-            stored = await self._bus.stored_rules(digest)
+            stored = await self._bus.rules.stored(digest)
             if stored is None:
                 raise InvalidSettings(how_to_restore(activation))
             self._sets[digest] = await asyncio.to_thread(self._make, stored)

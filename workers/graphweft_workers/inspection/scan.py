@@ -15,6 +15,7 @@ from graphweft_contracts.rules_log import Activation, announced
 from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
 from graphweft_workers.timing import TIMING
 
@@ -29,10 +30,12 @@ _MOST_UNKNOWN: Final = 1_000
 _NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
 
 
-async def ends(log: EventLog, partitions: Collection[int] | None = None) -> dict[int, str]:
+async def ends(bus: Bus, partitions: Collection[int] | None = None) -> dict[int, str]:
     """Return the last offset of each partition that is not empty; of some partitions, or of all."""
     return {
-        each.id: each.end for each in await log.status() if each.end and (partitions is None or each.id in partitions)
+        each.id: each.end
+        for each in await bus.partitions.status()
+        if each.end and (partitions is None or each.id in partitions)
     }
 
 
@@ -53,10 +56,10 @@ async def backwards(log: EventLog, partition: int, offset: str) -> AsyncIterator
 async def forwards(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Entry]:
     """Yield the entries of a partition after ``after`` up to and including ``end``."""
     limit = _FIRST
-    while log.is_after(end, after):
+    while is_after(end, after):
         page = await log.after(partition, after, limit=limit)
         for entry in page:
-            if log.is_after(entry.offset, end):
+            if is_after(entry.offset, end):
                 return
             yield entry
         if len(page) < limit:
@@ -79,12 +82,12 @@ async def newest_first(
 
     async def advance(partition: int) -> None:
         entry = await anext(readers[partition], None)
-        if entry is not None and log.is_after(entry.offset, after.get(partition, "")):
+        if entry is not None and is_after(entry.offset, after.get(partition, "")):
             entries[partition] = entry
             heapq.heappush(heads, (-entry.received.timestamp(), partition))
 
     for partition in sorted(readers):
-        if log.is_after(ends[partition], after.get(partition, "")):
+        if is_after(ends[partition], after.get(partition, "")):
             await advance(partition)
     while heads:
         _, partition = heapq.heappop(heads)
@@ -142,7 +145,7 @@ class Decoder:
     @classmethod
     async def of(cls, bus: Bus) -> Decoder:
         """Return the decoder of a bus."""
-        return cls(bus, await bus.activations())
+        return cls(bus, await bus.rules.activations())
 
     async def see(self, partition: int, entry: Entry) -> Seen:
         """Return the entry, decoded."""
@@ -157,7 +160,7 @@ class Decoder:
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(TIMING.rules.announced_s)
-            self.activations = list(await self._bus.activations())
+            self.activations = list(await self._bus.rules.activations())
             if number <= len(self.activations):
                 return
             if number > len(self.activations) + 1:  # only the next one can be missing
@@ -169,7 +172,7 @@ class Decoder:
 class Follower:
     """Reads what is appended to partitions."""
 
-    log: EventLog
+    bus: Bus
     partitions: Collection[int] | None
     """None for all partitions, also those that are added later."""
     reached: dict[int, str] = field(default_factory=dict[int, str])
@@ -184,17 +187,17 @@ class Follower:
         """
         found: list[tuple[int, Entry]] = []
         reached, shown = dict(self.reached), dict(self._shown)
-        for partition, end in (await ends(self.log, self.partitions)).items():
+        for partition, end in (await ends(self.bus, self.partitions)).items():
             last = reached.get(partition, "")
-            if last and self.log.is_after(last, end):
+            if last and is_after(last, end):
                 gap(partition, "was created anew; its entries are shown from the start")
                 last = ""
                 shown.pop(partition, None)
-            if not self.log.is_after(end, last):
+            if not is_after(end, last):
                 continue
-            page = await self.log.after(partition, last, limit=_PAGE)
+            page = await self.bus.log.after(partition, last, limit=_PAGE)
             before = shown.get(partition)
-            if page and before is not None and not await self.log.entries(partition, [before]):
+            if page and before is not None and not await self.bus.log.entries(partition, [before]):
                 gap(partition, f"lost entries: those after {before} may have been trimmed before they were shown")
             found += [(partition, entry) for entry in page]
             # An end without an entry is one that the bus wrote for itself.

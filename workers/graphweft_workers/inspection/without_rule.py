@@ -65,7 +65,7 @@ async def without_rule(bus: Bus, kinds: EventKinds, make: Callable[[StoredRules]
     from graphweft_rules.matching.explain import why_no_rule
     from graphweft_workers.inspection.rules_at import RulesAt
 
-    activations = await bus.activations()
+    activations = await bus.rules.activations()
     rules_at = RulesAt(bus, make)
     found: list[WithoutRule] = []
     for event, events in kinds.counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from graphweft_contracts import DeadLetter, wire
@@ -40,7 +41,7 @@ def without_fields(body: bytes) -> bytes:
 def first_letters(
     letters: Iterable[DeadLetter], limit: int, app_id: str | None, size: int | None, *, whole: bool = True
 ) -> list[DeadLetter]:
-    """Return what ``DeadLetters.dead_letters`` returns of letters that are in memory, the oldest first."""
+    """Return what ``DeadLetters.read`` returns of letters that are in memory, the oldest first."""
     found: list[DeadLetter] = []
     total = 0
     for each in letters:
@@ -53,10 +54,18 @@ def first_letters(
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersOfApp:
+    """How many dead letters an app has, and their bytes as they are stored."""
+
+    count: int = 0
+    size: int = 0
+
+
 class DeadLetters(Protocol):
     """The dead letters of a bus; every group of readers shares them. Every method raises ``BusUnavailable``."""
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
         """Write dead letters. A letter with a known id replaces the old one."""
         ...
 
@@ -64,11 +73,11 @@ class DeadLetters(Protocol):
         """Replace ``letter``, or no letter, by ``longer``, which has the same id. Return False if it has changed."""
         ...
 
-    async def dead_letter_count(self) -> int:
+    async def count(self) -> int:
         """Return the number of dead letters."""
         ...
 
-    async def dead_letters(
+    async def read(
         self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """Return up to ``limit`` dead letters, those with the oldest ``time`` first.
@@ -78,7 +87,7 @@ class DeadLetters(Protocol):
         """
         ...
 
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+    async def get(self, letter_id: str) -> DeadLetter | None:
         """Return one dead letter; None if it does not exist."""
         ...
 
@@ -91,3 +100,49 @@ class DeadLetters(Protocol):
         differs from ``letter``.
         """
         ...
+
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        """Return how many letters each app has, and those of no app under "", without reading them.
+
+        Letters that versions before this method wrote may be missing.
+        """
+        ...
+
+
+class LettersAround:
+    """``DeadLetters`` around others; a subclass replaces what it changes."""
+
+    def __init__(self, letters: DeadLetters) -> None:
+        self._letters = letters
+
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put``."""
+        await self._letters.put(letters)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``DeadLetters.extend``."""
+        return await self._letters.extend(letter, longer)
+
+    async def count(self) -> int:
+        """See ``DeadLetters.count``."""
+        return await self._letters.count()
+
+    async def read(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
+    ) -> Sequence[DeadLetter]:
+        """See ``DeadLetters.read``."""
+        return await self._letters.read(limit=limit, app_id=app_id, size=size, whole=whole)
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        """See ``DeadLetters.get``."""
+        return await self._letters.get(letter_id)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """See ``DeadLetters.requeue``."""
+        return await self._letters.requeue(letter, entries, rest)
+
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        """See ``DeadLetters.by_app``."""
+        return await self._letters.by_app()

@@ -1,4 +1,4 @@
-"""The port of the event log: partitions that are read in order, and the position of a group of readers."""
+"""The port of the event log: the entries of its partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from graphweft_contracts import Event, Layout, Order, wire
+from graphweft_contracts import Event, wire
 from graphweft_workers import event_decoder
 
 
@@ -80,52 +80,13 @@ class Batch:
     """Whether the reader passed something after the position that is not an entry. Commit the position again then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatus:
-    """The committed offset of a partition, its last offset, and the number of events between them."""
-
-    id: int
-    position: str
-    end: str
-    lag: int
-    owner: str | None
-    note: str = ""
-    """The note of ``Committed``."""
-    written: int = 0
-    """Entries that were ever written to the partition. A bus may count control records too."""
-    trimmed: int = 0
-    """Entries that the bus no longer holds."""
-
-
 class EventLog(Protocol):
-    """Partitions of events, read in order by one group of readers.
+    """The entries of partitions, in their order.
 
     Order: ``read`` returns a contiguous range of one partition in its order, without gaps. Redelivery: reading again
-    from the same offset returns the same entries; only ``commit`` moves the group's position. Every method raises
-    ``BusUnavailable`` when the server is unavailable.
+    from the same offset returns the same entries. Every method raises ``BusUnavailable`` when the server is
+    unavailable. Offsets have a form of ``OffsetForm``.
     """
-
-    async def partitions(self, *, fresh: bool = False) -> int:
-        """Return the number of partitions; they count from 0. It may grow where operators can add partitions.
-
-        The number is cached; ``fresh`` asks the server. Any partition can be claimed and read, known or not.
-        """
-        ...
-
-    async def layout(self) -> Layout:
-        """Return how keys are mapped to the first partitions, read from the server.
-
-        Other partitions hold only events of producers that are not graphweft's.
-        """
-        ...
-
-    async def store_order(self, app_id: str, order: Order) -> None:
-        """Store the order of an app, or with ``*`` of all others. Producers follow within half a minute."""
-        ...
-
-    async def committed(self, partition: int) -> Committed:
-        """Return the position from which the next reader begins."""
-        ...
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
         """Return up to ``limit`` entries after a position; wait up to ``wait_s`` seconds for the first one.
@@ -134,7 +95,7 @@ class EventLog(Protocol):
         trimmed unread are counted exactly: ``after.count`` includes all entries up to the position, trimmed ones too.
 
         Raises ``BusUnavailable`` also if the partition ends before the position, because the log was recreated. Then
-        continue from ``committed``.
+        continue from ``Partitions.committed``.
         """
         ...
 
@@ -155,38 +116,4 @@ class EventLog(Protocol):
 
         Fewer if they are large: about 8 MiB (``pages.PAGE_BYTES``), but two entries if there are as many.
         """
-        ...
-
-    async def missing(self, partition: int) -> int:
-        """Return how many entries of the partition can no longer be read, because they were trimmed."""
-        ...
-
-    async def trim(self, partition: int, offset: str) -> None:
-        """Remove the entries up to and including ``offset``. The offsets and counts of later ones stay as they are.
-
-        Nothing checks whether somebody still needs them; see ``positions``.
-        """
-        ...
-
-    async def positions(self, partition: int) -> Mapping[str, str]:
-        """Return the committed offset of each group of readers that has one in the partition, by the group's name."""
-        ...
-
-    def entries_up_to(self, position: Committed) -> int:
-        """Return how many entries were written up to a position, as ``PartitionStatus`` counts them."""
-        ...
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """Return whether ``offset`` comes after ``other`` in a partition. The empty offset comes first."""
-        ...
-
-    async def commit(self, partition: int, committed: Committed) -> None:
-        """Record that all events up to an offset took effect and are on disk in the graph, with the reader's note.
-
-        The position never goes back. At the same position the note is replaced.
-        """
-        ...
-
-    async def status(self) -> Sequence[PartitionStatus]:
-        """Return the status of every partition."""
         ...

@@ -54,10 +54,10 @@ class Purges:
 class PurgeLog(Protocol):
     """The purges of a bus. It keeps the last one of each key, so it stays small. Methods raise ``BusUnavailable``."""
 
-    async def purge(self, purge: Purge) -> None:
-        """Add a purge; when it returns, every later ``purges`` finds it."""
+    async def put(self, purge: Purge) -> None:
+        """Add a purge; when it returns, every later ``after`` finds it."""
         ...
 
-    async def purges(self, mark: int | None) -> Purges:
+    async def after(self, mark: int | None) -> Purges:
         """Return the purges after a mark; for None those of all time, with the mark that is reached."""
         ...

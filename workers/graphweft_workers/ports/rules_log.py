@@ -11,12 +11,12 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 class RulesLog(Protocol):
     """The rule sets of a bus; every group of readers shares them. Every method raises ``BusUnavailable``."""
 
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+    async def store(self, digest: str, rules: StoredRules) -> None:
         """Store a rule set. If one with this digest is stored, only its summary is replaced (``updated_by``)."""
         ...
 
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        """Return a rule set; None if it does not exist, or is damaged. The next ``store_rules`` replaces it then."""
+    async def stored(self, digest: str) -> StoredRules | None:
+        """Return a rule set; None if it does not exist, or is damaged. The next ``store`` replaces it then."""
         ...
 
     async def activate(self, scope: str, digest: str) -> Activation:

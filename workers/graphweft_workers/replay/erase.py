@@ -14,7 +14,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wir
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.active_rules import ActiveRules
-from graphweft_workers.archive.archived_bus import ArchivedBus
+from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure, erasures_in
@@ -30,6 +30,7 @@ from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.purges import Purge
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import done_of, partitions_of
@@ -104,7 +105,7 @@ class Erasure:
     async def _run(self) -> list[Place]:
         app_id = self._subject.app_id
         partitions = await self._partitions()
-        ends = {each.id: each.end for each in await self._alone.status() if each.id in partitions}
+        ends = {each.id: each.end for each in await self._alone.partitions.status() if each.id in partitions}
         await self._check_complete(partitions)
         self._tell("wait until the events are applied")
         await self._applied(ends)
@@ -149,9 +150,9 @@ class Erasure:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
         if self._subject.user_id is None or not self._live.can_exchange:
             return
-        bus = ArchivedBus(self._alone, self._blobs)
+        bus = archived(self._alone, self._blobs)
         await known_preludes(bus, self._live, self._subject.app_id)
-        missing = sum([await bus.missing(number) for number in partitions])
+        missing = sum([await missing_entries(bus, number) for number in partitions])
         if missing:
             raise InvalidSettings(
                 f"the log of {self._subject.app_id!r} lacks {counted(missing, *_TRIMMED)}, "
@@ -165,7 +166,7 @@ class Erasure:
         await self._rules.refresh()
         if self._subject.user_id is None or not self._live.can_exchange or not self._rules.lost:
             return
-        bus = self._judge(ArchivedBus(self._alone, self._blobs))
+        bus = self._judge(archived(self._alone, self._blobs))
         for number in partitions:
             cursor, recent = self._rules.cursor(number, ""), RecentEvents()
             passed_over = await PassedOver.as_lived(bus, number)
@@ -196,7 +197,7 @@ class Erasure:
         until = self._clock.monotonic() + self._wait_s
         while True:
             done = await done_of(self._alone, ends.keys(), self._subject.app_id)
-            behind = [number for number, end in ends.items() if end and self._alone.is_after(end, done.get(number, ""))]
+            behind = [number for number, end in ends.items() if end and is_after(end, done.get(number, ""))]
             if not behind:
                 return
             if self._clock.monotonic() > until:
@@ -216,7 +217,7 @@ class Erasure:
             if not before.get(number):
                 continue
             await self._reader.refresh(number)
-            place = await trim(self._alone, self._reader, number, self._alone)
+            place = await trim(self._alone, self._reader, number, self._alone.partitions)
             here = len(await self._on_bus(number, end))
             left += here
             if here:
@@ -227,7 +228,7 @@ class Erasure:
         return Place(name="event log", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
 
     async def _letters(self) -> Sequence[DeadLetter]:
-        return await self._alone.dead_letters(limit=MOST_LETTERS)
+        return await self._alone.dead_letters.read(limit=MOST_LETTERS)
 
     async def _erase_letters(self, partitions: Sequence[int]) -> list[Place]:
         """Drop what dead letters say of erased entries; other entries of a letter stay in it."""
@@ -239,11 +240,13 @@ class Erasure:
             if letter.app_id not in (None, self._subject.app_id) or not any(each in erased for each in offsets):
                 if holds(self._subject, letter):  # of an event that was not on the log
                     found += 1
-                    left += not await self._alone.requeue(letter, [])
+                    left += not await self._alone.dead_letters.requeue(letter, [])
                 continue
             found += 1
             rest = tuple(each for each in offsets if each not in erased)
-            left += not await self._alone.requeue(letter, [], await self._letter_of(letter, rest) if rest else None)
+            left += not await self._alone.dead_letters.requeue(
+                letter, [], await self._letter_of(letter, rest) if rest else None
+            )
         copies = [each for each in await self._state.dead_letters() if holds(self._subject, each)]
         await self._state.forget_letters()
         await self._state.save_letters(self._alone)
@@ -282,7 +285,7 @@ class Erasure:
                 "server makes the graph without the user; then delete this one",
             )  # fmt: skip
         await self._beside.drop(app_id)
-        bus = self._judge(ArchivedBus(self._alone, self._blobs))
+        bus = self._judge(archived(self._alone, self._blobs))
         erasures = await erasures_in(self._blobs, app_id)
         erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
         work = Rebuild(
@@ -301,4 +304,4 @@ class Erasure:
 
     async def _purge_caches(self) -> None:
         """Tell responders to drop what they cached and indexed."""
-        await self._alone.purge(Purge(app_id=self._subject.app_id))
+        await self._alone.purges.put(Purge(app_id=self._subject.app_id))

@@ -17,6 +17,7 @@ from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter, is_event
 from graphweft_workers.archive.export_file import PENDING, ExportWriter, GraphState, History, Manifest
 from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
+from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
@@ -24,6 +25,7 @@ from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import check_complete, done_of, partitions_of
@@ -82,7 +84,7 @@ class Export:
         await check_complete(self._bus, partitions, self._app_id)
         preludes = await known_preludes(self._bus, self._live, self._app_id)
         basis = await read_basis(self._live, self._app_id)
-        if basis.rules != logged_basis(await self._bus.activations(), self._app_id):
+        if basis.rules != logged_basis(await self._bus.rules.activations(), self._app_id):
             raise InvalidSettings(
                 f"the past of {self._app_id!r} was restated, and the live graph does not follow it yet: repeat "
                 "`graphweft rebuild` with --resume --swap, then export"
@@ -94,8 +96,9 @@ class Export:
         histories: list[History] = []
         for prelude in preludes:
             bus = prelude.bus
-            ends = {number: (await bus.reader.end(number)).offset for number in await bus.reader.partitions()}
-            letters = await bus.dead_letters(limit=_MOST_LETTERS)
+            reader = ArchiveReader(prelude.blobs)
+            ends = {number: (await reader.end(number)).offset for number in await reader.partitions()}
+            letters = await bus.dead_letters.read(limit=_MOST_LETTERS)
             source = _Source(writer, bus, prelude.app_id, len(histories) + 1)
             histories.append(await source.write(ends, letters, {}))
         source = _Source(writer, self._bus, self._app_id, len(histories) + 1)
@@ -144,7 +147,7 @@ class Export:
 
     async def _letters(self) -> Sequence[DeadLetter]:
         """Return the dead letters that may be of the app."""
-        found = await self._bus.dead_letters(limit=_MOST_LETTERS)
+        found = await self._bus.dead_letters.read(limit=_MOST_LETTERS)
         return [letter for letter in found if letter.app_id in (None, self._app_id)]
 
     async def _done(self) -> dict[int, str]:
@@ -155,7 +158,7 @@ class Export:
         """Tell whether the log has no event of the app after these places."""
         for number, end in ends.items():
             offset = end
-            while page := await self._bus.after(number, offset, limit=_PAGE):
+            while page := await self._bus.log.after(number, offset, limit=_PAGE):
                 if any(is_event(entry, self._app_id) for entry in page):
                     return False
                 offset = page[-1].offset
@@ -176,9 +179,9 @@ class _Source:
         self, ends: Mapping[int, str], letters: Sequence[DeadLetter], checkpoints: Mapping[int, str]
     ) -> History:
         """Write the log up to the offsets ``ends``, and what belongs to it."""
-        layout = await self._bus.layout()  # without the names of other apps
+        layout = await self._bus.partitions.layout()  # without the names of other apps
         self._add(*layout_file(Layout(partitions=layout.partitions, order=layout.order_of(self._app_id))))
-        activations = await self._bus.activations()
+        activations = await self._bus.rules.activations()
         parts: dict[int, AppPart] = {}
         for partition, end in sorted(ends.items()):
             part = AppPart(self._app_id, activations=len(activations))
@@ -188,7 +191,7 @@ class _Source:
         own = activations_of(activations, self._app_id, parts)
         digests = {each.digest: each for each in own}
         for digest, activation in sorted(digests.items()):
-            rules = await self._bus.stored_rules(digest)
+            rules = await self._bus.rules.stored(digest)
             if rules is None:
                 raise BusUnavailable(how_to_restore(activation))
             self._add(rules_name(digest), rules.encode())
@@ -239,9 +242,9 @@ class _Source:
     async def _segments(self, partition: int, end: str, part: AppPart) -> AsyncIterator[list[Entry]]:
         pending: list[Entry] = []
         size, offset = 0, ""
-        while self._bus.is_after(end, offset) and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+        while is_after(end, offset) and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
             offset = page[-1].offset
-            for entry in part.of(each for each in page if not self._bus.is_after(each.offset, end)):
+            for entry in part.of(each for each in page if not is_after(each.offset, end)):
                 pending.append(entry)
                 size += sum(len(value) for value in entry.fields.values())
                 if len(pending) >= _MOST_ENTRIES or size >= _MOST_BYTES:

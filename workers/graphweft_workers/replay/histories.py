@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.preludes import (
     Prelude,
     checkpoint_number,
@@ -15,6 +16,7 @@ from graphweft_workers.archive.preludes import (
     prelude_of,
     preludes_of,
 )
+from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.prelude_graph import PreludeGraph
@@ -27,8 +29,8 @@ async def known_preludes(bus: Bus, live: GraphStore, app_id: str) -> list[Prelud
     found = await preludes_of(bus, app_id)
     for prelude in found:
         alone = prelude.bus
-        for partition in await alone.reader.partitions():
-            if await alone.missing(partition):
+        for partition in await ArchiveReader(prelude.blobs).partitions():
+            if await missing_entries(alone, partition):
                 raise InvalidSettings(
                     f"the restored history of {app_id!r} lacks entries of partition {partition}: restore its files "
                     f"below {folder_of(app_id, prelude.number)} in the archive"
@@ -62,8 +64,8 @@ async def replay_preludes(
     for prelude in preludes:
         bus = prelude.bus
         shifted = PreludeGraph(graph, app_id, prelude.number)
-        replay = Replay(bus, shifted, rules.over(bus, bus.is_after), prelude.app_id)
-        for partition in await bus.reader.partitions():
+        replay = Replay(bus, shifted, rules.over(bus.rules), prelude.app_id)
+        for partition in await ArchiveReader(prelude.blobs).partitions():
             async with aclosing(replay.run(partition)) as steps:
                 async for step in steps:
                     yield checkpoint_number(prelude.number, partition), step

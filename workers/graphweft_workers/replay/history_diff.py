@@ -22,6 +22,7 @@ from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.causes import Cause, Causes, Side
 from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 from graphweft_workers.replay.matched_log import matched_log
@@ -161,12 +162,12 @@ class HistoryComparison:
                 self._found.failures[cause] = self._found.failures.get(cause, 0) + letter.count
         if side == "after":
             return
-        for letter in await self._bus.dead_letters(limit=_MOST_LETTERS):
+        for letter in await self._bus.dead_letters.read(limit=_MOST_LETTERS):
             end = self._found.ends.get(letter.partition)
             if letter.app_id != self._app_id or end is None or letter.reason == "trimmed" or letter.id in letters:
                 continue
             offsets = letter.entries
-            number = sum(not self._bus.is_after(offset, end) for offset in offsets)
+            number = sum(not is_after(offset, end) for offset in offsets)
             if number:
                 self._found.count(
                     self._name_of(letter), side, "skipped" if letter.reason in SKIPS else "failed", number

@@ -11,6 +11,7 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 
 _PAGE: Final = 1_000
 
@@ -29,8 +30,8 @@ async def matched_log(
         await rules.refresh()
     ways = [(rules, rules.cursor(partition, ""), RecentEvents(), passed_over) for rules, passed_over in matchers]
     offset = ""
-    while page := await bus.after(partition, offset, limit=_PAGE):
-        wanted = [entry for entry in page if not bus.is_after(entry.offset, to)]
+    while page := await bus.log.after(partition, offset, limit=_PAGE):
+        wanted = [entry for entry in page if not is_after(entry.offset, to)]
         if not wanted:
             return
         found: list[Range] = []

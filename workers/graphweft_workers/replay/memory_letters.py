@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.ports.dead_letters import first_letters
+from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
 
 
 class MemoryLetters:
@@ -14,8 +14,8 @@ class MemoryLetters:
     def __init__(self) -> None:
         self.found: dict[str, DeadLetter] = {}
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """See ``DeadLetters.put_dead_letters``."""
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put``."""
         self.found.update((letter.id, letter) for letter in letters)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
@@ -25,18 +25,18 @@ class MemoryLetters:
             self.found[longer.id] = longer
         return there
 
-    async def dead_letter_count(self) -> int:
-        """See ``DeadLetters.dead_letter_count``."""
+    async def count(self) -> int:
+        """See ``DeadLetters.count``."""
         return len(self.found)
 
-    async def dead_letters(
+    async def read(
         self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
-        """See ``DeadLetters.dead_letters``."""
+        """See ``DeadLetters.read``."""
         return first_letters(self.found.values(), limit, app_id, size, whole=whole)
 
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.dead_letter``."""
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        """See ``DeadLetters.get``."""
         return self.found.get(letter_id)
 
     async def requeue(
@@ -44,3 +44,7 @@ class MemoryLetters:
     ) -> bool:
         """See ``DeadLetters.requeue``."""
         return False  # a replay appends nothing to the log
+
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        """Return none: nobody bounds the letters of a replay."""
+        return {}

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 
 _NUMBERED: Final = re.compile(r"([0-9]{1,18})(-[0-9]{1,20})?", re.ASCII)
 """An offset that begins with a number; the range between two of them can be halved."""
@@ -30,19 +31,19 @@ async def place_at(bus: Bus, partition: int, time: datetime) -> str:
 
 async def places_at(bus: Bus, partitions: Iterable[int], time: datetime) -> dict[int, str]:
     """Return the place of a time in each of some partitions; see ``place_at``."""
-    ends = {each.id: each.end for each in await bus.status()}
+    ends = {each.id: each.end for each in await bus.partitions.status()}
     return {partition: await _place(bus, partition, time, ends.get(partition, "")) for partition in partitions}
 
 
 async def _place(bus: Bus, partition: int, time: datetime, end: str) -> str:
-    last = await bus.before(partition, end, limit=1)
+    last = await bus.log.before(partition, end, limit=1)
     if not last or last[0].received <= time:
         return last[0].offset if last else ""
-    first = await bus.after(partition, "", limit=1)
+    first = await bus.log.after(partition, "", limit=1)
     if not first or first[0].received > time:
         return ""
     found = await _halve(bus, partition, time, first[0].offset, last[0].offset)
-    while page := await bus.after(partition, found, limit=_PAGE):
+    while page := await bus.log.after(partition, found, limit=_PAGE):
         for entry in page:
             if entry.received > time:
                 return found
@@ -59,8 +60,8 @@ async def _halve(bus: Bus, partition: int, time: datetime, early: str, late: str
     zero = "-0" if low[2] else ""
     while above - below > _NEAR:
         middle = (below + above) // 2
-        entries = await bus.before(partition, f"{middle}{zero}", limit=1)
-        if not entries or not bus.is_after(entries[0].offset, early):
+        entries = await bus.log.before(partition, f"{middle}{zero}", limit=1)
+        if not entries or not is_after(entries[0].offset, early):
             below = middle
         elif entries[0].received <= time:
             early, below = entries[0].offset, middle

@@ -10,6 +10,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.moments import places_at
 
 type Position = tuple[int, str]
@@ -44,8 +45,8 @@ async def find_past(bus: Bus, app_id: str, when: datetime | Position) -> Past:
     The other partitions of an app with several ones are taken at the time at which the server took the entry at the
     position. Raises ``BusUnavailable``, and ``InvalidSettings`` if the position is none.
     """
-    layout = await bus.layout()
-    partitions = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions(fresh=True))}
+    layout = await bus.partitions.layout()
+    partitions = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions.count(fresh=True))}
     if isinstance(when, datetime):
         offsets = await places_at(bus, sorted(partitions), when)
         return Past(offsets=offsets, time=when, home=min(layout.partitions_of(app_id)))
@@ -57,17 +58,14 @@ async def find_past(bus: Bus, app_id: str, when: datetime | Position) -> Past:
 
 async def _time_of(bus: Bus, partition: int, offset: str) -> datetime:
     given = f"{partition}:{offset}"
-    status = {each.id: each for each in await bus.status()}
+    status = {each.id: each for each in await bus.partitions.status()}
     if partition not in status:
         raise InvalidSettings(f"invalid position {given!r}: the bus has the partitions 0 to {max(status)}")
-    try:
-        if bus.is_after(offset, status[partition].end):
-            raise InvalidSettings(
-                f"invalid position {given!r}: the partition ends at {status[partition].end or 'nothing'}"
-            )
-        found = await bus.before(partition, offset, limit=1)
-    except ValueError as error:
-        raise InvalidSettings(f"invalid position {given!r}: an offset of this bus has another form") from error
+    if not bus.offsets.accepts(offset):
+        raise InvalidSettings(f"invalid position {given!r}: an offset of this bus has another form")
+    if is_after(offset, status[partition].end):
+        raise InvalidSettings(f"invalid position {given!r}: the partition ends at {status[partition].end or 'nothing'}")
+    found = await bus.log.before(partition, offset, limit=1)
     if not found:
         raise InvalidSettings(f"invalid position {given!r}: the log has no entry there or before")
     return found[0].received

@@ -24,6 +24,7 @@ from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.places import check_complete, done_of, partitions_of
@@ -211,7 +212,7 @@ class Rebuild:
 
     async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
         """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""
-        activations = await self._bus.activations()
+        activations = await self._bus.rules.activations()
         logged = logged_basis(activations, self._app_id)
         if self._given is None:
             return logged
@@ -249,7 +250,7 @@ class Rebuild:
         for partition in partitions:
             end = None if to is None else to[partition]
             place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
-            if end is not None and self._bus.is_after(place, end):
+            if end is not None and is_after(place, end):
                 raise InvalidSettings(
                     f"the new graph is at {partition}:{place}, after {partition}:{end}: give --graph-template for "
                     "another one"
@@ -293,7 +294,7 @@ class Rebuild:
         """
         if self._given is None:
             return None
-        owners = {each.id: each.owner for each in await self._bus.status()}
+        owners = {each.id: each.owner for each in await self._bus.partitions.status()}
         if all(owners.get(partition) is None for partition in await self.partitions()):
             raise InvalidSettings(
                 "no worker runs, and one must read that the past is restated: start it, and repeat the command with "
@@ -324,7 +325,7 @@ class Rebuild:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
         for _ in range(int(self._timing.replay.workers_s / self._timing.replay.rest_s)):
             reached = await done_of(self._bus, until, self._app_id)
-            if not any(self._bus.is_after(offset, reached[partition]) for partition, offset in until.items()):
+            if not any(is_after(offset, reached[partition]) for partition, offset in until.items()):
                 return
             await self._clock.sleep(self._timing.replay.rest_s)
         raise InvalidSettings(
@@ -339,7 +340,7 @@ class Rebuild:
         graph after a minute, or with the new one if that is in its place. Raises like ``run``; then the live graph
         is in its place and workers go on.
         """
-        restated = newest(await self._bus.activations(), restated_scope(self._app_id))
+        restated = newest(await self._bus.rules.activations(), restated_scope(self._app_id))
         if restated is not None:
             await self._wait_for_workers(await self._until(restated))
         if self._basis.kept:

@@ -90,7 +90,8 @@ class Recording:
         self._app_id = app_id
         self._watched = _Watched(graph, self._look)
         self._state = WorkerState(
-            log=bus,
+            log=bus.log,
+            partitions=bus.partitions,
             letters=self.letters,
             graph=cast("GraphStore", self._watched),
             rules=rules,
@@ -100,7 +101,7 @@ class Recording:
             quarantine=False,
         )
         self._arrangers = _Arrangers(rules, graph.dialect)
-        self._state.applier = Applier(bus, self.letters, self._state.graph, self._arrangers, quarantine=False)
+        self._state.applier = Applier(bus.log, self.letters, self._state.graph, self._arrangers, quarantine=False)
         self._batch: list[MatchedEvent] = []
         self._single: dict[tuple[str, int], Writer] = {}
         """By statement and identity of the parameters of a row."""

@@ -20,6 +20,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
 from graphweft_workers.retrieval.records import (
@@ -78,7 +79,9 @@ class Remains:
         partitions = await partitions_of(self._alone, self._live, self._subject.app_id)
         await self._learn(partitions)
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
-        letters = [each for each in await self._alone.dead_letters(limit=MOST_LETTERS) if holds(self._subject, each)]
+        letters = [
+            each for each in await self._alone.dead_letters.read(limit=MOST_LETTERS) if holds(self._subject, each)
+        ]
         graph = of_rules = 0
         async for node in nodes_of(self._live, self._subject):
             graph += 1
@@ -111,7 +114,7 @@ class Remains:
 
     async def _of_responders(self) -> list[Place]:
         """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
-        announced = any(each.app_id == self._subject.app_id for each in (await self._alone.purges(None)).found)
+        announced = any(each.app_id == self._subject.app_id for each in (await self._alone.purges.after(None)).found)
         note = "announced to all responders" if announced else "no erasure of the app was announced yet"
         return [Place(name=name, found=0, left=0, note=note) for name in ("responder caches", "responder indexes")]
 
@@ -142,7 +145,7 @@ async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None 
         found += [
             entry.offset
             for entry in page
-            if subject.holds(entry) and (until is None or not bus.is_after(entry.offset, until))
+            if subject.holds(entry) and (until is None or not is_after(entry.offset, until))
         ]
     return found
 
@@ -199,6 +202,6 @@ def holds(subject: Subject, letter: DeadLetter) -> bool:
 async def pages(bus: Bus, number: int) -> AsyncIterator[Sequence[Entry]]:
     """Yield the entries of a partition that the bus holds."""
     offset = ""
-    while page := await bus.after(number, offset, limit=_PAGE):
+    while page := await bus.log.after(number, offset, limit=_PAGE):
         yield page
         offset = page[-1].offset

@@ -23,6 +23,7 @@ from graphweft_workers.engine.read import Range, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import Restoring
 from graphweft_workers.replay.snapshots import Snapshots
@@ -94,7 +95,8 @@ class Replay:
         self._passed_over = passed_over
         self._letters = MemoryLetters()
         self._state = WorkerState(
-            log=bus,
+            log=bus.log,
+            partitions=bus.partitions,
             letters=self._letters,
             graph=graph,
             rules=rules,
@@ -134,7 +136,7 @@ class Replay:
             passed_over = await self._passed_over(self._bus, partition)
         else:
             passed_over, start = await self._restoring.open(partition, start, to)
-        recent = await known_before(self._bus, partition, start, passed_over, only=app_id)
+        recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id)
         writer = AppWriter(self._state, partition, passed_over, recent)
         queue = AppQueue(app_id=app_id)
         done = Replayed(offset=start, letters=self._letters.found)
@@ -150,7 +152,7 @@ class Replay:
             async for page in pages:
                 read = page.read
                 events = read.apps.get(app_id, [])
-                await self._letters.put_dead_letters([letter for letter in read.letters if letter.app_id == app_id])
+                await self._letters.put([letter for letter in read.letters if letter.app_id == app_id])
                 if events:
                     queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
                     await writer.apply(queue)
@@ -168,9 +170,9 @@ class Replay:
 
     def _read_again(self, entries: Sequence[Entry], counted: str) -> set[str]:
         """Return the offsets of the entries up to ``counted``."""
-        if not counted or self._bus.is_after(entries[0].offset, counted):
+        if not counted or is_after(entries[0].offset, counted):
             return set()
-        return {each.offset for each in entries if not self._bus.is_after(each.offset, counted)}
+        return {each.offset for each in entries if not is_after(each.offset, counted)}
 
     async def _pages(self, reading: _Reading) -> AsyncGenerator[_Page]:
         """Yield the rest of the partition, in order. While the graph applies a page, the next one is read."""
@@ -186,9 +188,9 @@ class Replay:
     async def _page(self, reading: _Reading) -> _Page | None:
         """Read the next entries and match their events; None at the end."""
         bus, partition, to = self._bus, reading.partition, reading.to
-        entries = await bus.after(partition, reading.offset, limit=self._batch_events)
-        if to is not None and entries and bus.is_after(entries[-1].offset, to):
-            entries = [entry for entry in entries if not bus.is_after(entry.offset, to)]
+        entries = await bus.log.after(partition, reading.offset, limit=self._batch_events)
+        if to is not None and entries and is_after(entries[-1].offset, to):
+            entries = [entry for entry in entries if not is_after(entry.offset, to)]
         if not entries:
             return None
         await self._state.rules.refresh(entries)

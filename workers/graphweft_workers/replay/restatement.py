@@ -21,6 +21,7 @@ from graphweft_workers.engine.passed_over import PassedOver, is_of_rules
 from graphweft_workers.engine.read import EXTRACT, Skip
 from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.matched_log import matched_log
 
 _MOST_LETTERS: Final = 1_000_000
@@ -50,8 +51,8 @@ class Restatement:
     async def record(self) -> Activation:
         """Store the rules and record the restatement. Raises ``BusUnavailable``."""
         rules = self._rules
-        await self._bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
-        return await self._bus.activate(restated_scope(self._app_id), rules.digest)
+        await self._bus.rules.store(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
+        return await self._bus.rules.activate(restated_scope(self._app_id), rules.digest)
 
     async def settle(self, until: Mapping[int, str], failed: Iterable[DeadLetter]) -> Settled:
         """Replace the dead letters of events before ``until`` by those of the restated graph; idempotent.
@@ -64,9 +65,9 @@ class Restatement:
         new = {letter.id: letter for letter in failed if self._is_before(letter.offset, letter.partition, until)}
         for partition, offset in until.items():
             new |= {letter.id: letter for letter in await self._skips(partition, offset)}
-        old = [letter for letter in await bus.dead_letters(limit=_MOST_LETTERS) if self._is_judged(letter)]
+        old = [letter for letter in await bus.dead_letters.read(limit=_MOST_LETTERS) if self._is_judged(letter)]
         for some in batched(new.values(), _LETTERS_AT_ONCE):
-            await bus.put_dead_letters(some)
+            await bus.dead_letters.put(some)
         removed = 0
         for letter in old:
             if letter.id not in new:
@@ -77,7 +78,7 @@ class Restatement:
         """Tell whether the log holds retries after ``until`` of rows before it: somebody retried an old letter."""
         for partition, offset in until.items():
             after = offset
-            while page := await self._bus.after(partition, after, limit=_PAGE):
+            while page := await self._bus.log.after(partition, after, limit=_PAGE):
                 for entry in page:
                     if wire.RETRY not in entry.fields:
                         continue
@@ -100,7 +101,7 @@ class Restatement:
             return False  # anybody may write a retry
 
     def _is_before(self, offset: str, partition: int, until: Mapping[int, str]) -> bool:
-        return self._bus.is_after(until.get(partition, ""), offset)
+        return is_after(until.get(partition, ""), offset)
 
     def _is_judged(self, letter: DeadLetter) -> bool:
         return letter.app_id == self._app_id and is_of_rules(letter) and (letter.rule, letter.mutation) != EXTRACT
@@ -136,7 +137,7 @@ class Restatement:
             later = tuple(each for each in offsets if not self._is_before(each, found.partition, until))
             if len(later) == len(offsets):
                 return False
-            if await self._bus.requeue(found, [], found.of_entries(later) if later else None):
+            if await self._bus.dead_letters.requeue(found, [], found.of_entries(later) if later else None):
                 return True
-            found = await self._bus.dead_letter(letter.id)  # a worker has extended it
+            found = await self._bus.dead_letters.get(letter.id)  # a worker has extended it
         raise BusUnavailable(f"the dead letter {letter.id!r} kept changing: run the same command with --resume")

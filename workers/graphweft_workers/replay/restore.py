@@ -113,7 +113,7 @@ class Restore:
     async def _has_events(self, bus: Bus) -> bool:
         for number in await partitions_of(bus, self._graph, self._app_id):
             offset = ""
-            while page := await bus.after(number, offset, limit=_PAGE):
+            while page := await bus.log.after(number, offset, limit=_PAGE):
                 if any(is_event(entry, self._app_id) for entry in page):
                     return True
                 offset = page[-1].offset
@@ -198,38 +198,38 @@ class Restore:
         stored: dict[str, StoredRules] = {}
         digests: list[str] = []
         for history in self._histories:
-            activations = await history.bus.activations()
+            activations = await history.bus.rules.activations()
             digests += [each.digest for each in activations]
             last = active_for(activations, history.app_id)
             digests += [last.digest] if last else []
             for digest in {each.digest for each in activations}:
-                rules = await history.bus.stored_rules(digest)
+                rules = await history.bus.rules.stored(digest)
                 if rules is not None:
                     stored[digest] = rules
         if not digests:
             return 0
-        there = await bus.activations()
+        there = await bus.rules.activations()
         active = active_for(there, self._app_id)
         if {*digests} <= {each.digest for each in there} and active and active.digest == digests[-1]:
             return 0
         order = [each for at, each in enumerate(digests) if each not in digests[at + 1 :]]
         for digest in order:
-            await bus.store_rules(digest, stored[digest])
-            await bus.activate(self._app_id, digest)
+            await bus.rules.store(digest, stored[digest])
+            await bus.rules.activate(self._app_id, digest)
         return len(order)
 
     async def _put_letters(self, bus: Bus) -> int:
         """Write the dead letters to the bus: one for each entry, at a place where no entry is."""
-        layout, form = await bus.layout(), _form_of_offsets(bus)
+        layout = await bus.partitions.layout()
         letters: list[DeadLetter] = []
         async for letter, entry in self._pending():
             renamed = _renamed(entry, self._export.manifest.app, self._app_id)
             if renamed is not None:
                 fields, key = renamed
-                offset = form.format(preludes.free_offset(self._app_id, self._export.sha256, len(letters)))
+                offset = bus.offsets.write(preludes.free_offset(self._app_id, self._export.sha256, len(letters)))
                 letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
         for some in batched(letters, _LETTERS_AT_ONCE):
-            await bus.put_dead_letters(some)
+            await bus.dead_letters.put(some)
         return len(letters)
 
     async def _pending(self) -> AsyncIterator[tuple[DeadLetter, Entry]]:
@@ -238,17 +238,9 @@ class Restore:
         for letter in await ArchivedState(last.blobs).dead_letters(folder=PENDING):
             yield letter, Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
         alone = last.bus
-        for letter in await alone.dead_letters(limit=_MOST_LETTERS):
-            for entry in await alone.entries(letter.partition, letter.entries):
+        for letter in await alone.dead_letters.read(limit=_MOST_LETTERS):
+            for entry in await alone.log.entries(letter.partition, letter.entries):
                 yield letter, entry
-
-
-def _form_of_offsets(bus: Bus) -> str:
-    try:
-        bus.is_after("1-0", "")
-    except ValueError:
-        return "{}"
-    return "{}-0"
 
 
 def _renamed(entry: Entry, before: str, app_id: str) -> tuple[dict[bytes, bytes], str] | None:

@@ -16,6 +16,7 @@ from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshot_key import LogHash, Scan, snapshot_key
 from graphweft_workers.replay.snapshots import Snapshots, Stored
@@ -99,7 +100,7 @@ class Restoring:
         if not self._known:
             return []
         found: list[tuple[Stored, dict[int, _Reached]]] = []
-        self._activations = await self._bus.activations()
+        self._activations = await self._bus.rules.activations()
         last = max(each.partition for each in self._known)
         before: dict[int, _Reached] = {}
         for partition, end in sorted(ends.items()):
@@ -113,7 +114,7 @@ class Restoring:
                 reached = None if at is None else _Reached(scan, each.offset, LogHash(at))
                 if reached is None or self._key(before, reached) != each.key:
                     self._stale.append(each)
-                elif end is None or not self._bus.is_after(each.offset, end):
+                elif end is None or not is_after(each.offset, end):
                     found.append((each, {**before, partition: reached}))
             at = scan.hash_at(scan.end)
             before[partition] = _Reached(scan, scan.end, LogHash(at or b""))
@@ -155,13 +156,13 @@ class Restoring:
     async def open(self, partition: int, offset: str, end: str | None) -> tuple[PassedOver, str]:
         """Return what to pass over in a partition, and from which offset to go on. The graph is at ``offset``."""
         known = self._reached.get(partition)
-        start = known.offset if known is not None and self._bus.is_after(known.offset, offset) else offset
+        start = known.offset if known is not None and is_after(known.offset, offset) else offset
         scan = self._scans.pop(partition, None)
         at = None if scan is None else scan.hash_at(start)
         if scan is None or at is None:
             scan = await Scan.of(self._bus, partition, {start}, end=end)
             at = scan.hash_at(start)
-        self._activations = await self._bus.activations()
+        self._activations = await self._bus.rules.activations()
         if at is None or (start and known is None):
             self._sound = False
         elif known is not None and scan.passed(self._app_id, start) != known.scan.passed(self._app_id, start):
@@ -201,7 +202,7 @@ class Restoring:
         if any(has_plan(each) for each in at.values()):
             return
         self._since = 0
-        self._activations = await self._bus.activations()
+        self._activations = await self._bus.rules.activations()
         reached = self._reached[partition]
         keys, indexes = self._made.made(app_id)
         try:

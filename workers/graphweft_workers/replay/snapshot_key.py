@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from graphweft_contracts.layout import ALL_APPS
@@ -16,6 +16,7 @@ from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import is_after
 
 _START: Final = bytes(32)
 
@@ -40,24 +41,23 @@ class LogHash:
 class Scan:
     """One partition, read to its end: what was passed over, and the hash of the log at some offsets."""
 
-    def __init__(self, partition: int, is_after: Callable[[str, str], bool]) -> None:
+    def __init__(self, partition: int) -> None:
         self.partition = partition
         self.end = ""
         """The last entry up to the end that was given."""
         self.passed_over = PassedOver(partition)
-        self._is_after = is_after
         self._hashes: dict[str, bytes] = {"": _START}
 
     @classmethod
     async def of(cls, bus: Bus, partition: int, offsets: Collection[str], *, end: str | None = None) -> Scan:
         """Read a partition; keep the hashes at ``offsets``, and at the last entry up to ``end``."""
-        scan, log, at_end = cls(partition, bus.is_after), LogHash(), _START
+        scan, log, at_end = cls(partition), LogHash(), _START
 
         def watch(page: Sequence[Entry]) -> None:
             nonlocal at_end
             for entry in page:
                 log.add(entry)
-                if end is None or not bus.is_after(entry.offset, end):
+                if end is None or not is_after(entry.offset, end):
                     scan.end, at_end = entry.offset, log.value
                 if entry.offset in offsets:
                     scan._hashes[entry.offset] = log.value
@@ -72,14 +72,12 @@ class Scan:
 
     def passed(self, app_id: str, offset: str) -> list[tuple[str, ...]]:
         """Return what was passed over of an app up to an offset."""
-        return self.passed_over.of_app(app_id, lambda at: not self._is_after(at, offset))
+        return self.passed_over.of_app(app_id, lambda at: not is_after(at, offset))
 
     def active(self, activations: Iterable[Activation], offset: str) -> list[tuple[str, str, str]]:
         """Return place, scope and rules of the activations up to an offset."""
         places = ((each.positions.get(self.partition), each) for each in activations)
-        return [
-            (at, each.scope, each.digest) for at, each in places if at is not None and not self._is_after(at, offset)
-        ]
+        return [(at, each.scope, each.digest) for at, each in places if at is not None and not is_after(at, offset)]
 
 
 def snapshot_key(

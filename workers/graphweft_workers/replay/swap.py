@@ -20,6 +20,7 @@ from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generat
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.places import done_of
 from graphweft_workers.timing import TIMING, Timing
 
@@ -78,7 +79,7 @@ class GraphSwap:
             ahead: list[int] = []
             for partition, end in ends.items():
                 place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
-                if self._bus.is_after(place, end):
+                if is_after(place, end):
                     ahead.append(partition)
             await self._apply({partition: end for partition, end in ends.items() if partition not in ahead})
             if not ahead:
@@ -94,7 +95,7 @@ class GraphSwap:
         ends = await done_of(self._bus, partitions, self._app_id)  # further, if the last events have no mutations
         for partition in partitions:
             live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
-            if self._bus.is_after(live, ends.get(partition, "")):
+            if is_after(live, ends.get(partition, "")):
                 ends[partition] = live
         return ends
 
@@ -112,7 +113,7 @@ class GraphSwap:
             for partition, end in ends.items():
                 place = (await self._graph.progress(app_id, partition)).checkpoint
                 # Further than its last write, where the live graph dropped rows that failed: nobody tries them again.
-                reached = replace(place, offset=end) if self._bus.is_after(end, place.offset) else place
+                reached = replace(place, offset=end) if is_after(end, place.offset) else place
                 await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
             await self._graph.durable(self._run_id)
             marks = await self._live.checkpoints(app_id, timeout_s=self._timing.query_s)

@@ -22,12 +22,14 @@ from graphweft_rules.cypher.node_writes import NodeWriters, Slice, Target
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
@@ -102,12 +104,12 @@ class Why:
         writers = self._writers(target)
         found = Found(ends=await self._ends(), newest=deque(maxlen=self._limit))
         for partition, end in found.ends.items():
-            found.lost += await self._bus.missing(partition)
+            found.lost += await missing_entries(self._bus, partition)
             passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
             offset, done = "", False
-            while not done and (page := await self._bus.after(partition, offset, limit=_PAGE)):
-                wanted = [entry for entry in page if not self._bus.is_after(entry.offset, end)]
+            while not done and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
+                wanted = [entry for entry in page if not is_after(entry.offset, end)]
                 done = len(wanted) < len(page)
                 read = read_range(partition, wanted, cursor, recent, only=self._app_id, passed_over=passed_over)
                 read.check_rules(self._app_id)
@@ -182,7 +184,7 @@ class Why:
         found = {offset for offset, number in zip(offsets, given, strict=True) if number in signatures}
         if partition < last[0]:
             return found
-        return {each for each in found if partition == last[0] and not self._bus.is_after(each, last[1])}
+        return {each for each in found if partition == last[0] and not is_after(each, last[1])}
 
     async def _replay(
         self, partition: int, needed: Collection[str], statements: Collection[str], work: Recording
@@ -191,7 +193,7 @@ class Why:
         first = self._singles[0] if self._singles else None
         offset, left = "", len(needed)
         work.open(partition, passed_over)
-        while left and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+        while left and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
             wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
             read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
             read.check_rules(self._app_id)
@@ -202,7 +204,7 @@ class Why:
             ]
             for event in events:
                 is_old = first is not None and (
-                    partition < first[0] or (partition == first[0] and self._bus.is_after(first[1], event.entry.offset))
+                    partition < first[0] or (partition == first[0] and is_after(first[1], event.entry.offset))
                 )
                 await work.add(event, may_record=not is_old)
             await work.flush()
@@ -213,11 +215,14 @@ class Why:
     async def _ends(self) -> dict[int, str]:
         """Return where the live graph stands; for a graph that was lost, how far workers are."""
         live = await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
-        layout = await self._bus.layout()
-        mine = {*layout.partitions_of(self._app_id), *range(layout.partitions, await self._bus.partitions(fresh=True))}
+        layout = await self._bus.partitions.layout()
+        mine = {
+            *layout.partitions_of(self._app_id),
+            *range(layout.partitions, await self._bus.partitions.count(fresh=True)),
+        }
         ends = {number: live[number].offset for number in live}
         for partition in mine - ends.keys():
-            ends[partition] = "" if live else (await self._bus.committed(partition)).offset
+            ends[partition] = "" if live else (await self._bus.partitions.committed(partition)).offset
         return {partition: ends[partition] for partition in sorted(ends) if ends[partition]}
 
     async def _like_live(self, target: Target, state: State, ends: Mapping[int, str]) -> bool | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from graphweft_contracts import Transient, channels
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.progress import progress
-from graphweft_workers.ports.event_log import EventLog, PartitionStatus
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
@@ -45,7 +46,7 @@ class ArchiveState:
         return "archive: " + "; ".join(parts)
 
 
-async def archive_state(settings: Settings, bus: EventLog, partitions: Sequence[PartitionStatus]) -> ArchiveState:
+async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[PartitionStatus]) -> ArchiveState:
     """Return the state of the archive, for the status of any group of ``bus``. It lists the archive once.
 
     An archive that does not answer is an ``error`` of the state.
@@ -67,7 +68,7 @@ async def archive_state(settings: Settings, bus: EventLog, partitions: Sequence[
 async def _status(settings: Settings, group: str) -> Sequence[PartitionStatus]:
     bus = make_bus(settings, group=group, archived=False)
     try:
-        status = await bus.status()
+        status = await bus.partitions.status()
     finally:
         await bus.aclose()
     # Partitions without a position of a job do not hold up trimming.

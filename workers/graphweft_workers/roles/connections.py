@@ -43,10 +43,10 @@ def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archiv
     alone, whose entries nobody judges.
     """
     if archived and has_archive(settings):
-        from graphweft_workers.archive.archived_bus import ArchivedBus
+        from graphweft_workers.archive import archived_bus
 
         alone = make_bus(settings, group=group, archived=False)
-        return judged_bus(settings, ArchivedBus(alone, make_archive(settings)))
+        return judged_bus(settings, archived_bus.archived(alone, make_archive(settings)))
     options = BusOptions(group=group, new=new_layout(settings), lease_s=settings.lease_s, own=settings.driver_options)
     driver = bus_driver(settings.bus)
     with _needed(driver, "GRAPHWEFT_BUS_URL"):

@@ -104,7 +104,7 @@ async def _counting(
         yield
         return
     async with contextlib.aclosing(make_bus(settings, archived=False)) as bus:
-        usage = GatewayUsage(bus, quotas, current, name=name)
+        usage = GatewayUsage(bus.usage, quotas, current, name=name)
         task = asyncio.create_task(usage.run())
         try:
             yield

@@ -64,11 +64,11 @@ class GatewayUsage:
 
     async def _exchange(self) -> None:
         now = self._clock.now().timestamp()
-        records = await self._log.usage()
+        records = await self._log.records()
         if self._before is None:
             self._before = refusals_of(records.get(self._reporter)).apps
             for reporter in forgotten(records, GATEWAY, now):
-                await self._log.put_usage(reporter, None)
+                await self._log.put(reporter, None)
         uses, _ = read_uses(records, self._policies(), now)
         self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
         refused = sum(counts.total() for counts in self._gate.refused.values())
@@ -76,7 +76,7 @@ class GatewayUsage:
             apps = {app_id: Counter(counts) for app_id, counts in self._before.items()}
             for app_id, counts in self._gate.refused.items():
                 apps.setdefault(app_id, Counter()).update({str(quota): number for quota, number in counts.items()})
-            await self._log.put_usage(self._reporter, Refusals(time=now, apps=apps).encode())
+            await self._log.put(self._reporter, Refusals(time=now, apps=apps).encode())
             self._written = refused
 
 

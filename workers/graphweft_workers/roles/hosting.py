@@ -224,7 +224,7 @@ async def _archive(settings: Settings) -> AsyncGenerator[_Service]:
             every_s=settings.archive_every_s,
             trims=settings.archive_trim,
             lease_s=settings.lease_s,
-            applied=applied,
+            applied=applied.partitions,
         )
 
 
@@ -278,7 +278,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         tasks.append(asyncio.create_task(_wake(embedder)))
     if policies is not None:
         tasks.append(asyncio.create_task(policies.follow()))
-    usage = ResponderUsage(bus, graph.without_turn, name=name)
+    usage = ResponderUsage(bus.usage, graph.without_turn, name=name)
     tasks.append(asyncio.create_task(usage.run()))
     responder = InjectionResponder(
         queue,
@@ -460,7 +460,7 @@ async def _until_answered(settings: Settings) -> None:
     try:
         while True:
             try:
-                layout = await bus.layout()
+                layout = await bus.partitions.layout()
             except BusUnavailable as error:
                 logger.debug("bus_unavailable", error=str(error))
                 await asyncio.sleep(wait_s)

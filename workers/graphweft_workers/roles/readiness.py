@@ -34,7 +34,7 @@ async def waits_for(settings: Settings, role: str, *, pid: int, worker_name: str
         for group in _GROUPS.get(role, jobs.groups(settings)):
             bus = make_bus(settings, group=group)
             try:
-                owners = [partition.owner for partition in await bus.status()]
+                owners = [partition.owner for partition in await bus.partitions.status()]
             finally:
                 await bus.aclose()
             free = owners.count(None)

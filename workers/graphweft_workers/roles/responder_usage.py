@@ -56,7 +56,7 @@ class ResponderUsage:
     async def _write(self) -> None:
         now = self._clock.now().timestamp()
         if not self._written:
-            for reporter in forgotten(await self._log.usage(), RESPONDER, now):
-                await self._log.put_usage(reporter, None)
+            for reporter in forgotten(await self._log.records(), RESPONDER, now):
+                await self._log.put(reporter, None)
         apps = {app_id: Counter({WITHOUT_TURN: n}) for app_id, n in self._without_turn.most_common(_MOST_APPS)}
-        await self._log.put_usage(self._reporter, Refusals(time=now, apps=apps).encode())
+        await self._log.put(self._reporter, Refusals(time=now, apps=apps).encode())

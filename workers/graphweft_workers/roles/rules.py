@@ -116,7 +116,7 @@ def logged_rules(
     """
     from graphweft_workers.active_rules import LoggedRules
 
-    return LoggedRules(bus, bus.is_after, rules_maker(settings), none=none, without_lost=without_lost)
+    return LoggedRules(bus.rules, rules_maker(settings), none=none, without_lost=without_lost)
 
 
 def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
@@ -170,8 +170,8 @@ async def _is_active(settings: Settings, bus: Bus) -> bool:
     root = settings.rules
     if not root.is_dir() or not (named := discover(root)):
         return False
-    active = newest(await bus.activations(), ALL_APPS)
-    stored = None if active is None else await bus.stored_rules(active.digest)
+    active = newest(await bus.rules.activations(), ALL_APPS)
+    stored = None if active is None else await bus.rules.stored(active.digest)
     if stored is None or RuleSummary.from_json(stored.summary) is None:
         return False
     return named.keys() == workflow_files(stored.files).keys() and all(
@@ -189,12 +189,12 @@ def _content(file: Path) -> bytes | None:
 async def push(bus: Bus, rules: RuleSet, scope: str = ALL_APPS) -> Activation:
     """Store a rule set and activate it for a scope. Raises ``BusUnavailable``."""
     await store(bus, rules)
-    return await bus.activate(scope, rules.digest)
+    return await bus.rules.activate(scope, rules.digest)
 
 
 async def store(bus: Bus, rules: RuleSet) -> None:
     """Store a rule set, or only its summary. Raises ``BusUnavailable``."""
-    await bus.store_rules(rules.digest, _stored(rules))
+    await bus.rules.store(rules.digest, _stored(rules))
 
 
 def _stored(rules: RuleSet) -> StoredRules:
@@ -207,7 +207,7 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
     Rules that were pushed before and then replaced stay replaced: a process that starts with an old folder must not
     bring them back.
     """
-    found = await bus.activations()
+    found = await bus.rules.activations()
     active = newest(found, ALL_APPS)
     if not rules.workflows:
         if not found:
@@ -218,10 +218,10 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
                 "push rules with `graphweft rules push`",
             )
     elif active is not None and active.digest == rules.digest:
-        stored = await bus.stored_rules(rules.digest)
+        stored = await bus.rules.stored(rules.digest)
         if stored is None or stored.updated_by(_stored(rules)) is not None:  # another version may have stored them
             await store(bus, rules)
-    elif await bus.stored_rules(rules.digest) is None or active is None:
+    elif await bus.rules.stored(rules.digest) is None or active is None:
         pushed = await push(bus, rules)
         logger.info("rules_pushed", folder=str(folder), rules=pushed.digest[:12])
     else:

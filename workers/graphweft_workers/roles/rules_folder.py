@@ -65,8 +65,8 @@ class RulesFolder:
 
     async def watch_active(self) -> None:
         """Follow the files of the active rules, which are those of the folder. Raises ``BusUnavailable``."""
-        active = newest(await self._bus.activations(), ALL_APPS)
-        stored = await self._bus.stored_rules(active.digest) if active else None
+        active = newest(await self._bus.rules.activations(), ALL_APPS)
+        stored = await self._bus.rules.stored(active.digest) if active else None
         self._files = frozenset(self._settings.rules / name for name in stored.files) if stored else frozenset()
 
     async def push(self, rules: RuleSet) -> list[str]:
@@ -77,7 +77,7 @@ class RulesFolder:
         """
         root = self._settings.rules
         self._files = frozenset(root / name for name in rules.files)
-        found = await self._bus.activations()
+        found = await self._bus.rules.activations()
         active = newest(found, ALL_APPS)
         if not rules.workflows:
             if not found and "rules" not in self._settings.model_fields_set:
@@ -90,7 +90,7 @@ class RulesFolder:
             await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections), root)
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
-        stored = await self._bus.stored_rules(active.digest) if active else None
+        stored = await self._bus.rules.stored(active.digest) if active else None
         before: Mapping[str, bytes] = stored.files if stored else {}
         await push(self._bus, rules)
         if gone := sorted(workflow_files(before).keys() - rules.workflows.keys() - {DEFAULT_WORKFLOW}):
@@ -104,7 +104,7 @@ class RulesFolder:
 
     async def has_defaults(self) -> bool:
         """Tell whether the default rules are the active ones. Raises ``BusUnavailable``."""
-        active = newest(await self._bus.activations(), ALL_APPS)
+        active = newest(await self._bus.rules.activations(), ALL_APPS)
         return active is not None and is_default(active.digest)
 
     async def _push_defaults(self) -> None:
@@ -168,8 +168,8 @@ class RulesFolder:
     async def _push_sound(self, error: InvalidRules) -> tuple[str, str]:
         """Push the workflows without errors; return what became active, and the errors. Raises ``BusUnavailable``."""
         root = self._settings.rules
-        active = newest(await self._bus.activations(), ALL_APPS)
-        stored = await self._bus.stored_rules(active.digest) if active else None
+        active = newest(await self._bus.rules.activations(), ALL_APPS)
+        stored = await self._bus.rules.stored(active.digest) if active else None
         before: Mapping[str, bytes] = stored.files if stored else {}
         try:
             sound = await load_sound_rules(self._settings, self._graph, before)

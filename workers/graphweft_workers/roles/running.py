@@ -30,7 +30,7 @@ async def running_bus(settings: Settings) -> AsyncGenerator[Bus]:
     try:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                await bus.partitions()
+                await bus.partitions.count()
         except (BusUnavailable, TimeoutError) as error:
             raise NotRunning(_no_bus(settings, _reason(error))) from error
         yield bus
@@ -45,10 +45,10 @@ async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerat
         async with running_bus(settings) as bus:
             yield bus
         return
-    from graphweft_workers.archive.archived_bus import ArchiveAlone
+    from graphweft_workers.archive.archive_bus import archive_bus
 
-    alone = judged_bus(settings, ArchiveAlone(make_archive(settings)))
-    await alone.layout()  # says that the archive is empty
+    alone = judged_bus(settings, archive_bus(make_archive(settings)))
+    await alone.partitions.layout()  # says that the archive is empty
     yield alone
 
 

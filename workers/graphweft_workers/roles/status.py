@@ -12,7 +12,7 @@ from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
 from graphweft_workers.roles.policies import file_faults
@@ -76,12 +76,14 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
 
     ``letters_size`` limits the bytes of the dead letters that are read for the causes.
     """
-    partitions, letters = await bus.status(), await bus.dead_letter_count()
-    activations = await bus.activations()
+    partitions, letters = await bus.partitions.status(), await bus.dead_letters.count()
+    activations = await bus.rules.activations()
     rules = {each.scope: each for each in activations if each.restates is None}
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
     waits = any(each.why == "rules_lost" for _, _, each in parked)
-    causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
+    causes = (
+        count_causes(await bus.dead_letters.read(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
+    )
     archive = await archive_state(settings, bus, partitions)
     return Status(
         partitions=partitions,
@@ -92,5 +94,5 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         uses=await app_uses(settings, bus),
         faults=file_faults(settings),
         parked=parked,
-        lost=await lost_rule_sets(bus, activations if waits else rules.values()),
+        lost=await lost_rule_sets(bus.rules, activations if waits else rules.values()),
     )

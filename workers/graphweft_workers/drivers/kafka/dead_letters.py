@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -27,8 +27,7 @@ from graphweft_workers.drivers.kafka.producer import (
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.ports.dead_letters import without_fields
-from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.ports.dead_letters import LettersOfApp, without_fields
 
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
 _APP: Final = "app"
@@ -46,12 +45,19 @@ class _Place(NamedTuple):
     """None if an older version wrote the letter."""
 
 
-class LetterTopic:
-    """The dead letters. The topic must exist. Every method raises ``BusUnavailable``."""
+class KafkaLetters:
+    """``DeadLetters`` on a Kafka cluster."""
 
     def __init__(
-        self, servers: Servers, *, clock: Clock = SYSTEM_CLOCK, timing: KafkaBusTiming = KAFKA_BUS_TIMING
+        self,
+        servers: Servers,
+        ready: Callable[[], Awaitable[object]],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: KafkaBusTiming = KAFKA_BUS_TIMING,
     ) -> None:
+        """``ready`` makes the topics."""
+        self._ready = ready
         self._servers = servers
         self._clock = clock
         self._timing = timing
@@ -63,8 +69,9 @@ class LetterTopic:
         self._next = 0
         self._current = 0.0
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Write letters; each replaces the letter with its id."""
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put``."""
+        await self._ready()
         async with self._producing:
             try:
                 with bus_errors("a dead letter cannot be written"):
@@ -83,13 +90,24 @@ class LetterTopic:
                 await stop_producer(producer)
                 raise
 
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``DeadLetters.extend``. Kafka has no conditional write, so a simultaneous retry is not noticed.
+
+        Then the letter names events that were retried already. Retrying them again soon has no effect, because the new
+        entries are copies of the first ones.
+        """
+        if await self.get(longer.id) != letter:
+            return False
+        await self.put([longer])
+        return True
+
     async def count(self) -> int:
-        """Return the number of letters."""
+        """See ``DeadLetters.count``."""
         await self._catch_up()
         return len(self._index)
 
     async def by_app(self) -> Mapping[str, LettersOfApp]:
-        """See ``UsageLog.letters_by_app``."""
+        """See ``DeadLetters.by_app``."""
         await self._catch_up()
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
@@ -99,10 +117,10 @@ class LetterTopic:
                 sizes[place.app_id] += place.size
         return {app_id: LettersOfApp(count=count, size=sizes[app_id]) for app_id, count in counts.items()}
 
-    async def first(
-        self, limit: int, app_id: str | None, size: int | None, *, whole: bool = True
+    async def read(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
-        """Return up to ``limit`` letters, oldest first; of one app, or of all; of about ``size`` bytes."""
+        """See ``DeadLetters.read``."""
         await self._catch_up()
         places = (
             (place.offset, letter_id, place.size)
@@ -129,23 +147,22 @@ class LetterTopic:
         return found
 
     async def get(self, letter_id: str) -> DeadLetter | None:
-        """Return one letter."""
+        """See ``DeadLetters.get``."""
         await self._catch_up()
         return await self._at(letter_id)
 
-    async def replace(
-        self,
-        letter: DeadLetter,
-        partition: int,
-        entries: Sequence[Mapping[bytes, bytes]],
-        rest: DeadLetter | None,
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
     ) -> bool:
-        """See ``DeadLetters.requeue``; ``partition`` is that of the entries.
+        """See ``DeadLetters.requeue``. Its transaction blocks readers for at most 10 s.
 
         The producer has a fixed transactional id, so a new one fences the old one. If two processes retry a letter at
         the same time, one of them fails and writes nothing.
         """
+        number, _, _ = letter.position.partition(":")
+        partition = int(number)
         producer: Any = None
+        await self._ready()
         try:
             with fencing_errors(_FENCED), bus_errors("the dead letter was not retried"):
                 producer = await started_producer(self._servers, transaction=channels.REQUEUE_TRANSACTION)
@@ -194,6 +211,7 @@ class LetterTopic:
 
     async def _catch_up(self, to: int | None = None) -> None:
         """Extend the index up to an offset, or up to the last committed record."""
+        await self._ready()
         async with self._indexing:
             if self._clock.monotonic() - self._current > self._timing.index_s:
                 self._index.clear()

@@ -33,9 +33,9 @@ class KafkaDriver(BusDriver):
 
     @override
     def make_bus(self, url: str, options: BusOptions) -> Bus:
-        from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+        from graphweft_workers.drivers.kafka.bus import kafka_bus
 
-        return KafkaEventLog(
+        return kafka_bus(
             url,
             new=options.new,
             session_s=options.lease_s,

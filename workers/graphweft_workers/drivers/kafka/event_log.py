@@ -4,9 +4,9 @@ A partition is a partition of the topic ``graphweft.events``. The consumer group
 positions. The partitions are read by a consumer without a group, from the positions that the caller gives, so a
 rebalance does not disturb reads, and reads do not skip records.
 
-Only committed records are read, because a record of an aborted transaction must have no effect; ``requeue`` uses a
-transaction. So a reader waits while a transaction is open, at most 10 s for graphweft's own. The control records at the
-end of transactions have offsets: positions pass them, and ``lost`` counts them.
+Only committed records are read, because a record of an aborted transaction must have no effect; the retry of a dead
+letter is a transaction. So a reader waits while a transaction is open, at most 10 s for graphweft's own. The control
+records at the end of transactions have offsets: positions pass them, and ``lost`` counts them.
 """
 
 from __future__ import annotations
@@ -22,32 +22,25 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from graphweft.transports.kafka.connection import (
+    Servers,
     bus_errors,
     fields_of,
     make_topics,
     present_partitions,
-    servers,
     start_client,
 )
 from graphweft.transports.kafka.layout import agreed_layout, store_order
-from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts import BusUnavailable, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.layout import NEW_LAYOUT, is_everywhere
-from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
+from graphweft_contracts.layout import is_everywhere
 from graphweft_workers.drivers.kafka.follower import Follower
 from graphweft_workers.drivers.kafka.group import Membership, owners_in
 from graphweft_workers.drivers.kafka.log_times import LogTimes
-from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader
-from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
-from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
-from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.ports.partitions import PartitionStatus
 
 _REQUEST_MS: Final = 10_000
 _NEAR: Final = 200
@@ -60,28 +53,26 @@ _LAST_MS: Final = 253_402_300_799_000
 
 
 class KafkaEventLog:
-    """``Bus`` on a Kafka cluster.
+    """``EventLog``, ``Partitions`` and ``PartitionLeases`` on a Kafka cluster.
 
     After ``session_s`` seconds without a heartbeat the group reassigns a worker's partitions. A rebalance waits
     ``barrier_s`` seconds for a worker to finish its batch. ``instance`` makes a static member, which keeps its
     partitions for ``session_s`` when it stops. ``group`` is the consumer group.
     """
 
-    archive: BlobStore | None = None
-
     def __init__(
         self,
-        url: str,
+        servers: Servers,
         *,
-        new: Layout = NEW_LAYOUT,
-        session_s: float = 10.0,
-        barrier_s: float = 20.0,
-        instance: str | None = None,
-        group: str = channels.MUTATION_GROUP,
+        new: Layout,
+        session_s: float,
+        barrier_s: float,
+        instance: str | None,
+        group: str,
         clock: Clock = SYSTEM_CLOCK,
         timing: KafkaBusTiming = KAFKA_BUS_TIMING,
     ) -> None:
-        self._servers = servers(url)
+        self._servers = servers
         self._clock = clock
         self._timing = timing
         self._group_name = group
@@ -96,10 +87,6 @@ class KafkaEventLog:
             instance=instance,
             timing=timing,
         )
-        self._letters = LetterTopic(self._servers, clock=clock, timing=timing)
-        self._rules = KafkaRulesLog(self._servers, clock=clock)
-        self._purges = KafkaPurgeLog(self._servers)
-        self._usage = KafkaUsageLog(self._servers, clock=clock, timing=timing)
         self._ranges = RangeReader(self._servers)
         self._times = LogTimes()
         self._follower = Follower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
@@ -110,8 +97,8 @@ class KafkaEventLog:
         self._admin: Any = None
         self._administrating = asyncio.Lock()
 
-    async def partitions(self, *, fresh: bool = False) -> int:
-        """See ``EventLog.partitions``."""
+    async def count(self, *, fresh: bool = False) -> int:
+        """See ``Partitions.count``."""
         if self._count is not None and not fresh:
             return self._count  # without the lock, so that a server that does not answer delays nobody
         async with self._counting:
@@ -126,20 +113,26 @@ class KafkaEventLog:
             return self._count
 
     async def layout(self) -> Layout:
-        """See ``EventLog.layout``."""
-        count = await self.partitions()
+        """See ``Partitions.layout``."""
+        count = await self.count()
         async with self._administration() as admin:
             return await agreed_layout(self._servers, admin, count, self._new.order)
 
+    async def concerned_by(self, scope: str) -> Sequence[int]:
+        """Return the partitions that may hold events of a scope of rules."""
+        count = await self.count()
+        everywhere = is_everywhere(scope)  # other producers may use partitions that were added
+        return range(count) if everywhere else (await self.layout()).partitions_of(scope)
+
     async def store_order(self, app_id: str, order: Order) -> None:
-        """See ``EventLog.store_order``."""
-        await self.partitions()
+        """See ``Partitions.store_order``."""
+        await self.count()
         with bus_errors("the order cannot be stored"):
             await store_order(self._servers, app_id, order)
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         """See ``PartitionLeases.claim``. The group's session replaces ``ttl_s``."""
-        await self.partitions()
+        await self.count()
         return await self._group.claim(partition, owner)
 
     def is_revoked(self, partition: int) -> bool:
@@ -159,8 +152,8 @@ class KafkaEventLog:
         await self._group.release(partition, owner)
 
     async def committed(self, partition: int) -> Committed:
-        """See ``EventLog.committed``."""
-        await self.partitions()
+        """See ``Partitions.committed``."""
+        await self.count()
         position, note = (await self._positions([partition]))[partition]
         self._group.is_committed(partition, position, note)
         return _committed(position, note)
@@ -172,7 +165,7 @@ class KafkaEventLog:
             records, lost, following = await self._follower.read(
                 partition,
                 position,
-                among=await self.partitions(),
+                among=await self.count(),
                 limit=limit,
                 wait_s=min(wait_s, self._timing.longest_wait_s),
                 enough=self._group.called_back,
@@ -238,20 +231,14 @@ class KafkaEventLog:
         self._spans[partition] = span
         return last_page(found[-limit:])
 
-    async def missing(self, partition: int) -> int:
-        """See ``EventLog.missing``. It counts control records too."""
-        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
-        return first
-
     async def trim(self, partition: int, offset: str) -> None:
-        """See ``EventLog.trim``. The broker deletes its files when all of their records are removed."""
+        """See ``Partitions.trim``. The broker deletes its files when all of their records are removed."""
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
         async with self._administration() as admin:
             await admin.delete_records({topic_partition: RecordsToDelete(int(offset) + 1)})
 
     async def positions(self, partition: int) -> Mapping[str, str]:
-        """See ``EventLog.positions``. Only groups of graphweft count."""
+        """See ``Partitions.positions``. Only groups of graphweft count."""
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
         found: dict[str, str] = {}
         async with self._administration() as admin:
@@ -263,21 +250,13 @@ class KafkaEventLog:
                     found[name] = str(stored.offset - 1)
         return found
 
-    def entries_up_to(self, position: Committed) -> int:
-        """See ``EventLog.entries_up_to``."""
-        return int(position.offset or -1) + 1
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """See ``EventLog.is_after``."""
-        return int(offset or -1) > int(other or -1)
-
     async def commit(self, partition: int, committed: Committed) -> None:
-        """See ``EventLog.commit``. Raises ``BusUnavailable`` when another worker owns the partition."""
+        """See ``Partitions.commit``. Raises ``BusUnavailable`` when another worker owns the partition."""
         await self._group.commit(partition, self._position(partition, committed), committed.note)
 
     async def status(self) -> Sequence[PartitionStatus]:
-        """See ``EventLog.status``."""
-        positions = await self._positions(range(await self.partitions(fresh=True)))
+        """See ``Partitions.status``."""
+        positions = await self._positions(range(await self.count(fresh=True)))
         owners = await self._owners()
         partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in positions]
         bounds = await self._ranges.bounds(partitions)
@@ -295,103 +274,10 @@ class KafkaEventLog:
             for partition, (first, end) in bounds.items()
         ]
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """See ``DeadLetters.put_dead_letters``."""
-        await self.partitions()
-        await self._letters.put_dead_letters(letters)
-
-    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
-        """See ``DeadLetters.extend``. Kafka has no conditional write, so a simultaneous retry is not noticed.
-
-        Then the letter names events that were retried already. Retrying them again soon has no effect, because the new
-        entries are copies of the first ones.
-        """
-        await self.partitions()
-        if await self._letters.get(longer.id) != letter:
-            return False
-        await self._letters.put_dead_letters([longer])
-        return True
-
-    async def dead_letter_count(self) -> int:
-        """See ``DeadLetters.dead_letter_count``."""
-        await self.partitions()
-        return await self._letters.count()
-
-    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
-        """See ``UsageLog.letters_by_app``."""
-        await self.partitions()
-        return await self._letters.by_app()
-
-    async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
-        """See ``DeadLetters.dead_letters``."""
-        await self.partitions()
-        return await self._letters.first(limit, app_id, size, whole=whole)
-
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.dead_letter``."""
-        await self.partitions()
-        return await self._letters.get(letter_id)
-
-    async def requeue(
-        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
-    ) -> bool:
-        """See ``DeadLetters.requeue``. Its transaction blocks readers for at most 10 s."""
-        await self.partitions()
-        number, _, _ = letter.position.partition(":")
-        return await self._letters.replace(letter, int(number), entries, rest)
-
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        """See ``RulesLog.store_rules``."""
-        await self.partitions()
-        await self._rules.store_rules(digest, rules)
-
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        """See ``RulesLog.stored_rules``."""
-        await self.partitions()
-        return await self._rules.stored_rules(digest)
-
-    async def activate(self, scope: str, digest: str) -> Activation:
-        """See ``RulesLog.activate``. Its transaction blocks readers for at most 10 s."""
-        count = await self.partitions()
-        concerned = (await self.layout()).partitions_of(scope)
-        everywhere = is_everywhere(scope)  # other producers may use partitions that were added
-        return await self._rules.activate(scope, digest, range(count) if everywhere else concerned)
-
-    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
-        """See ``RulesLog.activations``."""
-        await self.partitions()
-        return await self._rules.activations(after=after)
-
-    async def purge(self, purge: Purge) -> None:
-        """See ``PurgeLog.purge``."""
-        await self.partitions()
-        await self._purges.purge(purge)
-
-    async def purges(self, mark: int | None) -> Purges:
-        """See ``PurgeLog.purges``."""
-        await self.partitions()
-        return await self._purges.purges(mark)
-
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
-        """See ``UsageLog.put_usage``."""
-        await self.partitions()
-        await self._usage.put_usage(reporter, record)
-
-    async def usage(self) -> Mapping[str, bytes]:
-        """See ``UsageLog.usage``."""
-        await self.partitions()
-        return await self._usage.usage()
-
     async def aclose(self) -> None:
-        """See ``Bus.aclose``."""
+        """Close the connections; a second call does nothing."""
         await self._group.aclose()
         await self._follower.aclose()
-        await self._letters.aclose()
-        await self._rules.aclose()
-        await self._purges.aclose()
-        await self._usage.aclose()
         await self._ranges.aclose()
         await self._drop_admin()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiokafka import TopicPartition
@@ -17,18 +18,22 @@ _RECORDS: Final[Any] = TopicPartition(channels.PURGES_TOPIC, 0)
 
 
 class KafkaPurgeLog:
-    """``PurgeLog`` on a Kafka cluster. The topic must exist."""
+    """``PurgeLog`` on a Kafka cluster."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, ready: Callable[[], Awaitable[object]]) -> None:
+        """``ready`` makes the topics."""
+        self._ready = ready
         self._reader = RangeReader(servers)
         self._writer = RecordWriter(servers, _RECORDS.topic, "the purge was not written")
 
-    async def purge(self, purge: Purge) -> None:
-        """See ``PurgeLog.purge``."""
+    async def put(self, purge: Purge) -> None:
+        """See ``PurgeLog.put``."""
+        await self._ready()
         await self._writer.write(purge.key.encode(), purge.encode())
 
-    async def purges(self, mark: int | None) -> Purges:
-        """See ``PurgeLog.purges``. The mark is the offset after the last record."""
+    async def after(self, mark: int | None) -> Purges:
+        """See ``PurgeLog.after``. The mark is the offset after the last record."""
+        await self._ready()
         first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
         if mark is not None and end < mark:  # the topic was recreated
             return Purges(found=(), mark=end, complete=False)

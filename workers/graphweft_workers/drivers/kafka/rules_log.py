@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,9 +31,19 @@ _PAGE: Final = 100
 
 
 class KafkaRulesLog:
-    """``RulesLog`` on a Kafka cluster. The topics must exist."""
+    """``RulesLog`` on a Kafka cluster."""
 
-    def __init__(self, servers: Servers, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        ready: Callable[[], Awaitable[object]],
+        concerned_by: Callable[[str], Awaitable[Sequence[int]]],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """``ready`` makes the topics; ``concerned_by`` returns the partitions that may hold events of a scope."""
+        self._ready = ready
+        self._concerned_by = concerned_by
         self._servers = servers
         self._clock = clock
         self._reader = RangeReader(servers, LARGEST)
@@ -42,8 +52,8 @@ class KafkaRulesLog:
         self._sets: dict[str, StoredRules] = {}
         self._activations: list[Activation] = []
 
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        """See ``RulesLog.store_rules``."""
+    async def store(self, digest: str, rules: StoredRules) -> None:
+        """See ``RulesLog.store``."""
         await self._catch_up()
         stored = self._sets.get(digest)
         if stored is not None:
@@ -58,13 +68,17 @@ class KafkaRulesLog:
             finally:
                 await stop_producer(producer)
 
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        """See ``RulesLog.stored_rules``."""
+    async def stored(self, digest: str) -> StoredRules | None:
+        """See ``RulesLog.stored``."""
         await self._catch_up()
         return self._sets.get(digest)
 
-    async def activate(self, scope: str, digest: str, partitions: Sequence[int]) -> Activation:
-        """See ``RulesLog.activate``. Of two processes that do this at the same time, one fails."""
+    async def activate(self, scope: str, digest: str) -> Activation:
+        """See ``RulesLog.activate``. Its transaction blocks readers for at most 10 s.
+
+        Of two processes that do this at the same time, one fails.
+        """
+        partitions = await self._concerned_by(scope)
         with fencing_errors(_FENCED), bus_errors("the rules were not activated"):
             producer = await started_producer(self._servers, transaction=channels.RULES_TRANSACTION)
             try:
@@ -106,6 +120,7 @@ class KafkaRulesLog:
         return placed, int(record.offset)
 
     async def _catch_up(self) -> None:
+        await self._ready()
         async with self._reading:
             first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
             if end < self._next:  # the topic was recreated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiokafka import TopicPartition
@@ -20,11 +20,18 @@ _RECORDS: Final[Any] = TopicPartition(channels.USAGE_TOPIC, 0)
 
 
 class KafkaUsageLog:
-    """``UsageLog`` on a Kafka cluster. The topic must exist."""
+    """``UsageLog`` on a Kafka cluster."""
 
     def __init__(
-        self, servers: Servers, *, clock: Clock = SYSTEM_CLOCK, timing: KafkaBusTiming = KAFKA_BUS_TIMING
+        self,
+        servers: Servers,
+        ready: Callable[[], Awaitable[object]],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        timing: KafkaBusTiming = KAFKA_BUS_TIMING,
     ) -> None:
+        """``ready`` makes the topics."""
+        self._ready = ready
         self._clock = clock
         self._timing = timing
         self._reader = RangeReader(servers)
@@ -34,12 +41,14 @@ class KafkaUsageLog:
         self._next = 0
         self._read_at = 0.0
 
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
-        """See ``UsageLog.put_usage``."""
+    async def put(self, reporter: str, record: bytes | None) -> None:
+        """See ``UsageLog.put``."""
+        await self._ready()
         await self._writer.write(reporter.encode(), record)
 
-    async def usage(self) -> Mapping[str, bytes]:
-        """See ``UsageLog.usage``."""
+    async def records(self) -> Mapping[str, bytes]:
+        """See ``UsageLog.records``."""
+        await self._ready()
         async with self._reading:
             first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
             now = self._clock.monotonic()

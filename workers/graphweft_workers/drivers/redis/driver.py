@@ -26,9 +26,9 @@ class RedisDriver(BusDriver):
 
     @override
     def make_bus(self, url: str, options: BusOptions) -> Bus:
-        from graphweft_workers.drivers.redis.event_log import RedisEventLog
+        from graphweft_workers.drivers.redis.bus import redis_bus
 
-        return RedisEventLog(url, new=options.new, group=options.group)
+        return redis_bus(url, new=options.new, group=options.group)
 
     @override
     def make_request_queue(self, url: str, *, name: str, partitions: int) -> RequestQueue:

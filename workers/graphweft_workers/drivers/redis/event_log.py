@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any, Final
@@ -18,23 +18,15 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout, store_order
-from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts import BusUnavailable, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
-from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
-from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
-from graphweft_workers.drivers.redis.letters import RedisLetters
-from graphweft_workers.drivers.redis.purges import RedisPurgeLog
-from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
-from graphweft_workers.drivers.redis.usage import RedisUsageLog
-from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
-from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.ports.usage import LettersOfApp
+from graphweft_workers.ports.partitions import PartitionStatus
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _LAST_MS: Final = 253_402_300_799_000
@@ -148,12 +140,10 @@ return found
 
 
 class RedisEventLog:
-    """``Bus`` on one Redis server.
+    """``EventLog``, ``Partitions`` and ``PartitionLeases`` on one Redis server.
 
     ``group`` names the group of readers, which has positions, leases and live workers of its own.
     """
-
-    archive: BlobStore | None = None
 
     def __init__(
         self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP, clock: Clock = SYSTEM_CLOCK,
@@ -164,10 +154,6 @@ class RedisEventLog:
         self._redis = connect(url, io_timeout_s=timing.longest_wait_s + timing.io_s)
         self._waiter = StreamWaiter(self._redis, clock=clock, timing=timing)
         self._new = new
-        self._rules = RedisRulesLog(self._call, clock=clock)
-        self._usage = RedisUsageLog(self._call)
-        self._letters = RedisLetters(self._call)
-        self._purges = RedisPurgeLog(self._call)
         self._group_name = group
         self._count: int | None = None
         self._sizes: dict[int, tuple[float, int]] = {}
@@ -180,19 +166,19 @@ class RedisEventLog:
         self._shares: dict[str, int] = {}
         """By owner: its share of partitions at its last claim."""
 
-    async def partitions(self, *, fresh: bool = False) -> int:
-        """See ``EventLog.partitions``. It never grows."""
+    async def count(self, *, fresh: bool = False) -> int:
+        """See ``Partitions.count``. It never grows."""
         if self._count is None:
             self._count = (await self.layout()).partitions
         return self._count
 
     async def layout(self) -> Layout:
-        """See ``EventLog.layout``."""
+        """See ``Partitions.layout``."""
         with _bus_errors():
             return await agreed_layout(self._redis, self._new)
 
     async def store_order(self, app_id: str, order: Order) -> None:
-        """See ``EventLog.store_order``."""
+        """See ``Partitions.store_order``."""
         with _bus_errors():
             await store_order(self._redis, app_id, order)
 
@@ -213,7 +199,7 @@ class RedisEventLog:
         claims = self._claims.pop((owner, ttl_s))
         try:
             keys = await self._owner_keys()
-            share, *taken = await self._call("EVAL", _CLAIM, len(keys), *keys, owner, int(ttl_s * 1000), *claims)
+            share, *taken = await self.call("EVAL", _CLAIM, len(keys), *keys, owner, int(ttl_s * 1000), *claims)
         except BaseException as error:
             lost = error if isinstance(error, BusUnavailable) else BusUnavailable("the connection is closed")
             for future in claims.values():
@@ -247,20 +233,20 @@ class RedisEventLog:
         if self._held.get(partition) == owner:
             del self._held[partition]
         keys = await self._owner_keys()
-        await self._call("EVAL", _RELEASE, len(keys), *keys, owner, partition)
+        await self.call("EVAL", _RELEASE, len(keys), *keys, owner, partition)
 
     async def committed(self, partition: int) -> Committed:
-        """See ``EventLog.committed``."""
+        """See ``Partitions.committed``."""
         group = await self._group(partition)
         if group is None:
             try:
-                await self._call("EVAL", _JOIN, 1, channels.events_stream(partition), self._group_name)
+                await self.call("EVAL", _JOIN, 1, channels.events_stream(partition), self._group_name)
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):  # created by another worker
                     raise BusUnavailable(f"the position cannot be stored: {error}") from error
             return Committed()
         offset = group["last-delivered-id"].decode()
-        note = await self._call("HGET", channels.notes(self._group_name), partition)
+        note = await self.call("HGET", channels.notes(self._group_name), partition)
         return Committed(
             offset="" if offset == "0-0" else offset,
             count=int(group["entries-read"] or 0),
@@ -294,7 +280,7 @@ class RedisEventLog:
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``."""
         start = f"({offset}" if offset else "-"
-        reply = await self._call("XRANGE", channels.events_stream(partition), start, "+", "COUNT", limit)
+        reply = await self.call("XRANGE", channels.events_stream(partition), start, "+", "COUNT", limit)
         return _entries(reply)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -302,27 +288,17 @@ class RedisEventLog:
         if not offset:
             return []
         stream = channels.events_stream(partition)
-        reply = await self._call("EVAL", _BEFORE, 1, stream, offset, limit, PAGE_BYTES, LEAST)
+        reply = await self.call("EVAL", _BEFORE, 1, stream, offset, limit, PAGE_BYTES, LEAST)
         return _entries((offset, dict(batched(fields, 2))) for offset, fields in reversed(reply))
 
-    async def missing(self, partition: int) -> int:
-        """See ``EventLog.missing``."""
-        try:
-            added, length, _ = await self._call("EVAL_RO", _EXTENT, 1, channels.events_stream(partition))
-        except ResponseError as error:
-            if "no such key" in str(error):
-                return 0
-            raise BusUnavailable(f"partition {partition} cannot be read: {error}") from error
-        return int(added) - int(length)
-
     async def trim(self, partition: int, offset: str) -> None:
-        """See ``EventLog.trim``."""
+        """See ``Partitions.trim``."""
         milliseconds, sequence = offset_number(offset)
         first_kept = f"{milliseconds}-{sequence + 1}"
-        await self._call("XTRIM", channels.events_stream(partition), "MINID", "=", first_kept)
+        await self.call("XTRIM", channels.events_stream(partition), "MINID", "=", first_kept)
 
     async def positions(self, partition: int) -> Mapping[str, str]:
-        """See ``EventLog.positions``."""
+        """See ``Partitions.positions``."""
         try:
             with _bus_errors():
                 groups = await self._redis.xinfo_groups(channels.events_stream(partition))
@@ -333,25 +309,17 @@ class RedisEventLog:
         found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
         return {name: offset for name, offset in found.items() if offset != "0-0"}
 
-    def entries_up_to(self, position: Committed) -> int:
-        """See ``EventLog.entries_up_to``."""
-        return position.count
-
-    def is_after(self, offset: str, other: str) -> bool:
-        """See ``EventLog.is_after``."""
-        return offset_number(offset) > offset_number(other)
-
     async def commit(self, partition: int, committed: Committed) -> None:
-        """See ``EventLog.commit``."""
+        """See ``Partitions.commit``."""
         stream = channels.events_stream(partition)
         offset = committed.offset or "0-0"
         notes = channels.notes(self._group_name)
         given = (self._group_name, offset, committed.count, partition, committed.note)
-        await self._call("EVAL", _COMMIT, 2, stream, notes, *given)
+        await self.call("EVAL", _COMMIT, 2, stream, notes, *given)
 
     async def status(self) -> Sequence[PartitionStatus]:
-        """See ``EventLog.status``."""
-        partitions = await self.partitions()
+        """See ``Partitions.status``."""
+        partitions = await self.count()
         streams = [channels.events_stream(partition) for partition in range(partitions)]
         with _bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
@@ -388,92 +356,8 @@ class RedisEventLog:
             )
         return found
 
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """See ``DeadLetters.put_dead_letters``."""
-        given = [part for each in letters for part in (each.id, _body(each), each.time.timestamp(), each.app_id or "")]
-        with _bus_errors("a dead letter cannot be written"):
-            await self._redis.execute_command("EVAL", PUT_LETTERS, len(LETTER_KEYS), *LETTER_KEYS, *given)
-
-    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
-        """See ``DeadLetters.extend``."""
-
-        def script(before: bytes | str) -> Awaitable[Any]:
-            given = (longer.id, before, _body(longer), longer.time.timestamp(), longer.app_id or "")
-            return self._call("EVAL", EXTEND_LETTER, len(LETTER_KEYS), *LETTER_KEYS, *given)
-
-        return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
-
-    async def dead_letter_count(self) -> int:
-        """See ``DeadLetters.dead_letter_count``."""
-        return int(await self._call("HLEN", channels.DEAD_LETTERS))
-
-    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
-        """See ``UsageLog.letters_by_app``."""
-        return await self._usage.letters_by_app()
-
-    async def put_usage(self, reporter: str, record: bytes | None) -> None:
-        """See ``UsageLog.put_usage``."""
-        await self._usage.put_usage(reporter, record)
-
-    async def usage(self) -> Mapping[str, bytes]:
-        """See ``UsageLog.usage``."""
-        return await self._usage.usage()
-
-    async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
-        """See ``DeadLetters.dead_letters``."""
-        return await self._letters.first(limit, app_id, size, whole=whole)
-
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.dead_letter``."""
-        body = await self._call("HGET", channels.DEAD_LETTERS, letter_id)
-        return None if body is None else DeadLetter.model_validate_json(body)
-
-    async def requeue(
-        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
-    ) -> bool:
-        """See ``DeadLetters.requeue``. One script blocks the server: page long ranges by ``rest``."""
-        partition, _, _ = letter.position.partition(":")
-        keys = (*LETTER_KEYS, channels.events_stream(int(partition)))
-        arguments: list[Any] = ["", "", "", ""]
-        if rest:
-            arguments = [rest.id, _body(rest), rest.time.timestamp(), rest.app_id or ""]
-        for entry in entries:
-            arguments.append(2 * len(entry))
-            arguments.extend(part for item in entry.items() for part in item)
-
-        def script(before: bytes | str) -> Awaitable[Any]:
-            return self._call("EVAL", REQUEUE_LETTER, len(keys), *keys, letter.id, before, *arguments)
-
-        return await self._in_place_of(letter, script)
-
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        """See ``RulesLog.store_rules``."""
-        await self._rules.store_rules(digest, rules)
-
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        """See ``RulesLog.stored_rules``."""
-        return await self._rules.stored_rules(digest)
-
-    async def activate(self, scope: str, digest: str) -> Activation:
-        """See ``RulesLog.activate``."""
-        return await self._rules.activate(scope, digest, (await self.layout()).partitions_of(scope))
-
-    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
-        """See ``RulesLog.activations``."""
-        return await self._rules.activations(after=after)
-
-    async def purge(self, purge: Purge) -> None:
-        """See ``PurgeLog.purge``."""
-        await self._purges.purge(purge)
-
-    async def purges(self, mark: int | None) -> Purges:
-        """See ``PurgeLog.purges``."""
-        return await self._purges.purges(mark)
-
     async def aclose(self) -> None:
-        """See ``Bus.aclose``."""
+        """Close the connections; a second call does nothing."""
         for task in self._claiming:
             task.cancel()
         await asyncio.gather(*self._claiming, return_exceptions=True)
@@ -529,18 +413,9 @@ class RedisEventLog:
         behind = not length or offset_number(first.decode()) > offset_number(at)
         return found, max(0, added - length - read) if behind else 0
 
-    async def _in_place_of(self, letter: DeadLetter, script: Callable[[bytes | str], Awaitable[Any]]) -> bool:
-        """Run a script that compares a letter's stored text, which another version may have written differently."""
-        if await script(_body(letter)):
-            return True
-        written = await self._call("HGET", channels.DEAD_LETTERS, letter.id)
-        if written is None or DeadLetter.model_validate_json(written) != letter:
-            return False
-        return bool(await script(written))
-
     async def _owner_keys(self) -> list[str]:
         """Return the keys of the live workers and of the leases."""
-        leases = [channels.lease(number, self._group_name) for number in range(await self.partitions())]
+        leases = [channels.lease(number, self._group_name) for number in range(await self.count())]
         return [channels.workers(self._group_name), *leases]
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
@@ -557,7 +432,8 @@ class RedisEventLog:
         name = self._group_name.encode()
         return next((group for group in groups if group["name"] == name), None)
 
-    async def _call(self, *command: Any) -> Any:
+    async def call(self, *command: Any) -> Any:
+        """Run a command. Raises ``BusUnavailable``."""
         try:
             return await self._redis.execute_command(*command)
         except (RedisError, OSError) as error:
@@ -586,7 +462,3 @@ def _entries(items: Iterable[Any]) -> list[Entry]:
             received = datetime.fromtimestamp(min(int(milliseconds), _LAST_MS) / 1000, UTC)
         entries.append(Entry(offset=offset.decode(), fields=fields, received=received))
     return entries
-
-
-def _body(letter: DeadLetter) -> str:
-    return letter.model_dump_json(exclude_none=True)

@@ -1,12 +1,14 @@
-"""Reads dead letters on Redis: a hash of letters, their order, and the bytes and the app of each."""
+"""Dead letters on Redis: a hash of letters, their order, and the bytes and the app of each."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from graphweft_contracts import DeadLetter, channels
-from graphweft_workers.ports.dead_letters import FIELDS, NO_FIELDS
+from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
+from graphweft_workers.drivers.redis.usage import pairs
+from graphweft_workers.ports.dead_letters import FIELDS, NO_FIELDS, LettersOfApp
 
 _PAGE: Final = 1_000
 """Dead letters of which app and size are read at once."""
@@ -29,20 +31,74 @@ return found
 
 
 class RedisLetters:
-    """The dead letters of one Redis server; ``call`` runs a command and raises ``BusUnavailable``."""
+    """``DeadLetters`` on one Redis server; ``call`` runs a command and raises ``BusUnavailable``."""
 
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         self._call = call
 
-    async def first(
-        self, limit: int, app_id: str | None, size: int | None, *, whole: bool = True
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put``."""
+        given = [part for each in letters for part in (each.id, _body(each), each.time.timestamp(), each.app_id or "")]
+        try:
+            await self._call("EVAL", PUT_LETTERS, len(LETTER_KEYS), *LETTER_KEYS, *given)
+        except BusUnavailable as error:
+            raise BusUnavailable(f"a dead letter cannot be written: {error}") from error
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``DeadLetters.extend``."""
+
+        def script(before: bytes | str) -> Awaitable[Any]:
+            given = (longer.id, before, _body(longer), longer.time.timestamp(), longer.app_id or "")
+            return self._call("EVAL", EXTEND_LETTER, len(LETTER_KEYS), *LETTER_KEYS, *given)
+
+        return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
+
+    async def count(self) -> int:
+        """See ``DeadLetters.count``."""
+        return int(await self._call("HLEN", channels.DEAD_LETTERS))
+
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        """See ``DeadLetters.by_app``."""
+        counts = pairs(await self._call("HGETALL", channels.LETTERS_OF_APPS))
+        read = {name.decode(): int(value) for name, value in counts}
+        return {
+            name[2:]: LettersOfApp(count=value, size=read.get(f"b:{name[2:]}", 0))
+            for name, value in read.items()
+            if name.startswith("n:")
+        }
+
+    async def read(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
-        """See ``DeadLetters.dead_letters``."""
+        """See ``DeadLetters.read``."""
         if app_id is None and size is None and whole:
-            return await self._read(await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1))
+            return await self._bodies(await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1))
         chosen = await self._chosen(limit, app_id, size)
-        found = await (self._read([letter_id for letter_id, _ in chosen]) if whole else self._read_cut(chosen))
+        found = await (self._bodies([letter_id for letter_id, _ in chosen]) if whole else self._read_cut(chosen))
         return [letter for letter in found if app_id in (None, letter.app_id)]
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        """See ``DeadLetters.get``."""
+        body = await self._call("HGET", channels.DEAD_LETTERS, letter_id)
+        return None if body is None else DeadLetter.model_validate_json(body)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """See ``DeadLetters.requeue``. One script blocks the server: page long ranges by ``rest``."""
+        partition, _, _ = letter.position.partition(":")
+        keys = (*LETTER_KEYS, channels.events_stream(int(partition)))
+        arguments: list[Any] = ["", "", "", ""]
+        if rest:
+            arguments = [rest.id, _body(rest), rest.time.timestamp(), rest.app_id or ""]
+        for entry in entries:
+            arguments.append(2 * len(entry))
+            arguments.extend(part for item in entry.items() for part in item)
+
+        def script(before: bytes | str) -> Awaitable[Any]:
+            return self._call("EVAL", REQUEUE_LETTER, len(keys), *keys, letter.id, before, *arguments)
+
+        return await self._in_place_of(letter, script)
 
     async def _chosen(self, limit: int, app_id: str | None, size: int | None) -> list[tuple[bytes, int]]:
         """Return id and bytes of the first letters that are counted for an app, or not counted at all."""
@@ -64,7 +120,7 @@ class RedisLetters:
                 chosen.append((letter_id, int(bytes_)))
         return chosen
 
-    async def _read(self, ids: Sequence[bytes]) -> list[DeadLetter]:
+    async def _bodies(self, ids: Sequence[bytes]) -> list[DeadLetter]:
         if not ids:
             return []
         bodies = await self._call("HMGET", channels.DEAD_LETTERS, *ids)
@@ -86,3 +142,16 @@ class RedisLetters:
     async def _cut(self, ids: Sequence[bytes]) -> list[DeadLetter]:
         bodies = await self._call("EVAL_RO", _WITHOUT_FIELDS, 1, channels.DEAD_LETTERS, *ids)
         return [DeadLetter.model_validate_json(body) for body in bodies]
+
+    async def _in_place_of(self, letter: DeadLetter, script: Callable[[bytes | str], Awaitable[Any]]) -> bool:
+        """Run a script that compares a letter's stored text, which another version may have written differently."""
+        if await script(_body(letter)):
+            return True
+        written = await self._call("HGET", channels.DEAD_LETTERS, letter.id)
+        if written is None or DeadLetter.model_validate_json(written) != letter:
+            return False
+        return bool(await script(written))
+
+
+def _body(letter: DeadLetter) -> str:
+    return letter.model_dump_json(exclude_none=True)

@@ -32,12 +32,12 @@ class RedisPurgeLog:
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         self._call = call
 
-    async def purge(self, purge: Purge) -> None:
-        """See ``PurgeLog.purge``."""
+    async def put(self, purge: Purge) -> None:
+        """See ``PurgeLog.put``."""
         await self._call("EVAL", _PURGE, 2, channels.PURGES, channels.PURGED, purge.key, purge.encode())
 
-    async def purges(self, mark: int | None) -> Purges:
-        """See ``PurgeLog.purges``."""
+    async def after(self, mark: int | None) -> Purges:
+        """See ``PurgeLog.after``."""
         number, *found = await self._call("EVAL_RO", _READ, 2, channels.PURGES, channels.PURGED, mark or 0)
         last = int(float(number))
         if mark is not None and last < mark:  # the server was emptied

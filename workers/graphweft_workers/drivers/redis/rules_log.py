@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from graphweft_contracts import channels, wire
+from graphweft_contracts import Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
 
@@ -26,29 +26,37 @@ return record
 class RedisRulesLog:
     """``RulesLog`` on one Redis server; ``call`` runs a command and raises ``BusUnavailable``."""
 
-    def __init__(self, call: Callable[..., Awaitable[Any]], *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        call: Callable[..., Awaitable[Any]],
+        layout: Callable[[], Awaitable[Layout]],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._call = call
+        self._layout = layout
         self._clock = clock
 
-    async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        """See ``RulesLog.store_rules``."""
+    async def store(self, digest: str, rules: StoredRules) -> None:
+        """See ``RulesLog.store``."""
         if await self._call("HSETNX", channels.RULE_SETS, digest, rules.encode()):
             return
-        stored = await self.stored_rules(digest)
+        stored = await self.stored(digest)
         updated = rules if stored is None else stored.updated_by(rules)
         if updated is not None:
             await self._call("HSET", channels.RULE_SETS, digest, updated.encode())
 
-    async def stored_rules(self, digest: str) -> StoredRules | None:
-        """See ``RulesLog.stored_rules``."""
+    async def stored(self, digest: str) -> StoredRules | None:
+        """See ``RulesLog.stored``."""
         body = await self._call("HGET", channels.RULE_SETS, digest)
         try:
             return None if body is None else StoredRules.decode(body)
         except ValueError:  # damaged: the next push of these rules replaces it
             return None
 
-    async def activate(self, scope: str, digest: str, partitions: Sequence[int]) -> Activation:
+    async def activate(self, scope: str, digest: str) -> Activation:
         """See ``RulesLog.activate``."""
+        partitions = (await self._layout()).partitions_of(scope)
         streams = [channels.events_stream(number) for number in partitions]
         keys = (channels.ACTIVATIONS, *streams)
         given = (scope, digest, self._clock.now().isoformat(), wire.ACTIVATION, *partitions)

@@ -153,9 +153,9 @@ class EpisodesJob(Job):
 
     async def _emitted(self, partition: int, after: str) -> set[_Key]:
         """Return the events on a partition behind an offset: an earlier owner may not have committed its position."""
-        end = next((each.end for each in await self._bus.status() if each.id == partition), "")
+        end = next((each.end for each in await self._bus.partitions.status() if each.id == partition), "")
         found: set[_Key] = set()
-        async for page in between(self._bus, partition, after, end):
+        async for page in between(self._bus.log, partition, after, end):
             for entry in page:
                 if _EXTRACTED.encode() not in entry.fields.get(wire.DATA, b""):  # decode few: it is slow
                     continue
@@ -200,7 +200,7 @@ class EpisodesJob(Job):
     async def _outcome(self, task: _Task) -> Event | DeadLetter | None:
         """Return the event or dead letter of one episode. Raises ``ExtractorUnavailable`` and ``BusUnavailable``."""
         failed = ExtractionFailed("not tried")
-        if await self._bus.dead_letter(self._letter(task, failed).id) is not None:
+        if await self._bus.dead_letters.get(self._letter(task, failed).id) is not None:
             return None
         for attempt in range(self._attempts):
             if attempt:

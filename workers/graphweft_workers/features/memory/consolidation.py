@@ -25,6 +25,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.timing import TIMING, MemoryTiming
 
@@ -157,11 +158,11 @@ class ConsolidationJob(Job):
             except QueryFailed:
                 continue  # the app has no graph, and its events are dead letters
             mark = marks.get(int(number))
-            if mark is not None and not self._bus.is_after(offset, mark.offset):
+            if mark is not None and not is_after(offset, mark.offset):
                 continue
             # An event without effect moves no checkpoint, but it is committed.
-            committed = await self._bus.committed(int(number))
-            if self._bus.is_after(offset, committed.offset):
+            committed = await self._bus.partitions.committed(int(number))
+            if is_after(offset, committed.offset):
                 message = f"the mutation workers have not applied {position} yet"
                 raise MutationsBehind(message, retry_after_s=self._timing.behind_s)
         await self._clock.sleep(self._graph.settle_s)

@@ -286,7 +286,7 @@ async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
     try:
         for name, app, user in users:
             await apply(admin, commands("kafka", name, app_id=app, user=user, graph_template=""))
-        await bus.layout()
+        await bus.partitions.layout()
 
         async def request(user: str, body: bytes, signature: bytes) -> None:
             producer = AIOKafkaProducer(**servers(user).options)
@@ -300,7 +300,7 @@ async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
             tenancy = Tenancy(
                 urls={**urls, **{user: address(user) for *_, user in users}},
                 graph=url,
-                letters=lambda: bus.dead_letters(limit=100),
+                letters=lambda: bus.dead_letters.read(limit=100),
                 request=request,
                 replies=lambda app: channels.context_replies_partition(0, channels.context_replies_topic(app)),
             )
@@ -311,13 +311,13 @@ async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
             await apply(admin, [line for line in lines if not ("Write" in line and channels.USAGE_TOPIC in line)])
             for user, says in (("responder", 0), ("before", 1)):
                 reporting = mutation_bus(address(user), spread(2), lease_s=10)
-                usage = ResponderUsage(reporting, Counter(acme=1), name=user)
+                usage = ResponderUsage(reporting.usage, Counter(acme=1), name=user)
                 with capture_logs() as logs:
                     for _ in range(2):
                         await usage.report()
                 assert [each["event"] for each in logs] == ["usage_not_reported"] * says
                 await reporting.aclose()
-            assert [each for each in await bus.usage() if "responder" in each] == ["responder:responder"]
+            assert [each for each in await bus.usage.records() if "responder" in each] == ["responder:responder"]
             for name, app, user in users:
                 [found] = await bus_driver(address(user)).examine_rights(address(user), name, app_id=app, user=user)
                 assert found.state == "ok", found
@@ -384,15 +384,15 @@ async def test_the_printed_rights_let_a_worker_count_letters_and_a_responder_rep
             id="0:1-0:r/m", reason="timeout", message="x", position="0:1-0", time=datetime.now(UTC), app_id="acme",
             rule="r", mutation="m", fields={"data": "event"},
         )  # fmt: skip
-        await worker.put_dead_letters([letter])
-        assert await worker.dead_letters(limit=10, whole=False) == [letter.model_copy(update={"fields": {}})]
-        assert await worker.dead_letters(limit=10, size=1) == [letter]
+        await worker.dead_letters.put([letter])
+        assert await worker.dead_letters.read(limit=10, whole=False) == [letter.model_copy(update={"fields": {}})]
+        assert await worker.dead_letters.read(limit=10, size=1) == [letter]
         with pytest.raises(BusUnavailable):
-            await responder.dead_letters(limit=10, whole=False)
+            await responder.dead_letters.read(limit=10, whole=False)
         counts = Counter(acme=1)
-        usage = ResponderUsage(responder, counts, name="r1")
+        usage = ResponderUsage(responder.usage, counts, name="r1")
         await usage.report()
-        assert list(await worker.usage()) == ["responder:r1"]
+        assert list(await worker.usage.records()) == ["responder:r1"]
         # The rights of before: it goes on, and says so once.
         await admin.execute_command("ACL", "SETUSER", "responder", "-hset", "-hdel")
         with capture_logs() as logs:

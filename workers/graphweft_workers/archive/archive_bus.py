@@ -1,0 +1,199 @@
+"""A bus that is only an archive: for a replay without the bus. It refuses to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
+from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.ports.blobs import BlobStore
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.offsets import OffsetForm
+from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.purges import Purge
+
+
+def archive_bus(blobs: BlobStore) -> Bus:
+    """Return a bus of which only the archive is left."""
+    reader, state = ArchiveReader(blobs), ArchivedState(blobs)
+    return Bus(
+        log=ArchiveLog(reader),
+        partitions=_Partitions(reader, state),
+        leases=_Leases(),
+        dead_letters=_Letters(state),
+        rules=_Rules(state),
+        purges=_Purges(),
+        usage=_Usage(),
+        offsets=OffsetForm.EITHER,
+        close=_nothing,
+        archive=blobs,
+    )
+
+
+async def _nothing() -> None:
+    """There is no connection to close."""
+
+
+class ArchiveLog:
+    """``EventLog`` of an archive."""
+
+    def __init__(self, reader: ArchiveReader) -> None:
+        self._reader = reader
+
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+        """See ``EventLog.read``."""
+        return await self.reread(partition, after, limit=limit)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        """See ``EventLog.reread``."""
+        entries, position = await self._reader.run_after(partition, after.offset, limit=limit)
+        if position is not None or not entries:
+            return Batch(entries=entries)
+        number = await self._reader.number_of(partition, entries[0].offset)
+        return Batch(entries=entries, lost=max(1, (number or 0) - after.count - 1))
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """See ``EventLog.entries``."""
+        return await self._reader.entries(partition, offsets)
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``EventLog.after``. It skips what is missing."""
+        found: list[Entry] = []
+        while len(found) < limit:
+            at = found[-1].offset if found else offset
+            page = await self._reader.after(partition, at, limit=limit - len(found))
+            if not page:
+                break
+            found += page
+        return found
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``EventLog.before``."""
+        return await self._reader.before(partition, offset, limit=limit) if offset else []
+
+
+class _Partitions:
+    def __init__(self, reader: ArchiveReader, state: ArchivedState) -> None:
+        self._reader = reader
+        self._state = state
+
+    async def count(self, *, fresh: bool = False) -> int:
+        return max((await self.layout()).partitions, *(number + 1 for number in await self._reader.partitions()), 0)
+
+    async def layout(self) -> Layout:
+        return await self._state.layout()
+
+    async def committed(self, partition: int) -> Committed:
+        """Return the end of the archive."""
+        return await self._reader.end(partition)
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        """Return the end of each partition; everything counts as read, and as trimmed from the bus."""
+        ends = [await self._reader.end(number) for number in range(await self.count())]
+        return [
+            PartitionStatus(
+                id=number, position=end.offset, end=end.offset, lag=0, owner=None, written=end.count, trimmed=end.count
+            )
+            for number, end in enumerate(ends)
+        ]
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        return {}
+
+    async def store_order(self, app_id: str, order: Order) -> NoReturn:
+        _refuse()
+
+    async def commit(self, partition: int, committed: Committed) -> NoReturn:
+        _refuse()
+
+    async def trim(self, partition: int, offset: str) -> NoReturn:
+        _refuse()
+
+
+class _Leases:
+    async def claim(self, partition: int, owner: str, ttl_s: float) -> NoReturn:
+        _refuse()
+
+    async def release(self, partition: int, owner: str) -> NoReturn:
+        _refuse()
+
+    def is_revoked(self, partition: int) -> bool:
+        return False
+
+    def lease_keeper(self) -> None:
+        return
+
+
+class _Letters:
+    """The newest copy of the dead letters."""
+
+    def __init__(self, state: ArchivedState) -> None:
+        self._state = state
+
+    async def count(self) -> int:
+        return len(await self._state.dead_letters())
+
+    async def read(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
+    ) -> Sequence[DeadLetter]:
+        return first_letters(await self._state.dead_letters(), limit, app_id, size, whole=whole)
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        return next((each for each in await self._state.dead_letters() if each.id == letter_id), None)
+
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        """Return none: the archive does not count dead letters."""
+        return {}
+
+    async def put(self, letters: Sequence[DeadLetter]) -> NoReturn:
+        _refuse()
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> NoReturn:
+        _refuse()
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> NoReturn:
+        _refuse()
+
+
+class _Rules:
+    def __init__(self, state: ArchivedState) -> None:
+        self._state = state
+
+    async def stored(self, digest: str) -> StoredRules | None:
+        return await self._state.stored_rules(digest)
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        return await self._state.activations(after=after)
+
+    async def store(self, digest: str, rules: StoredRules) -> NoReturn:
+        _refuse()
+
+    async def activate(self, scope: str, digest: str) -> NoReturn:
+        _refuse()
+
+
+class _Purges:
+    async def put(self, purge: Purge) -> NoReturn:
+        _refuse()
+
+    async def after(self, mark: int | None) -> NoReturn:
+        _refuse()
+
+
+class _Usage:
+    async def put(self, reporter: str, record: bytes | None) -> NoReturn:
+        _refuse()
+
+    async def records(self) -> Mapping[str, bytes]:
+        return {}
+
+
+def _refuse() -> NoReturn:
+    raise BusUnavailable("this command reads the archive without a bus, so it cannot write to one")

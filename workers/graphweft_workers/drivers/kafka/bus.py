@@ -1,0 +1,60 @@
+"""A bus on a Kafka cluster."""
+
+from __future__ import annotations
+
+from graphweft.transports.kafka.connection import servers
+from graphweft_contracts import Layout, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.layout import NEW_LAYOUT
+from graphweft_workers.drivers.kafka.dead_letters import KafkaLetters
+from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
+from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
+from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.offsets import OffsetForm
+
+
+def kafka_bus(
+    url: str,
+    *,
+    new: Layout = NEW_LAYOUT,
+    session_s: float = 10.0,
+    barrier_s: float = 20.0,
+    instance: str | None = None,
+    group: str = channels.MUTATION_GROUP,
+    clock: Clock = SYSTEM_CLOCK,
+    timing: KafkaBusTiming = KAFKA_BUS_TIMING,
+) -> Bus:
+    """Return the bus at a URL; nothing is connected yet.
+
+    After ``session_s`` seconds without a heartbeat the group reassigns a worker's partitions. A rebalance waits
+    ``barrier_s`` seconds for a worker to finish its batch. ``instance`` makes a static member, which keeps its
+    partitions for ``session_s`` when it stops. ``group`` is the consumer group.
+    """
+    cluster = servers(url)
+    log = KafkaEventLog(
+        cluster, new=new, session_s=session_s, barrier_s=barrier_s, instance=instance, group=group, clock=clock,
+        timing=timing,
+    )  # fmt: skip
+    letters = KafkaLetters(cluster, log.count, clock=clock, timing=timing)
+    rules = KafkaRulesLog(cluster, log.count, log.concerned_by, clock=clock)
+    purges = KafkaPurgeLog(cluster, log.count)
+    usage = KafkaUsageLog(cluster, log.count, clock=clock, timing=timing)
+
+    async def close() -> None:
+        for each in (log, letters, rules, purges, usage):
+            await each.aclose()
+
+    return Bus(
+        log=log,
+        partitions=log,
+        leases=log,
+        dead_letters=letters,
+        rules=rules,
+        purges=purges,
+        usage=usage,
+        offsets=OffsetForm.NUMBER,
+        close=close,
+    )

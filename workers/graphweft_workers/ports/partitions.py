@@ -1,0 +1,75 @@
+"""The port of partitions: how many there are, which keys they hold, and how far a group of readers is in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphweft_contracts import Layout, Order
+from graphweft_workers.ports.event_log import Committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """The committed offset of a partition, its last offset, and the number of events between them."""
+
+    id: int
+    position: str
+    end: str
+    lag: int
+    owner: str | None
+    written: int
+    """Entries that were ever written to the partition. A bus may count control records too."""
+    trimmed: int
+    """Entries that the bus no longer holds."""
+    note: str = ""
+    """The note of ``Committed``."""
+
+
+class Partitions(Protocol):
+    """The partitions of a log as one group of readers sees them. Every method raises ``BusUnavailable``."""
+
+    async def count(self, *, fresh: bool = False) -> int:
+        """Return the number of partitions; they count from 0. It may grow where operators can add partitions.
+
+        The number is cached; ``fresh`` asks the server. Any partition can be claimed and read, known or not.
+        """
+        ...
+
+    async def layout(self) -> Layout:
+        """Return how keys are mapped to the first partitions, read from the server.
+
+        Other partitions hold only events of producers that are not graphweft's.
+        """
+        ...
+
+    async def store_order(self, app_id: str, order: Order) -> None:
+        """Store the order of an app, or with ``*`` of all others. Producers follow within half a minute."""
+        ...
+
+    async def committed(self, partition: int) -> Committed:
+        """Return the position from which the next reader begins."""
+        ...
+
+    async def commit(self, partition: int, committed: Committed) -> None:
+        """Record that all events up to an offset took effect and are on disk in the graph, with the reader's note.
+
+        The position never goes back. At the same position the note is replaced.
+        """
+        ...
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        """Return the status of every partition."""
+        ...
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        """Return the committed offset of each group of readers that has one in the partition, by the group's name."""
+        ...
+
+    async def trim(self, partition: int, offset: str) -> None:
+        """Remove the entries up to and including ``offset``. The offsets and counts of later ones stay as they are.
+
+        Nothing checks whether somebody still needs them; see ``positions``.
+        """
+        ...

@@ -61,10 +61,8 @@ class LimitedLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
             return True
-        given: Any = record.msg
-        # Entries of structlog's loggers have their fields here.
-        fields = cast("dict[str, Any]", given) if isinstance(given, dict) else None
-        left_out = self._limit.admit((record.name, str(given) if fields is None else str(fields["event"])))
+        fields = _fields(record.msg)
+        left_out = self._limit.admit((record.name, str(record.msg) if fields is None else str(fields["event"])))
         if left_out is None:
             return False
         if left_out and fields is not None:
@@ -73,3 +71,8 @@ class LimitedLines(logging.Filter):
             record.msg = f"{record.getMessage()} ({left_out:,} lines of this kind were left out before)"
             record.args = None
         return True
+
+
+def _fields(given: object) -> dict[str, Any] | None:
+    """Return the fields of an entry of structlog's loggers, which put them in the place of a text; else None."""
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else None

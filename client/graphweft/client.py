@@ -37,8 +37,6 @@ _BATCH: Final = 500
 """Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
 _SEARCH: Final = "search"
 """Agent, chat and workflow of a search outside of a turn."""
-_RESERVE_SHARE: Final = 0.02
-"""A call gives up this share of its budget early, within the bounds of ``ClientTiming``."""
 
 
 @dataclass(slots=True)
@@ -373,7 +371,7 @@ class Client:
                 "deadline_ms": int(self._clock.now().timestamp() * 1000 - spent_ms) + budget,
             }
             request = self._request_of({**fields, **own})
-            async with time_limit(max(0.0, budget - self._reserve_ms(budget) - spent_ms) / 1000):
+            async with time_limit(max(0.0, budget - self._timing.reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._transport.request(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             reply = self._failed(request_id, error, budget_ms=budget, is_search=fields["search"] is not None)
@@ -447,10 +445,6 @@ class Client:
             if self._bytes_left is not None:
                 self._bytes_left.take(sum(pending.size for pending in batch))
             self._settle(batch, positions)
-
-    def _reserve_ms(self, budget_ms: int) -> float:
-        least, most = self._timing.least_reserve_ms, self._timing.most_reserve_ms
-        return min(max(budget_ms * _RESERVE_SHARE, least), most, budget_ms / 2)
 
     async def _pace(self) -> None:
         """Wait until the rates allow to send something."""

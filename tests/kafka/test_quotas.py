@@ -27,7 +27,7 @@ from graphweft_workers.engine.app_use import LETTERS, AppUse, decode_letters, re
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.gateway_usage import GatewayUsage
 from graphweft_workers.timing import TIMING, Timing
@@ -224,7 +224,7 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
 ) -> None:
     often = Timing(usage_s=0.05)
     policies = policies_of(stored_bytes=5_000, dead_letters=2)
-    gate = QuotaGate(lambda app_id: policies.of(app_id).quotas)
+    gate = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus.usage, gate, lambda: policies, name="here:1")
 
     def some(app_id: str) -> list[Event]:
@@ -246,7 +246,7 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
         policies = policies_of(dead_letters=2)
     await usage.exchange()
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
-    restarted = QuotaGate(lambda app_id: policies.of(app_id).quotas)
+    restarted = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus.usage, restarted, lambda: policies, name="here:1")
     await usage.exchange()
     with pytest.raises(Problem):

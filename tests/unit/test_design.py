@@ -43,7 +43,7 @@ def test_two_public_classes_have_two_names() -> None:
 
 def test_a_word_that_the_glossary_replaces_is_no_part_of_a_name() -> None:
     assert found(limits="class QuotaLimiter: ...") == []
-    lines = found(lanes="class QuotaGate:\n    async def is_told(self): ...\ndef heed(): ...\ndef navigate(): ...\n")
+    lines = found(lanes="class RateGate:\n    async def is_told(self): ...\ndef heed(): ...\ndef navigate(): ...\n")
     assert [line.partition(":")[0] + line.rpartition("calls it")[2] for line in lines] == [
         "lanes.py 'limiter'", "lanes.py 'count'", "lanes.py 'dead letter'", "lanes.py 'queues'",
     ]  # fmt: skip

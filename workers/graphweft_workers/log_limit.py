@@ -64,7 +64,7 @@ class LimitedLines(logging.Filter):
         given: Any = record.msg
         # Entries of structlog's loggers have their fields here.
         fields = cast("dict[str, Any]", given) if isinstance(given, dict) else None
-        left_out = self._limit.admit((record.name, str(given) if fields is None else str(fields["event"])))
+        left_out = self._limit.admit((record.name, str(record.msg if fields is None else fields["event"])))
         if left_out is None:
             return False
         if left_out and fields is not None:

@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from tests.ports.test_graph_contract import APP, Backend, backend_of
+from tests.services.graph_kits import graph_kit
 
 from graphweft_workers.console.graph import draw
+from graphweft_workers.testing.suites.graph_kit import APP, GraphKit
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 NAMES = "abcdef"
@@ -17,16 +18,16 @@ PAIRS = {f"{one}{other}" for one, other in itertools.combinations(NAMES, 2)}
 
 
 @pytest.fixture(params=["falkordb", "neo4j"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return backend_of(request.param, request)
+def kit(request: pytest.FixtureRequest) -> GraphKit:
+    return graph_kit(request.param, request)
 
 
 @pytest.mark.parametrize("order", [sorted(PAIRS), sorted(PAIRS, reverse=True)], ids=["as_read", "backwards"])
-async def test_a_picture_has_every_relationship_between_its_nodes(backend: Backend, order: Sequence[str]) -> None:
-    async with contextlib.aclosing(backend.make()) as graph:
+async def test_a_picture_has_every_relationship_between_its_nodes(kit: GraphKit, order: Sequence[str]) -> None:
+    async with contextlib.aclosing(kit.store()) as graph:
         await graph.progress(APP, 0)
         for one, other in order:
-            backend.run(f"MERGE (a:Note {{name: '{one}'}}) MERGE (b:Note {{name: '{other}'}}) MERGE (a)-[:BEFORE]->(b)")
+            kit.run(f"MERGE (a:Note {{name: '{one}'}}) MERGE (b:Note {{name: '{other}'}}) MERGE (a)-[:BEFORE]->(b)")
         _, nodes, relationships = await draw(graph, APP, labels=["Note"], limit=10, most=100, redacts=False)
     captions = {each["id"]: each["caption"] for each in nodes}
     assert sorted(captions.values()) == list(NAMES)

@@ -24,6 +24,7 @@ EDGES = (
     "client/graphweft/memory.py",
     "contracts/graphweft_contracts/",  # the time of what is made now
     "workers/graphweft_workers/imports/",
+    "workers/graphweft_workers/testing/",  # waits for real servers
 )
 """Where the clock of the machine enters."""
 

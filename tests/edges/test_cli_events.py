@@ -34,6 +34,7 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.inspection.scan import Follower
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 
@@ -579,7 +580,7 @@ def test_on_kafka_the_same_is_told(call: Call, url: str, kafka_url: str) -> None
             follower = Follower(bus, None)
             told: list[str] = []
             read = [entry async for entry in aiter_fresh(follower, told)]
-            letter = await bus.dead_letters.get(f"{failed}:orders/ratio")
+            letter = await letter_with(bus.dead_letters, f"{failed}:orders/ratio")
             assert letter is not None
             assert (await retry(bus, letter)).events == 1  # a transaction leaves a record without an event
             await bus.rules.activate(ALL_APPS, (await bus.rules.activations())[0].digest)

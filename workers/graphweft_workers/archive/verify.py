@@ -140,7 +140,7 @@ def _last_of(name: str) -> int:
 async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) -> None:
     end = await reader.end(found.partition)
     try:
-        lost = (await bus.log.reread(found.partition, end, limit=1)).lost
+        lost = (await bus.log.read(found.partition, end, limit=1)).lost
     except BusUnavailable as error:
         found.faults.append(f"partition {found.partition}: the bus does not continue the archive: {error}")
         return

@@ -16,6 +16,7 @@ from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 
@@ -149,7 +150,7 @@ async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
     skipped: set[str] = set()
     failed: set[str] = set()
     mine: list[DeadLetter] = []
-    count = await bus.dead_letters.count()
+    count = await letter_count(bus.dead_letters)
     for letter in await bus.dead_letters.read(limit=count, whole=False) if count else ():
         if letter.reason == "trimmed":  # its offset lies before the events that it stands for
             continue

@@ -25,6 +25,7 @@ from graphweft_workers.cli.publishing import bar
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
 from graphweft_workers.roles.settings import Settings
@@ -171,7 +172,7 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
         chats = len({event.chatid for event in events})
         say(f"\n{len(events):,} events of {chats} recorded chats are published and applied, in order:")
         say(_counts(Counter(event.type for event in events)))
-        if letters := await bus.dead_letters.count():
+        if letters := await letter_count(bus.dead_letters):
             say(f"{counted(letters, 'dead letter')}; `{program} dlq list --data {settings.data}` shows them")
             return None
         await _say_graph(graph)

@@ -25,6 +25,7 @@ from graphweft_workers.inspection.judging import Judged, judge
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.inspection.scan import Limits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 
 MOST: Final = 100
 """Events of one answer."""
@@ -188,7 +189,7 @@ async def _letters(
     bus: Bus, app_id: str | None, found: Sequence[Seen], judged: Sequence[Judged | None]
 ) -> tuple[dict[str, str], bool]:
     """Return the reasons of dead letters of these events, by their ids, and whether some letters were not looked at."""
-    if not found or not (count := await bus.dead_letters.count()):
+    if not found or not (count := await letter_count(bus.dead_letters)):
         return {}, False
     ids: list[str] = []
     for seen, result in zip(found, judged, strict=True):
@@ -196,11 +197,12 @@ async def _letters(
         if result is not None:
             ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
             ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
-    letters = [await bus.dead_letters.get(each) for each in ids[:_LOOKUPS]]
-    reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
+    letters = await bus.dead_letters.read(limit=_LOOKUPS, ids=ids[:_LOOKUPS])
+    reasons: dict[str, str] = {letter.id: letter.reason for letter in letters}
     many = await bus.dead_letters.read(limit=_LETTERS, app_id=app_id, size=_LETTERS_SIZE)
-    aside = [await bus.dead_letters.get(set_aside_id(partition)) for partition in {seen.partition for seen in found}]
-    for letter in (*many, *(each for each in aside if each is not None)):  # some stand for many events
+    of_partitions = {set_aside_id(seen.partition) for seen in found}
+    aside = await bus.dead_letters.read(limit=len(of_partitions), ids=of_partitions)
+    for letter in (*many, *aside):  # some stand for many events
         for seen in found:
             if covers(letter, seen):
                 row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)

@@ -15,6 +15,7 @@ from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_caus
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.ports.check import Check
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.python_build import PythonBuild, this_build
 from graphweft_workers.roles import connections
@@ -310,7 +311,7 @@ async def _services(settings: Settings) -> list[Check]:
     bus = make_bus(settings)
     try:
         partitions = await bus.partitions.status()
-        letters = await bus.dead_letters.count()
+        letters = await letter_count(bus.dead_letters)
         causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
         activations = await bus.rules.activations()
         lost = await lost_rule_sets(bus.rules, activations)

@@ -13,6 +13,7 @@ from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
@@ -162,12 +163,12 @@ class Letters:
 
 async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -> Letters:
     """Return the dead letters of an entry: of mutations by ``names``, and those that stand for many entries."""
-    count = await bus.dead_letters.count()
+    count = await letter_count(bus.dead_letters)
     if not count:
         return Letters(found=(), complete=True)
     found: dict[str, DeadLetter] = {}
     for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
-        letter = await bus.dead_letters.get(name)
+        letter = await letter_with(bus.dead_letters, name)
         if letter is not None and covers(letter, seen):
             found[letter.id] = letter
     read = await bus.dead_letters.read(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)

@@ -31,7 +31,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.purges import Purge
+from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import done_of, partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
@@ -304,4 +304,4 @@ class Erasure:
 
     async def _purge_caches(self) -> None:
         """Tell responders to drop what they cached and indexed."""
-        await self._alone.purges.put(Purge(app_id=self._subject.app_id))
+        await put_purge(self._alone.purges, Purge(app_id=self._subject.app_id))

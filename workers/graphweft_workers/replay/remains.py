@@ -21,6 +21,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
 from graphweft_workers.retrieval.records import (
@@ -114,7 +115,9 @@ class Remains:
 
     async def _of_responders(self) -> list[Place]:
         """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
-        announced = any(each.app_id == self._subject.app_id for each in (await self._alone.purges.after(None)).found)
+        announced = any(
+            each.app_id == self._subject.app_id for each in (await purges_after(self._alone.purges, None)).found
+        )
         note = "announced to all responders" if announced else "no erasure of the app was announced yet"
         return [Place(name=name, found=0, left=0, note=note) for name in ("responder caches", "responder indexes")]
 

@@ -12,6 +12,7 @@ from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
@@ -76,7 +77,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
 
     ``letters_size`` limits the bytes of the dead letters that are read for the causes.
     """
-    partitions, letters = await bus.partitions.status(), await bus.dead_letters.count()
+    partitions, letters = await bus.partitions.status(), await letter_count(bus.dead_letters)
     activations = await bus.rules.activations()
     rules = {each.scope: each for each in activations if each.restates is None}
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]

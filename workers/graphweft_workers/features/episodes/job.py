@@ -24,6 +24,7 @@ from graphweft_workers.features.episodes.extraction.protocol import ExtractionFa
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.timing import TIMING, MemoryTiming
@@ -200,7 +201,7 @@ class EpisodesJob(Job):
     async def _outcome(self, task: _Task) -> Event | DeadLetter | None:
         """Return the event or dead letter of one episode. Raises ``ExtractorUnavailable`` and ``BusUnavailable``."""
         failed = ExtractionFailed("not tried")
-        if await self._bus.dead_letters.get(self._letter(task, failed).id) is not None:
+        if await letter_with(self._bus.dead_letters, self._letter(task, failed).id) is not None:
             return None
         for attempt in range(self._attempts):
             if attempt:

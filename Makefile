@@ -30,8 +30,10 @@ test: check ## all checks, then all tests (they start their servers); TEST=--sec
 	$(BIN)/python -m compileall -q contracts rules client workers
 	$(BIN)/python -m tests.services.prepare
 	$(BIN)/python -m pytest $(SHARED) $(TEST)
+	@last=$$(sed -n 's/^| \(20[0-9-]*\) .*/\1/p' docs/soak.md | tail -n 1); \
+	  echo "==> make soak runs what this leaves out; its last run: $${last:-never recorded}"
 
-# What `make test` does a little of, for hours; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3
+# All tests, also those marked soak, with what `make test` does a little of; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3
 GRAPHWEFT_FUZZ_EVENTS ?= 2000000
 GRAPHWEFT_FUZZ_SEED ?= $(shell date +%s)
 GRAPHWEFT_EXAMPLES ?= 3000
@@ -56,12 +58,12 @@ soak: export GRAPHWEFT_KILLS := $(GRAPHWEFT_KILLS)
 soak: export GRAPHWEFT_RUNS := $(GRAPHWEFT_RUNS)
 soak: export GRAPHWEFT_LOAD_EVENTS := $(GRAPHWEFT_LOAD_EVENTS)
 soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
-soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
+soak: $(READY) ## all tests with hours of random events, rules, requests and faults; the seed is printed first
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
-	$(BIN)/python -m pytest $(SHARED) tests/fuzz tests/chaos \
-	  tests/neo4j/test_app_order.py tests/kafka/test_archive.py tests/redis/test_batch_forms.py tests/neo4j/test_episodes.py tests/redis/test_full_bus.py tests/edges/test_gateway.py \
-	  tests/neo4j/test_memory_order.py tests/kafka/test_retry_property.py tests/redis/test_rebuild.py tests/neo4j/test_replay_equality.py tests/neo4j/test_search_scopes.py \
-	  tests/neo4j/test_serial_equality.py tests/kafka/test_swap.py tests/neo4j/test_worker_faults.py
+	$(BIN)/python -m tests.services.prepare --soak
+	$(BIN)/python -m pytest $(SHARED) --soak $(TEST)
+	@echo "| $$(date -u +%F) | $$(git rev-parse --short HEAD) |" >> docs/soak.md
+	@echo "==> docs/soak.md has this run: commit it"
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -18,6 +18,7 @@ from typing import Final
 from benchmarks.harness import Died
 from benchmarks.processes import count, cpu_s, waited_s
 from benchmarks.services import PARTITIONS, Graph, GraphProbe
+from graphweft_contracts import BusUnavailable
 from graphweft_workers.engine.reading_window import MOST_ENTRIES
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
@@ -56,7 +57,10 @@ async def settled(settings: Settings, running: Sequence[_Process]) -> str:
     try:
         async with asyncio.timeout(_SETTLE_S):
             while True:
-                parts = await log.partitions.status()
+                try:
+                    parts = await log.partitions.status()
+                except BusUnavailable:  # the first worker has not made the topic yet
+                    parts = []
                 names = [part.owner for part in parts]
                 owners = {name: names.count(name) for name in names if name is not None}
                 held = None not in names and parts and not any(part.lag for part in parts)

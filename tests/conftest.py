@@ -11,8 +11,10 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 # A health check of time, or a deadline, says something about the machine, not about the code.
-settings.register_profile("graphweft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("graphweft")
+settings.register_profile(
+    "short", max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("soak", settings.get_profile("short"), max_examples=300, derandomize=False)
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so do all commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,6 +31,7 @@ pytest_plugins = [
     "tests.services.node",
     "tests.adapters.runner",
     "tests.adapters.contract",
+    "tests.adapters.trials",
 ]
 
 _configure = structlog.configure
@@ -53,9 +56,26 @@ _ONE_PROCESS: Final = {"neo4j", "ports", "kafka", "chaos"}
 """Folders whose servers take a gigabyte and 20 s to start: one process takes the folder. Else it takes a module."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run all tests, also those that are left to `make soak`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("soak" if config.getoption("--soak") else "short")
+
+
 @pytest.hookimpl(trylast=True)  # after what shuffles modules
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--soak") and (left := [item for item in items if _is_soak(item)]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
     items.sort(key=lambda item: _ORDER.index(_folder(item.nodeid)))
+
+
+def _is_soak(item: pytest.Item) -> bool:
+    """Return whether a test is marked ``soak``, or has one of the words of such a mark in the id of its parameters."""
+    id = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    return any(not mark.args or any(word in id for word in mark.args) for mark in item.iter_markers("soak"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -92,12 +92,13 @@ class _SecondRun:
         _terminal(self._config).section(f"second run, alone: {len(self._reports)} failed", bold=True)
         sys.stdout.flush()
         seed = self._config.getoption("randomly_seed", None)
-        same_seed = [f"--randomly-seed={seed}"] if isinstance(seed, int) else []
+        same = [f"--randomly-seed={seed}"] if isinstance(seed, int) else []
+        same += ["--soak"] if self._config.getoption("--soak", False) else []
         with tempfile.TemporaryDirectory(prefix="graphweft-flaky-") as folder:
             file = Path(folder) / "passed"
             subprocess.run(
                 # Whatever marks the first run selected, these tests were among them.
-                [sys.executable, "-m", "pytest", "--numprocesses=0", "-m", "", "-p", "no:cacheprovider", *same_seed,
+                [sys.executable, "-m", "pytest", "--numprocesses=0", "-m", "", "-p", "no:cacheprovider", *same,
                  f"--write-passed={file}", *self._reports],
                 cwd=self._config.rootpath, check=False,
             )  # fmt: skip

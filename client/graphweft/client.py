@@ -10,42 +10,26 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
-from typing_extensions import Self
-
-from graphweft.searching import make_query, text_of
-from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
-from graphweft.transport import CLOSED, MAX_BUDGET_MS, Outgoing, Transport, with_bus_step
-from graphweft.transports.registry import make_transport
-from graphweft_contracts import (
-    BusUnavailable,
-    ContextReply,
-    ContextRequest,
-    Event,
-    InvalidEvent,
-    InvalidSettings,
-    MemoryScope,
-    Permanent,
-    ReasonCode,
-    SearchQuery,
-    Transient,
-    wire,
-)
-from graphweft_contracts.admission import check_admission
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.errors import InvalidEvent, InvalidSettings
 from graphweft_contracts.plurals import counted
-from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
-from graphweft_contracts.signatures import SigningKey
 
-if TYPE_CHECKING:  # a client that runs no turns need not wait for it
+if TYPE_CHECKING:
+    # The models take most of the time of an import. The class does not need them, only a client does.
+    from typing_extensions import Self
+
+    from graphweft.transport import Outgoing, Transport
     from graphweft.turns import Turn, Turns
+    from graphweft_contracts.context import ContextReply
+    from graphweft_contracts.events import Event
+    from graphweft_contracts.memory import MemoryScope
+    from graphweft_contracts.search import IndexType, Searched, SearchQuery, WithoutEmbedder
 
 logger = logging.getLogger("graphweft.client")
 
@@ -53,8 +37,6 @@ _BATCH: Final = 500
 """Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
 _SEARCH: Final = "search"
 """Agent, chat and workflow of a search outside of a turn."""
-_RESERVE_SHARE: Final = 0.02
-"""A call gives up this share of its budget early, within the bounds of ``ClientTiming``."""
 
 
 @dataclass(slots=True)
@@ -113,6 +95,16 @@ class Client:
         clock: Clock = SYSTEM_CLOCK,
         timing: ClientTiming = CLIENT_TIMING,
     ) -> None:
+        from graphweft import client_messages
+        from graphweft.settings import ClientSettings
+        from graphweft.transports.registry import make_transport
+        from graphweft_contracts.signatures import SigningKey
+
+        self._encode = client_messages.encoded
+        self._request_of = client_messages.request_of
+        self._empty = client_messages.empty_reply
+        self._failed = client_messages.failed_reply
+        self._milliseconds = client_messages.milliseconds
         settings = ClientSettings.from_environment()
         if transport is None and not bus_url:
             transport = settings.gateway()
@@ -324,6 +316,8 @@ class Client:
         other arguments and fields are as in ``context``. Raises ``ValueError`` for a search that can never work, such
         as a hybrid search without ``fulltext_index_name``. Never raises for failures of the bus, the graph or a model.
         """
+        from graphweft.searching import make_query, text_of
+
         started = self._clock.monotonic()
         known = make_query(
             memory=memory,
@@ -341,7 +335,7 @@ class Client:
             text = text_of(query, message_history_count)
         except Exception as error:  # noqa: BLE001 - user code of a message object; the turn continues
             detail = f"query: expected a text or a list of messages; reading it failed with {type(error).__name__}"
-            return _empty(uuid4().hex, "invalid_request", detail)
+            return self._empty(uuid4().hex, "invalid_request", detail)
         fields: dict[str, Any] = {
             "app_id": app_id,
             "workflow": None,
@@ -356,14 +350,18 @@ class Client:
 
     async def _request(self, fields: Mapping[str, Any], budget_ms: int | None, started: float) -> ContextReply:
         """Send a request with these fields; the budget began at ``started``."""
-        budget = _milliseconds(self._budget_ms if budget_ms is None else budget_ms)
+        budget = self._milliseconds(self._budget_ms if budget_ms is None else budget_ms)
         request_id = uuid4().hex
         if self._closed:
-            return _empty(request_id, "bus_unavailable", CLOSED)
+            from graphweft.transport import CLOSED
+
+            return self._empty(request_id, "bus_unavailable", CLOSED)
         if not self._context_on:
-            return _empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
+            from graphweft.settings import CONTEXT_VARIABLE
+
+            return self._empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
         if budget is None:
-            return _empty(request_id, "invalid_request", "budget_ms: expected a number of milliseconds")
+            return self._empty(request_id, "invalid_request", "budget_ms: expected a number of milliseconds")
         try:
             spent_ms = (self._clock.monotonic() - started) * 1000
             own: dict[str, Any] = {
@@ -372,27 +370,11 @@ class Client:
                 "workflow": fields["workflow"] or self._workflow or (_SEARCH if fields["search"] else ""),
                 "deadline_ms": int(self._clock.now().timestamp() * 1000 - spent_ms) + budget,
             }
-            request = ContextRequest(**{**fields, **own})
-            async with time_limit(max(0.0, budget - self._reserve_ms(budget) - spent_ms) / 1000):
+            request = self._request_of({**fields, **own})
+            async with time_limit(max(0.0, budget - self._timing.reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._transport.request(request)
-        except TimeoutError:
-            reply = _empty(
-                request_id,
-                "timeout",
-                f"no answer within {budget} ms; is a responder running (`graphweft run injection`)?",
-            )
-        except BusUnavailable as error:
-            reply = _empty(request_id, "bus_unavailable", with_bus_step(str(error)))
-        except (Transient, Permanent) as error:
-            reply = _empty(request_id, "bus_unavailable", str(error))
-        except ValidationError as error:
-            reply = _empty(request_id, "invalid_request", wire.explain(error))
-        except PydanticSerializationError as error:  # its text names types, not values
-            what = "context" if fields["search"] is None else "context or params"
-            reply = _empty(request_id, "invalid_request", f"{what} is not JSON: {error}")
-        except Exception as error:  # the agent continues whatever happens here
-            logger.exception("the context request failed")
-            reply = _empty(request_id, "internal_error", f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
+            reply = self._failed(request_id, error, budget_ms=budget, is_search=fields["search"] is not None)
         elapsed_ms = (self._clock.monotonic() - started) * 1000
         if reply.reason is not None:
             logger.debug("no context for %s: %s (%s)", fields["agent"], reply.reason, reply.detail)
@@ -464,10 +446,6 @@ class Client:
                 self._bytes_left.take(sum(pending.size for pending in batch))
             self._settle(batch, positions)
 
-    def _reserve_ms(self, budget_ms: int) -> float:
-        least, most = self._timing.least_reserve_ms, self._timing.most_reserve_ms
-        return min(max(budget_ms * _RESERVE_SHARE, least), most, budget_ms / 2)
-
     async def _pace(self) -> None:
         """Wait until the rates allow to send something."""
         waited = False
@@ -504,7 +482,7 @@ class Client:
             for event in events:
                 logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
             return [None] * len(events)
-        taken = [self._encoded(event) for event in events]
+        taken = [self._taken(event) for event in events]
         fresh = [pending for pending in taken if pending is not None]
         size = sum(pending.size for pending in fresh)
         if len(self._pending) + len(fresh) > self._buffer or self._pending_bytes + size > self._buffer_bytes:
@@ -520,11 +498,10 @@ class Client:
                 self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
         return [None if pending is None else pending.position for pending in taken]
 
-    def _encoded(self, event: Event) -> _Pending | None:
+    def _taken(self, event: Event) -> _Pending | None:
         """Return the encoded event, or None, which is counted, if it is invalid or not JSON."""
         try:
-            check_admission(event)
-            outgoing = Outgoing(key=event.key, fields=wire.encode(event))
+            outgoing = self._encode(event)
             size = len(outgoing.key) + sum(map(len, outgoing.fields.values()))
             return _Pending(event_id=event.id, outgoing=outgoing, size=size)
         except InvalidEvent as error:
@@ -580,15 +557,3 @@ def _bucket(name: str, per_s: float | None, clock: Clock) -> TokenBucket | None:
     if not per_s > 0:
         raise InvalidSettings(f"invalid {name} {per_s!r}: expected a number above 0, or None for no limit")
     return TokenBucket(per_s, clock.monotonic())
-
-
-def _milliseconds(budget: object) -> int | None:
-    """Return the budget within its bounds, or None if it is not a number: callers may be untyped."""
-    if not issubclass(type(budget), int | float):
-        return None
-    number = cast("float", budget)
-    return None if number != number else int(min(max(number, 0), MAX_BUDGET_MS))  # noqa: PLR0124 - true for NaN only
-
-
-def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:
-    return ContextReply(id=request_id, reason=reason, detail=detail, partial=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import datetime, timezone
 from typing import Final, Protocol
@@ -28,7 +27,12 @@ class SystemClock:
     """The clock of this machine."""
 
     monotonic = staticmethod(time.monotonic)
-    sleep = staticmethod(asyncio.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        """See ``Clock.sleep``."""
+        import asyncio  # a health check reads the clock, and runs no event loop
+
+        await asyncio.sleep(seconds)
 
     def now(self) -> datetime:
         """See ``Clock.now``."""

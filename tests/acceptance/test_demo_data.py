@@ -203,6 +203,7 @@ def kill_all(deployment: Deployment) -> None:
     deployment.start()
 
 
+@pytest.mark.soak("kill_worker", "kill_server")
 @pytest.mark.parametrize("kill", [kill_worker, kill_server, kill_all])
 def test_killed_at_any_moment_the_graph_ends_the_same(
     reference: Deployment, tmp_path: Path, kill: Callable[[Deployment], None]

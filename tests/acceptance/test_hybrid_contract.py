@@ -137,6 +137,7 @@ async def test_case_a_off(runtime: Runtime, url: str, folder: Path) -> None:
         assert came == []  # not even a connection
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize(
     ("graph_settings", "variable"),
     [("falkordb", "GRAPHRAG_ENABLED"), ("neo4j", "GRAPH_RAG_ENABLED")],

@@ -557,6 +557,7 @@ async def aiter_fresh(follower: Follower, told: list[str]) -> AsyncIterator[Entr
             yield entry
 
 
+@pytest.mark.soak
 def test_on_kafka_the_same_is_told(call: Call, url: str, kafka_url: str) -> None:
     log = Log(call, kafka_url, url)
     log.push()

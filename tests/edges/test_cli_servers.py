@@ -104,6 +104,7 @@ def topics_made(url: str, topics: list[NewTopic]) -> Generator[None]:
         asked(url.removeprefix("kafka://"), reset)
 
 
+@pytest.mark.soak
 def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str], tmp_path: Path) -> None:
     bootstrap = servers["GRAPHWEFT_BUS_URL"].removeprefix("kafka://")
     done = call("doctor", "--json", **servers)
@@ -172,6 +173,7 @@ def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str
             assert bad == {"bus disk", "dead letters", "skipped"}
 
 
+@pytest.mark.soak
 def test_dead_letters_are_found_mended_and_retried(call: Call, servers: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     numbers = {"n1": 5, "n2": 7, "n3": 9}
@@ -301,6 +303,7 @@ def without_drivers(folder: Path, *arguments: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
+@pytest.mark.soak
 def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, database: str) -> None:
     def made(name: str, **settings: str) -> NewTopic:
         return NewTopic(name, 3, 1, topic_configs={key.replace("_", "."): value for key, value in settings.items()})
@@ -323,6 +326,7 @@ def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, 
     assert "graphweft run mutation" in found["workers"]["advice"]
 
 
+@pytest.mark.soak
 def test_doctor_finds_a_topic_that_is_compacted(call: Call, kafka_url: str) -> None:
     topic = NewTopic(channels.EVENTS_TOPIC, 1, 1, topic_configs={"cleanup.policy": "compact"})
     with topics_made(kafka_url, [topic]):

@@ -725,6 +725,7 @@ async def test_secrets_are_in_no_answer_unless_contexts_show_them(stack: Stack, 
 # ---------------------------------------------------------------------------------------------------------------- Neo4j
 
 
+@pytest.mark.soak
 async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
     neo4j_server: Neo4jServer, url: str, tmp_path: Path
 ) -> None:

@@ -271,6 +271,7 @@ async def on_kafka(kafka_url: str, url: str) -> AsyncIterator[Settings]:
         yield loaded
 
 
+@pytest.mark.soak
 async def test_every_page_answers_with_kafka_as_the_bus(kafka_url: str, on_kafka: Settings) -> None:
     async with console(on_kafka) as ask:
         found = await ask("live")

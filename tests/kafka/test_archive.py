@@ -39,7 +39,7 @@ redis_or_kafka_with_keys = pytest.mark.parametrize(
     ("own_bus_url", "with_keys"), [("redis", False), ("kafka", True)], indirect=True
 )
 """Both buses, one of them with keys."""
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 
 
 class Archived(App):
@@ -128,6 +128,7 @@ async def pages(bus: Bus, number: int, size: int) -> list[Entry]:
     return found
 
 
+@pytest.mark.soak("kafka")
 async def test_copies_of_trimmed_events_have_no_effect(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -210,6 +211,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.soak("kafka")
 async def test_two_archivers_on_one_partition_do_no_harm(app: Archived) -> None:
     await app.emit("shop", range(20))
     blobs = app.blobs()
@@ -222,6 +224,7 @@ async def test_two_archivers_on_one_partition_do_no_harm(app: Archived) -> None:
     assert [await pages(archive_bus(blobs), number, 500) for number in range(2)] == before
 
 
+@pytest.mark.soak("kafka")
 async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
     await app.push("first")
     async with app.alone(channels.ARCHIVE_GROUP) as bus, app.worker():
@@ -244,6 +247,7 @@ async def test_the_role_archives_merges_and_trims(app: Archived) -> None:
     assert found["live"]["nodes"] > 10
 
 
+@pytest.mark.soak("kafka")
 async def test_damage_gaps_and_another_log_are_found(app: Archived) -> None:
     await app.push("first")
     await app.emit("shop", range(10))
@@ -284,6 +288,7 @@ async def test_commands_without_an_archive_say_what_to_set(url: str, call: Call)
         assert "GRAPHWEFT_ARCHIVE_URL" in done.err
 
 
+@pytest.mark.soak("kafka")
 async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> None:
     async def archive() -> dict[str, Any]:
         done = await app.run("status", "--json")
@@ -332,6 +337,7 @@ async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> No
     assert "archive the log before" in (await check())["advice"]
 
 
+@pytest.mark.soak("kafka")
 async def test_an_archive_that_does_not_answer_does_not_fail_status(app: Archived) -> None:
     app.settings["GRAPHWEFT_ARCHIVE_URL"] = str(app.folder / "file" / "archive")
     (app.folder / "file").write_text("no folder")

@@ -185,6 +185,7 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
         assert done.code == 0, done.err + done.out
 
 
+@pytest.mark.soak("kafka")
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
 
     await app.push("first")
@@ -206,6 +207,7 @@ async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: py
     assert await everywhere(app, "bobs-words")
 
 
+@pytest.mark.soak("kafka")
 async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
     await app.push("first")
     async with app.alone("graphweft-archive") as bus, app.worker():
@@ -226,6 +228,7 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
     assert await everywhere(app, SECRET) == []
 
 
+@pytest.mark.soak("kafka")
 async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -247,6 +250,7 @@ async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(
     assert rows == (("bobs-words",),)
 
 
+@pytest.mark.soak("kafka")
 async def test_a_log_with_a_gap_is_refused_before_anything_is_erased(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -269,6 +273,7 @@ async def test_a_log_with_a_gap_is_refused_before_anything_is_erased(app: Archiv
     assert await everywhere(app, SECRET) == []
 
 
+@pytest.mark.soak("kafka")
 async def test_what_it_needs_is_said(app: Archived) -> None:
     await app.push("first")
     await said(app, "shop", "ada", 1, SECRET)
@@ -284,6 +289,7 @@ async def test_what_it_needs_is_said(app: Archived) -> None:
     assert places["event log"] == 3
 
 
+@pytest.mark.soak("kafka")
 async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> None:
     await app.push("first")
 
@@ -362,6 +368,7 @@ async def parked(app: Archived) -> set[str]:
     return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}
 
 
+@pytest.mark.soak("kafka")
 async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) -> None:
     async def parked() -> set[str]:
         return {name for each in await app.bus.partitions.status() for name in PositionNote.decode(each.note).parked}

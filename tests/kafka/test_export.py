@@ -189,6 +189,7 @@ async def lives_on(
     assert (code, found["same"]) == (0, True), found
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("way", [pytest.param("redis-kafka", id="redis-kafka-neo4j"), "kafka-redis"])
 async def test_an_app_moves_to_another_bus_and_graph(
     way: str, url: str, call: Call, tmp_path: Path, request: pytest.FixtureRequest

@@ -143,6 +143,7 @@ ERASING = {
 }
 
 
+@pytest.mark.soak("kafka-forget")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))
@@ -166,6 +167,7 @@ async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup
             assert "ada" not in reply.text
 
 
+@pytest.mark.soak("kafka-forget")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_keeps_texts_of_facts_after_an_erasure(setup: Setup, how: str) -> None:
     people = [
@@ -235,6 +237,7 @@ async def test_without_word_from_the_bus_no_last_rows_are_served(setup: Setup, m
     assert (sure.blocks, "not shown" in sure.missing[0].detail) == ((), False)  # it had none
 
 
+@pytest.mark.soak("kafka")
 async def test_rows_of_a_graph_before_an_erasure_are_not_kept(setup: Setup) -> None:
     """The erasure is announced and not applied yet: what is read now may hold what it removes."""
     await setup.emit(add("shop", "ada"))

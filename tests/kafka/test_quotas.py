@@ -27,7 +27,7 @@ from graphweft_workers.engine.app_use import LETTERS, AppUse, decode_letters, re
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.roles.gateway_usage import GatewayUsage
@@ -192,6 +192,7 @@ async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_t
     assert await bus.dead_letters.by_app() == {}
 
 
+@pytest.mark.soak("kafka")
 async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_with_a_larger_quota(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
@@ -222,12 +223,13 @@ async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_
     assert await column(graph, HOG, "MATCH (t:Thing {id: 1}) RETURN t.n99") == [99]
 
 
+@pytest.mark.soak("kafka")
 async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_reports_it(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     often = Timing(usage_s=0.05)
     policies = policies_of(stored_bytes=5_000, dead_letters=2)
-    gate = QuotaGate(lambda app_id: policies.of(app_id).quotas)
+    gate = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus.usage, gate, lambda: policies, name="here:1")
 
     def some(app_id: str) -> list[Event]:
@@ -249,7 +251,7 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
         policies = policies_of(dead_letters=2)
     await usage.exchange()
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
-    restarted = QuotaGate(lambda app_id: policies.of(app_id).quotas)
+    restarted = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus.usage, restarted, lambda: policies, name="here:1")
     await usage.exchange()
     with pytest.raises(Problem):

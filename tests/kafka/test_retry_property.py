@@ -384,13 +384,13 @@ def on_kafka(runner: asyncio.Runner, embedded: str, kafka: KafkaServer) -> Itera
     yield from _serve(runner, bus, embedded, transport)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 12))
+@settings(_checked, max_examples=int(_EXAMPLES or 6))
 @given(example=_examples)
 def test_a_retry_applies_each_mutation_once_on_redis(redis: Server, example: Example) -> None:
     redis.check(example)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 4))
+@settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=_examples)
 def test_a_retry_applies_each_mutation_once_on_kafka(on_kafka: Server, example: Example) -> None:
     # A worker that is cancelled leaves sockets of aiokafka open; test_chaos kills processes instead.

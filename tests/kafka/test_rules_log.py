@@ -271,6 +271,7 @@ async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: St
         assert (left.workflow, left.count) == ("Unknown", 10)
 
 
+@pytest.mark.soak("kafka")
 async def test_what_was_published_before_the_first_rules_follows_these(stack: Stack) -> None:
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await transport.append([event(app, n) for n in range(20) for app in APPS])
@@ -283,6 +284,7 @@ async def test_what_was_published_before_the_first_rules_follows_these(stack: St
         assert await letter_count(bus.dead_letters) == 0
 
 
+@pytest.mark.soak("kafka")
 async def test_a_quarantined_mutation_is_tried_anew_with_other_rules(stack: Stack, tmp_path: Path) -> None:
     broken = RULES.replace("coalesce(n.by, '') + '{name}'", "toString(1 / 0)").format(name="X").encode()
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
@@ -587,6 +589,7 @@ mutation_rules:
 }
 
 
+@pytest.mark.soak("kafka")
 async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack: Stack) -> None:
     """A worker that never compiled the workflow that joined two labels keeps the order of their rows."""
     rules = compiled({name: text.encode() for name, text in JOINED.items()})
@@ -611,6 +614,7 @@ async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack
     assert await stack.found("acme", "MATCH (n:Alpha) RETURN n.k, n.by") == {"k": "ab" * 6}
 
 
+@pytest.mark.soak("kafka")
 async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> None:
     good = RULES.format(name="m").encode()
     files = {"W/graph_injection.yaml": good, "Torn/graph_injection.yaml": good.replace(b"mutations", b"mutation")}

@@ -264,8 +264,8 @@ def _some_examples(number: int) -> list[Example]:
 
 
 def test_live_graphs_replays_and_serial_passes_are_equal_for_many_apps(servers: Servers) -> None:
-    """90 examples: two workers, some killed, rules that change, each app beside others of its partition."""
-    everything = _some_examples(max(90, int(_EXAMPLES or 0)))
+    """Many examples: two workers, some killed, rules that change, each app beside others of its partition."""
+    everything = _some_examples(max(30, int(_EXAMPLES or 0)))
     waits = random.Random(1)
     for some in batched(everything, _APPS_AT_ONCE):
         kill_after = [waits.randrange(200) for _ in range(waits.randrange(3))]
@@ -301,7 +301,7 @@ def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
 ) -> None:
     """5 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
     app = "acme"
-    rules, events = _beside([_IN_ORDER, *_some_examples(max(4, int(_EXAMPLES or 0)))], tmp_path, app)
+    rules, events = _beside([_IN_ORDER, *_some_examples(max(2, int(_EXAMPLES or 0)))], tmp_path, app)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:

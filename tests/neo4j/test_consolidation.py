@@ -334,6 +334,7 @@ async def test_a_summariser_that_is_away_is_waited_for(
 # forgetting
 
 
+@pytest.mark.soak("neo4j")
 async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
@@ -362,6 +363,7 @@ async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
     assert await replayed(url) == await read_digest(store, APP)
 
 
+@pytest.mark.soak("neo4j")
 async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
     url: str, bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
@@ -397,6 +399,7 @@ async def test_ticks_see_to_all_apps_that_have_a_graph(
     assert len(await events(bus, "memory.forget")) == 1
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_memory_that_is_dated_ahead_is_as_old_as_its_entry_in_the_log(
     bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
@@ -454,6 +457,7 @@ async def test_what_is_erased_is_gone_for_good(
     assert await replayed(url) == await read_digest(store, APP)
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:

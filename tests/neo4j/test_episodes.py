@@ -144,6 +144,7 @@ async def test_structured_episodes_are_not_extracted_again(url: str, store: Grap
     assert await rows(store, "MATCH (e:Entity) RETURN e.name") == [("Ann",)]
 
 
+@pytest.mark.soak("neo4j-order1", "neo4j-order2")
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
     url: str, store: GraphStore, order: Sequence[int]
@@ -166,6 +167,7 @@ async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
     ) == [(" Ann ", "head", "Oslo", "Heads.", "Tall.")]
 
 
+@pytest.mark.soak("neo4j-order1")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
 async def test_a_relation_begins_with_the_first_word_and_ends_with_the_last(
     url: str, store: GraphStore, order: Sequence[int]
@@ -215,6 +217,7 @@ def life_of_a_user() -> list[list[Event]]:
     ]
 
 
+@pytest.mark.soak("neo4j-order1", "neo4j-order2")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
 async def test_what_is_erased_leaves_what_other_episodes_say(url: str, store: GraphStore, order: Sequence[int]) -> None:
     chats = life_of_a_user()
@@ -371,9 +374,10 @@ def _chats(draw: st.DrawFn) -> list[list[Event]]:
 _turns = st.lists(st.integers(0, _CHATS - 1), min_size=_CHATS, max_size=_CHATS * _EVENTS)
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@settings(_checked, max_examples=int(_EXAMPLES or 30))
+@settings(_checked, max_examples=int(_EXAMPLES or 12))
 @given(chats=_chats(), orders=st.lists(_turns, min_size=1, max_size=3))
 def test_the_order_of_chats_leaves_no_trace(serial: Server, chats: list[list[Event]], orders: list[list[int]]) -> None:
     serial.rules = RULES
@@ -393,7 +397,7 @@ def test_the_order_of_chats_leaves_no_trace(serial: Server, chats: list[list[Eve
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@settings(_checked, max_examples=max(1, int(_EXAMPLES or 50) // 5))
+@settings(_checked, max_examples=max(1, int(_EXAMPLES or 20) // 5))
 @given(chats=_chats(), turns=_turns)
 def test_batches_leave_what_single_queries_leave(
     falkordb: FalkorDB, chats: list[list[Event]], turns: list[int]

@@ -150,6 +150,7 @@ class Watching:
         return applied
 
 
+@pytest.mark.soak("kafka")
 @pytest.mark.parametrize(("bus_name", "graph_name"), [("redis", "falkordb"), ("kafka", "falkordb")])
 async def test_a_neighbour_is_neither_delayed_nor_forgotten(
     servers: Servers, tmp_path: Path, bus_name: str, graph_name: str
@@ -195,6 +196,7 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
     assert watching.begun[new] <= most
 
 
+@pytest.mark.soak("redis-neo4j", "kafka-falkordb")
 @pytest.mark.parametrize(("bus_name", "graph_name"), PAIRS)
 async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, bus_name: str, graph_name: str) -> None:
     stack = await Stack.of(servers, bus_name, graph_name)

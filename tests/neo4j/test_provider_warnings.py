@@ -157,6 +157,7 @@ async def test_what_a_provider_cannot_search_is_counted_and_said_once(
             assert (stats.errors, stats.asked, stats.without_context) == (0, 0, 0)
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_search_that_finds_nothing_says_nothing(
     url: str, store: GraphStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,6 +170,7 @@ async def test_a_search_that_finds_nothing_says_nothing(
     assert warnings(caplog) == []
 
 
+@pytest.mark.soak("neo4j-None")
 @pytest.mark.parametrize("embedder", [None, HashingEmbedder(64)])
 async def test_a_run_gets_memories_and_what_was_taken_from_them(
     url: str, request: pytest.FixtureRequest, store: GraphStore, embedder: HashingEmbedder | None

@@ -194,6 +194,7 @@ def lives_in(where: str) -> dict[str, Any]:
     return {"subject": "user", "predicate": "lives in", "object": where}
 
 
+@pytest.mark.soak("neo4j")
 async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
     bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
@@ -223,6 +224,7 @@ async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
             assert sorted(row["object"] for row in facts) == objects, (of, scope, text)
 
 
+@pytest.mark.soak("neo4j")
 async def test_without_a_user_threads_say_nothing_about_each_other(
     bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
@@ -241,6 +243,7 @@ async def test_without_a_user_threads_say_nothing_about_each_other(
             assert [row["object"] for row in facts if row["kind"] == "fact"] == [where], (of, scope)
 
 
+@pytest.mark.soak("neo4j")
 async def test_each_kind_can_be_asked_for_alone_and_the_latest_come_first(
     bus: Bus, store: GraphStore, transport: Transport
 ) -> None:

@@ -125,6 +125,7 @@ async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str
     return found.sha256
 
 
+@pytest.mark.soak("kafka")
 @pytest.mark.parametrize("own_bus_url", ["redis", "kafka"], indirect=True, ids=["redis-neo4j", "kafka"])
 async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.FixtureRequest) -> None:
     emitted = await lived(app)

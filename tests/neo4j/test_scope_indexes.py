@@ -424,6 +424,7 @@ async def test_a_scope_with_many_characters_has_no_index(
     assert await few_characters(Both(falkordb), monkeypatch) == (1, 0)
 
 
+@pytest.mark.soak
 async def test_a_scope_with_many_characters_has_no_index_on_neo4j(
     neo4j_server: Neo4jServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from graphweft_workers.terms import query_terms
 pytestmark = pytest.mark.integration
 
 APPS = ("shop", "shop2", "bank")
-SEARCHES = int(os.environ.get("GRAPHWEFT_SEARCHES", "1200"))
+SEARCHES = int(os.environ.get("GRAPHWEFT_SEARCHES", "400"))
 SEARCHES_NEO4J = SEARCHES // 8
 TOGETHER = 8
 KINDS = ("recency", "vector", "fulltext", "hybrid")

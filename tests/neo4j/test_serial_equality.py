@@ -202,7 +202,7 @@ def falkordb() -> Iterator[Server]:
         runner.run(server.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 40))
+@settings(_checked, max_examples=int(_EXAMPLES or 15))
 @given(example=examples(events=40))
 def test_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)
@@ -248,7 +248,7 @@ def test_properties_that_no_query_names(falkordb: Server, made: str, one: str, t
         _run_on_falkordb(falkordb, Example(rules=rules, events=[first, *each], batch=40, ended=[]))
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 30))
+@settings(_checked, max_examples=int(_EXAMPLES or 10))
 @given(example=memory_examples(events=30))
 def test_memory_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)
@@ -269,7 +269,7 @@ def neo4j(neo4j_server: Neo4jServer) -> Iterator[Server]:
         runner.run(reference.aclose())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 8))
+@settings(_checked, max_examples=int(_EXAMPLES or 4))
 @given(example=examples(events=12, texts=some_texts(_SEED, 100)))
 def test_on_neo4j(neo4j: Server, example: Example) -> None:
     async def run() -> None:
@@ -280,7 +280,7 @@ def test_on_neo4j(neo4j: Server, example: Example) -> None:
     neo4j.runner.run(run())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 4))
+@settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=memory_examples(events=12))
 def test_memory_on_neo4j(neo4j: Server, example: Example) -> None:
     async def run() -> None:

@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400
 
 PARTITIONS = 2
 FIRST_SEED = int(os.environ.get("GRAPHWEFT_SEED", "0"))
-RUNS = int(os.environ.get("GRAPHWEFT_FAULT_SEEDS", "4"))
+RUNS = int(os.environ.get("GRAPHWEFT_FAULT_SEEDS", "2"))
 BROKEN = (
     {b"x": b"y"},
     {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: b"{"},

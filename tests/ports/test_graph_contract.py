@@ -687,7 +687,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_value=VALUES)
 async def test_parameters_arrive_as_they_are(graph: GraphStore, given_value: Any) -> None:
     table = await graph.read(APP, "RETURN $v", {"v": given_value}, timeout_s=5)

@@ -850,6 +850,7 @@ async def members(bus: Bus) -> int:
         await admin.close()
 
 
+@pytest.mark.soak("redis-neo4j", "kafka-falkordb", "sqlite-neo4j")
 @pytest.mark.slow
 async def test_one_of_two_replicas_is_killed_under_load(bus: Bus, graph_url: str, tmp_path: Path) -> None:
     (tmp_path / "Shop").mkdir()

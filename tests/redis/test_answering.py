@@ -230,6 +230,7 @@ async def store(made: GraphStore) -> AsyncIterator[GraphStore]:
 # The cache
 
 
+@pytest.mark.soak("neo4j")
 async def test_the_same_question_is_asked_once(store: GraphStore, rules: RuleSet) -> None:
     await writer_on(store)
     watched = Watched(store)
@@ -269,6 +270,7 @@ async def test_who_changes_an_answer_changes_no_other(graph: FalkorDBStore, rule
             reply.injected["n"]["n"] = 7
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_write_is_seen_by_the_next_request(store: GraphStore, rules: RuleSet) -> None:
     """Others keep asking meanwhile, so that the cache is filled at every moment of a write."""
     writer = await writer_on(store)
@@ -442,6 +444,7 @@ async def emitted(client: Client, *events: Event) -> str:
     return positions[-1]
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("cache_bytes", [0, 10**6])
 async def test_an_answer_waits_for_the_events_before_it(
     url: str, bus: Bus, store: GraphStore, rules: RuleSet, cache_bytes: int
@@ -575,6 +578,7 @@ async def test_events_before_a_position_are_read_a_few_at_a_time(
         assert pages.largest <= 10
 
 
+@pytest.mark.soak
 async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     bus = kafka_bus(kafka_url, new=spread(2))
     try:
@@ -637,6 +641,7 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_query_that_hangs_costs_its_own_block_only(store: GraphStore, rules: RuleSet) -> None:
     await writer_on(store)
     async with answering(rules, store) as pipeline:

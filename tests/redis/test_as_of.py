@@ -273,6 +273,7 @@ async def test_the_graph_of_a_command_that_is_interrupted_is_deleted(app: PastAp
         assert await app.graphs() == graphs
 
 
+@pytest.mark.soak
 async def test_a_past_on_kafka(url: str, kafka: KafkaServer, call: Call, tmp_path: Path) -> None:
     await empty_kafka(kafka)
     async with contextlib.aclosing(PastApp(url, call, tmp_path, bus_url=kafka.url)) as app:
@@ -283,6 +284,7 @@ async def test_a_past_on_kafka(url: str, kafka: KafkaServer, call: Call, tmp_pat
         assert "0:5" in found["as_of"]["positions"]
 
 
+@pytest.mark.soak
 async def test_a_past_on_neo4j_needs_an_empty_server(app: PastApp, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()

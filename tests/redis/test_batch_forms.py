@@ -34,7 +34,7 @@ from graphweft_workers.ports.graph_store import Edge, Node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3_600)]
 
-CASES = int(os.environ.get("GRAPHWEFT_FUZZ_CASES", "300"))
+CASES = int(os.environ.get("GRAPHWEFT_FUZZ_CASES", "100"))
 GUARD = (
     "MATCH (__gw:__Progress {partition: 0}) WHERE __gw.pos = $__gw_pos SET __gw.pos = $__gw_pos + 1 "
     "WITH __gw.pos AS __gw_moved"

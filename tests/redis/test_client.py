@@ -26,7 +26,7 @@ from tests.services.rules import load_rules
 from tests.services.waiting import turns, until
 
 from graphweft import Client, ContextReply, Event, SyncClient
-from graphweft.client import _reserve_ms
+from graphweft.timing import CLIENT_TIMING
 from graphweft.transport import BUS_STEP, MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.timing import RedisTiming
@@ -550,7 +550,7 @@ async def test_a_call_gives_up_before_its_budget_is_over(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("budget", "reserve"), [(0, 0), (1, 0.5), (50, 2), (150, 3), (250, 5), (600_000, 5)])
 def test_what_is_kept_of_a_budget(budget: int, reserve: float) -> None:
-    assert _reserve_ms(budget) == reserve
+    assert CLIENT_TIMING.reserve_ms(budget) == reserve
 
 
 def numbers() -> Iterator[int]:

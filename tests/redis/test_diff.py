@@ -202,6 +202,7 @@ async def test_what_cannot_be_compared_is_said(app: App, neo4j_server: Neo4jServ
         assert not await store.graph_id("shop")
 
 
+@pytest.mark.soak
 async def test_history_on_kafka_is_compared(url: str, call: Call, tmp_path: Path, kafka: KafkaServer) -> None:
     await empty_kafka(kafka)
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka.url)) as app:

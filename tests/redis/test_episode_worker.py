@@ -136,6 +136,7 @@ def id_of(number: int, *again: str) -> str:
     return derived_id("/test", f"e{number}", "extracted", *again)
 
 
+@pytest.mark.soak("kafka")
 async def test_each_text_is_read_and_what_is_structured_is_not(
     bus_url: str, graph: FalkorDBStore, model_server: ModelServer
 ) -> None:

@@ -564,7 +564,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_value=VALUES)
 async def test_parameters_arrive_as_they_are(graph: FalkorDBStore, given_value: Any) -> None:
     await graph.progress(APP, 0)
@@ -623,7 +623,7 @@ async def test_a_refusal_says_where_in_the_rules_query(graph: FalkorDBStore, sta
     assert f"({place} of the query)" in str(applied.failure)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_values=st.lists(VALUES, min_size=2, max_size=4))
 async def test_rows_arrive_as_they_are(graph: FalkorDBStore, given_values: list[Any]) -> None:
     app = "rows"

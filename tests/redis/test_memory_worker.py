@@ -170,6 +170,7 @@ def bus_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.mark.soak("kafka")
 async def test_each_memory_gets_the_vector_of_its_text(bus_url: str, graph: FalkorDBStore) -> None:
     settings = Settings(bus_url=SecretStr(bus_url), partitions=PARTITIONS, order="chat", lease_s=3.0)
     buses = [make_bus(settings, group=group) for group in (channels.MUTATION_GROUP, channels.MEMORY_GROUP)]

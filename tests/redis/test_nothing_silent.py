@@ -396,6 +396,7 @@ def last_moment(event: Event) -> Outgoing:
     return Outgoing(key=event.key, fields={wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: json.dumps(body).encode()})
 
 
+@pytest.mark.soak("kafka", "neo4j")
 @pytest.mark.parametrize("bus_name", ["redis", "kafka"])
 @pytest.mark.parametrize("graph_name", ["falkordb", "neo4j"])
 async def test_an_event_at_the_end_of_time_stops_nobody(

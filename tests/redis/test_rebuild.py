@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 keys_or_none = pytest.mark.parametrize("with_keys", [False, True], ids=["unsigned", "keys"], indirect=True)
 """For what keys must not change."""
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 
 RULES = """
 version: "1.0"
@@ -334,6 +334,7 @@ async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App
     assert (code, found["same"]) == (0, True)
 
 
+@pytest.mark.soak
 async def test_a_graph_moves_to_neo4j_and_lives_on(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
@@ -352,6 +353,7 @@ async def test_a_graph_moves_to_neo4j_and_lives_on(app: App, neo4j_server: Neo4j
         assert await read_digest(moved, "shop") == await read_digest(rebuilt, "shop")
 
 
+@pytest.mark.soak
 async def test_a_graph_on_neo4j_is_never_its_own_rebuild(app: App, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()
@@ -402,6 +404,7 @@ async def test_a_rebuild_that_is_killed_again_and_again_loses_and_doubles_nothin
     assert (code, found["same"]) == (0, True)
 
 
+@pytest.mark.soak
 async def test_a_graph_of_events_on_kafka_is_rebuilt(url: str, kafka_url: str, call: Call, tmp_path: Path) -> None:
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka_url)) as app:
         await app.bus.partitions.count()

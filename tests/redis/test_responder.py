@@ -707,7 +707,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(v=VALUES, w=VALUES)
 @example(v='"', w="\\")
 @example(v="\\", w='" CREATE (:Evil) //')

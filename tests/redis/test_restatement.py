@@ -98,6 +98,7 @@ async def test_other_rules_try_each_row_at_its_own_place_and_touch_nothing_live(
     await verified(app, "shop", "shop_x")
 
 
+@pytest.mark.soak("kafka")
 async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> None:
     await app.live()
     neighbour, dead = await app.digest("shop_x"), await letters(app, "shop_x")
@@ -278,6 +279,7 @@ async def test_given_rules_replace_those_that_were_lost(app: App) -> None:
         assert sum(row[0] for row in (await orders(app, "shop_x")).values()) == 60
 
 
+@pytest.mark.soak
 @only_redis
 async def test_other_rules_make_a_graph_on_neo4j(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()

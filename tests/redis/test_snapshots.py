@@ -171,6 +171,7 @@ async def test_a_rebuild_that_was_killed_in_a_load_begins_anew(app: Archived) ->
     assert (code, found["same"], found["restored"] > 0) == (0, True, True), found
 
 
+@pytest.mark.soak
 async def test_snapshots_on_neo4j(app: Archived, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()

@@ -261,6 +261,7 @@ async def test_a_log_without_its_beginning_gives_what_may_have_written(app: App)
     assert 0 < rest["total"] < 11
 
 
+@pytest.mark.soak
 async def test_a_second_graph_on_neo4j_gives_the_same(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
@@ -272,6 +273,7 @@ async def test_a_second_graph_on_neo4j_gives_the_same(app: App, neo4j_server: Ne
         assert there["writes"] == here["writes"]
 
 
+@pytest.mark.soak
 async def test_a_log_on_kafka_is_read(url: str, kafka_url: str, call: Call, tmp_path: Path) -> None:
     async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka_url)) as app:
         await app.bus.partitions.count()

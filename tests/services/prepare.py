@@ -1,7 +1,7 @@
 """Fetch and make what tests need, before their limits of time begin: ``python -m tests.services.prepare``.
 
 Once it is there this takes no time. What is missing is said here, and again by the tests that need it. The environments
-of agent runtimes are made with ``CI=true`` only.
+of agent runtimes are made with ``CI=true`` only, for those whose tests run.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.adapters import trials
 from tests.services import kafka, neo4j, node, runtime_environments
 
 
 def main() -> None:
-    environments = runtime_environments.everywhere() if os.environ.get("CI") else []
+    soak = "--soak" in sys.argv
+    unchanged = () if soak else tuple(name for name in trials.RUNTIMES if trials.unchanged_since(name))
+    wanted = runtime_environments.everywhere() if os.environ.get("CI") else []
+    environments = [name for name in wanted if name.replace("-", "_") not in unchanged]
     # The first of them are large downloads: two at once, beside the servers.
     with ThreadPoolExecutor() as pool, ThreadPoolExecutor(2) as two:
         made = [pool.submit(make) for make in (kafka.make_archive, neo4j.make_archive, node.packages)]

@@ -2,8 +2,9 @@
 
 Runtimes do not agree about versions, and models bring torch, which is 6 GB. ``python -m
 tests.services.runtime_environments ag2-classic models`` makes the environments that it names; with ``CI=true``
-``tests.services.prepare`` makes all, and the tests those that are missing. They lie in the user's cache, one for all
-checkouts that ask for the same packages. uv makes them: pip takes twenty times as long for the largest.
+``tests.services.prepare`` makes those whose tests run, and the tests those that are missing. They lie in the user's
+cache, one for all checkouts that ask for the same packages. uv makes them: pip takes twenty times as long for the
+largest.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ class Bus:
         self.events: list[Event] = []
         self.requests: list[ContextRequest] = []
         self.hang, self.fail, self.answer = hang, fail, answer
+        self._came = threading.Condition()
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         if self.fail:
@@ -42,7 +43,9 @@ class Bus:
         if self.hang:
             await asyncio.Event().wait()
         first = len(self.events)
-        self.events += [wire.decode(event.fields) for event in events]
+        with self._came:
+            self.events += [wire.decode(event.fields) for event in events]
+            self._came.notify_all()
         return [f"0:{first + number}" for number in range(len(events))]
 
     async def request(self, request: ContextRequest) -> ContextReply:
@@ -61,6 +64,11 @@ class Bus:
     @property
     def types(self) -> list[str]:
         return [event.type for event in self.events]
+
+    def wait_for(self, type: str) -> None:
+        """Wait for an event from the adapter's thread."""
+        with self._came:
+            assert self._came.wait_for(lambda: type in self.types, LONG_S)
 
 
 type Make = Callable[..., tuple[Adapter, Bus]]
@@ -361,9 +369,7 @@ def test_a_turn_waits_for_what_was_told_before_it_not_for_its_own_start(make: Ma
 def test_a_turn_that_nobody_ends_is_closed_by_the_timer(make: Make) -> None:
     adapter, bus = make(idle_s=0.05)
     adapter.start_turn(IDS, "Planner")
-    until_s = time.monotonic() + LONG_S
-    while "agent.turn_complete" not in bus.types and time.monotonic() < until_s:
-        time.sleep(0.005)
+    bus.wait_for("agent.turn_complete")
     assert bus.events[-1].data["outcome"] == "abandoned"
 
 

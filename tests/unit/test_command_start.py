@@ -42,6 +42,21 @@ def test_importing_the_client_loads_nothing_before_it_is_used() -> None:
     assert imported("import graphweft") & (SERVERS | {"pydantic", "asyncio", "graphweft.client"}) == set()
 
 
+MODELS = {"pydantic", "pydantic_core", "annotated_types", "typing_extensions", "graphweft_contracts.events"}
+"""What a client needs as soon as it is made, and its class does not."""
+
+
+def test_importing_the_class_of_the_client_loads_no_models() -> None:
+    found = imported("from graphweft import Client")
+    assert "graphweft.client" in found
+    assert found & (SERVERS | MODELS | {"graphweft.transport", "graphweft.settings"}) == set()
+
+
+def test_a_client_has_loaded_what_its_calls_need_when_it_is_made() -> None:
+    making = "import asyncio; from graphweft import Client; asyncio.run(asyncio.sleep(0, Client('redis://localhost')))"
+    assert imported(making) >= MODELS | {"graphweft_contracts.admission", "graphweft_contracts.context"}
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["dlq", "--help"], ["dqq"]])
 def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> None:
     found = imported(run(*arguments))

@@ -60,6 +60,17 @@ def test_links_name_headings_that_exist(page: Path) -> None:
             assert heading in headings(file), f"{target}#{heading}"
 
 
+def test_the_page_of_changes_names_files_that_exist() -> None:
+    text = (ROOT / "docs/where.md").read_text("utf-8")
+    short = dict(re.findall(r"`([WRCK])/` (?:stands )?for\s+`([\w/]+)/`", text))
+    assert short.keys() == {*"WRCK"}
+    named = re.findall(r"`((?:[WRCK]|docs|tools|tests|clients)/[\w./-]*)[*]?`", text)
+    assert len(named) > 60
+    for each in named:
+        first, _, rest = each.partition("/")
+        assert (ROOT / short.get(first, first) / rest).exists(), each
+
+
 def test_the_page_on_events_has_every_type_with_its_fields() -> None:
     rows = re.findall(r"(?m)^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs/events.md").read_text("utf-8"))
     told = {type: set(re.findall(r"`(\w+)`", fields)) for type, fields in rows}

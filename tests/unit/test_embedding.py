@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.memory import MemoryEmbedded
@@ -185,7 +186,7 @@ async def test_a_text_on_its_way_is_asked_once() -> None:
     inner.go.clear()
     cache = CachedEmbedder(inner)
     calls = [asyncio.create_task(cache.embed(texts)) for texts in (["a", "bb"], ["bb", "ccc"], ["a", "ccc"])]
-    await asyncio.sleep(0.01)
+    await VIRTUAL.sleep(1)
     inner.go.set()
     assert await asyncio.gather(*calls) == [[[1, 1], [2, 1]], [[2, 1], [3, 1]], [[1, 1], [3, 1]]]
     assert inner.asked == [["a", "bb"], ["ccc"]]
@@ -196,7 +197,7 @@ async def test_who_gives_up_takes_nothing_from_the_others() -> None:
     inner.go.clear()
     cache = CachedEmbedder(inner)
     first, second = (asyncio.create_task(cache.embed(["a"])) for _ in range(2))
-    await asyncio.sleep(0.01)
+    await VIRTUAL.sleep(1)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -218,7 +219,7 @@ async def test_failures_reach_all_who_wait_and_are_not_kept() -> None:
     inner.error = EmbedderUnavailable("away", retry_after_s=7)
     cache = CachedEmbedder(inner)
     calls = [asyncio.create_task(cache.embed(["a"])) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await VIRTUAL.sleep(1)
     inner.go.set()
     errors = await asyncio.gather(*calls, return_exceptions=True)
     assert [(str(error), error.retry_after_s) for error in errors if isinstance(error, EmbedderUnavailable)] == [
@@ -269,7 +270,7 @@ async def test_closing_ends_what_is_on_its_way() -> None:
     inner.go.clear()
     cache = CachedEmbedder(inner)
     call = asyncio.create_task(cache.embed(["a"]))
-    await asyncio.sleep(0.01)
+    await VIRTUAL.sleep(1)
     await cache.aclose()
     with pytest.raises(EmbedderUnavailable, match="closed"):
         await call
@@ -329,9 +330,9 @@ async def test_a_local_model_runs_in_its_own_thread_in_batches() -> None:
     model.batches.clear()
     model.wait.clear()
     long = asyncio.create_task(embedder.embed(["x"] * 6))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     question = asyncio.create_task(embedder.embed(["question"]))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     model.wait.set()
     await asyncio.gather(long, question)
     assert model.batches == [["x", "x"], ["question"], ["x", "x"], ["x", "x"]]

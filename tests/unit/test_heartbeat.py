@@ -216,7 +216,8 @@ from graphweft_workers.main import main
 try:
     main()
 except SystemExit as end:
-    heavy = {"asyncio", "pydantic", "typer", "redis", "yaml", "graphweft", "graphweft_contracts"} & sys.modules.keys()
+    names = {"asyncio", "pydantic", "typer", "redis", "yaml", "graphweft", "graphweft_contracts.events"}
+    heavy = names & sys.modules.keys()
     sys.exit(f"it loaded {heavy}" if heavy else end.code)
 """
 

@@ -20,13 +20,12 @@ from graphweft_workers.cli.options import since_time
 from graphweft_workers.cli.output import printable
 from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.position_note import Parked, PositionNote
-from graphweft_workers.inspection.effects import _done, _state
+from graphweft_workers.inspection.effects import _state
 from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.inspection.lookup import corrects
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
-from graphweft_workers.ports.partitions import PartitionStatus
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 
@@ -122,9 +121,7 @@ def test_the_state_follows_the_checkpoint_and_the_position(
     offset: str, checkpoint: Checkpoint | None, planned: bool, parked: Mapping[str, Parked], state: str
 ) -> None:
     note = PositionNote(parked=parked, done="9" if parked else "")
-    status = PartitionStatus(id=0, position="6", end="20", lag=14, owner=None, written=21, trimmed=0)
-    done = _done(status, note, "a")
-    assert _state(offset, done, checkpoint, ["row"] if planned else []) == state
+    assert _state(offset, note.applied("6", ["a"]), checkpoint, ["row"] if planned else []) == state
 
 
 @pytest.mark.parametrize(

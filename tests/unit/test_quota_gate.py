@@ -11,7 +11,7 @@ from tests.services.virtual_time import VirtualClock
 from graphweft_contracts import Event
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.gateway.quotas import QuotaLimiter
 
 HOG, NEIGHBOUR = "hog", "neighbour"
 
@@ -24,12 +24,12 @@ def events(number: int, app_id: str = HOG, **data: Any) -> Sequence[Event]:
 ERASE = Event.create("memory.erase", app_id=HOG, chat_id="c", data={"user_id": "u"}, source="/s", id="e")
 
 
-def gate_of(clock: VirtualClock, **quotas: float) -> QuotaGate:
+def gate_of(clock: VirtualClock, **quotas: float) -> QuotaLimiter:
     policies = AppPolicies(apps={HOG: AppPolicy(quotas=Quotas.model_validate(quotas))})
-    return QuotaGate(lambda app_id: policies.of(app_id).quotas, clock=clock)
+    return QuotaLimiter(lambda app_id: policies.of(app_id).quotas, clock=clock)
 
 
-def refusal(gate: QuotaGate, app_id: str = HOG) -> Problem:
+def refusal(gate: QuotaLimiter, app_id: str = HOG) -> Problem:
     with pytest.raises(Problem) as raised:
         gate.check(app_id)
     return raised.value
@@ -97,7 +97,7 @@ def test_an_app_that_keeps_too_much_is_refused_until_it_keeps_less(quota: Any) -
 
 def test_another_quota_takes_effect_at_once_and_none_ends_it() -> None:
     current = Quotas(events_per_s=1)
-    gate = QuotaGate(lambda app_id: current, clock=VirtualClock())
+    gate = QuotaLimiter(lambda app_id: current, clock=VirtualClock())
     gate.take(HOG, events(50))
     refusal(gate)
     current = Quotas(events_per_s=100)

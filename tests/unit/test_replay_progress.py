@@ -6,6 +6,7 @@ import io
 
 import pytest
 from rich.console import Console
+from tests.services.virtual_time import VirtualClock
 
 from graphweft_workers.cli import replay_progress as module
 from graphweft_workers.cli.replay_progress import ReplayProgress, replay_progress
@@ -35,12 +36,11 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_elsewhere_lines_are_written_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: VirtualClock
 ) -> None:
     monkeypatch.setattr(module, "stderr", lambda: Console(file=io.StringIO(), force_terminal=False))
-    times = iter((1.0, 2.0, 3.5, 4.0))
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(times))
-    with replay_progress("shop") as (tell, _):
-        for number in range(4):
+    with replay_progress("shop", clock=clock) as (tell, _):
+        for number, after_s in enumerate((0.0, 1.0, 1.5, 0.5)):
+            clock.advance(after_s)
             tell({0: Replayed(entries=number, events=1)})
     assert capsys.readouterr().err == "shop: 2 entries read, 1 event applied, 1 entries/s\n"

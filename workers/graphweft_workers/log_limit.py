@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from typing import Any, Final, override
+from typing import Any, Final, cast, override
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.timing import TIMING
@@ -61,12 +61,13 @@ class LimitedLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
             return True
-        fields: Any = record.msg  # structlog's loggers put the fields of an entry here
-        ours = isinstance(fields, dict)
-        left_out = self._limit.admit((record.name, fields["event"] if ours else fields))
+        given: Any = record.msg
+        # Entries of structlog's loggers have their fields here.
+        fields = cast("dict[str, Any]", given) if isinstance(given, dict) else None
+        left_out = self._limit.admit((record.name, str(record.msg if fields is None else fields["event"])))
         if left_out is None:
             return False
-        if left_out and ours:
+        if left_out and fields is not None:
             record.msg = {**fields, "left_out": left_out}
         elif left_out:
             record.msg = f"{record.getMessage()} ({left_out:,} lines of this kind were left out before)"

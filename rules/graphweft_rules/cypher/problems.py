@@ -171,7 +171,7 @@ def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
                 and words.text(index) == "("
                 and (words.keyword(index - 1) in ("MATCH", "MERGE") or words.text(index - 1) in (",", "="))
                 and (words.text(end) == ")" or _own_map(words, end))
-                and not _leads_away(words, words.closing(index) + 1)
+                and not _begins_relationship(words, words.closing(index) + 1)
             )
             if alone and name not in seen:
                 yield clause.keyword, words.tokens[index].start
@@ -188,7 +188,7 @@ def _own_map(words: Words, brace: int) -> bool:
     )
 
 
-def _leads_away(words: Words, index: int) -> bool:
+def _begins_relationship(words: Words, index: int) -> bool:
     """Tell whether a mandatory relationship begins at the index; graphweft's own nodes have no relationships."""
     if words.text(index) in ("--", "<--", "-->"):
         return True

@@ -158,12 +158,12 @@ class Rows:
         for row in self._rows[len(self._cells) : count]:
             cells = [value if type(value) in _AS_IT_IS else _plain(value) for value in row]
             if self._line:
-                self._cells.append(self._line.write(self._through_gate(cells)))
+                self._cells.append(self._line.write(self._guarded(cells)))
             else:
                 self._cells.append(dict(zip(self._names, cells, strict=True)))
         return self._cells[:count]
 
-    def _through_gate(self, cells: Sequence[Any]) -> Sequence[Any]:
+    def _guarded(self, cells: Sequence[Any]) -> Sequence[Any]:
         if (gate := self._gate) is None or len(cells) != len(self._names):
             return cells
         return [_gated(gate, name, cell) for name, cell in zip(self._names, cells, strict=True)]

@@ -20,6 +20,7 @@ from graphweft import Client
 from graphweft.adapters.core import Adapter
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, wire
+from graphweft_contracts.clock import SystemClock
 
 IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
 """The ids of the chat of every scene."""
@@ -85,6 +86,16 @@ def settings_of(bus: Bus, **more: Any) -> dict[str, Any]:
     return {"client": Client("redis://127.0.0.1:1", transport=bus), "budget_ms": budget_ms, **more}
 
 
+class AheadClock(SystemClock):
+    """The clock of this machine, whose seconds a scene can advance."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        """See ``Clock.monotonic``."""
+        return time.monotonic() + self.ahead_s
+
+
 class Scene:
     """A bus, an adapter that uses it, and a clock that a scene can advance. ``way`` "none": without an adapter."""
 
@@ -95,18 +106,18 @@ class Scene:
         self._make = make
         self._adapter: Any = None
         self._events: list[Event] | None = None
-        self._ahead_s = 0.0
+        self._clock = AheadClock()
 
     def adapter(self, **settings: Any) -> Any:
         """Return the adapter of the scene, made at the first call."""
         if self._adapter is None:
-            settings["clock"] = lambda: time.monotonic() + self._ahead_s
+            settings["clock"] = self._clock
             self._adapter = self._make(**settings_of(self.bus, **settings))
         return self._adapter
 
     def wait(self, times: int = 1) -> None:
         """Advance the clock by the time after which an idle turn is abandoned, or several times that."""
-        self._ahead_s += IDLE_S * times + 1
+        self._clock.ahead_s += IDLE_S * times + 1
         self.adapter().core.tick()
 
     def stop_recording(self) -> None:

@@ -20,6 +20,10 @@ public class Neo4jServer {
                 // Tests fill and empty a database again and again: each query would be planned anew every few seconds.
                 .setConfig(GraphDatabaseSettings.cypher_min_replan_interval, Duration.ofDays(1))
                 .setConfig(GraphDatabaseInternalSettings.cypher_replan_interval_target, Duration.ofDays(1))
+                // Plans are made for a few rows, by a cold server: kinds of parameters share them, and joins are chosen soon.
+                .setConfig(GraphDatabaseInternalSettings.cypher_size_hint_parameters, false)
+                .setConfig(GraphDatabaseInternalSettings.cypher_idp_solver_duration_threshold, 10L)
+                .setConfig(GraphDatabaseInternalSettings.cypher_idp_solver_table_threshold, 16)
                 .build();
         Runtime.getRuntime().addShutdownHook(new Thread(server::shutdown));
         System.out.println("ready");

@@ -92,7 +92,7 @@ def _main(  # pyright: ignore[reportUnusedFunction]
 ) -> None: ...
 
 
-def _heed_variables_in_lower_case() -> None:
+def _read_variables_in_lower_case() -> None:
     """Let options find their variables in any case, as settings do: one that limits a user must not be ignored."""
     environment = os.environ  # noqa: TID251 - no setting is read here
     for name, value in sorted(environment.items()):
@@ -104,7 +104,7 @@ def main() -> None:
     """Run the command line."""
     # To look for plugins, pydantic reads the metadata of all installed packages: 16 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # noqa: TID251 - no setting of ours
-    _heed_variables_in_lower_case()
+    _read_variables_in_lower_case()
     try:
         app()
     except SystemExit:

@@ -220,7 +220,10 @@ async def wait_until_applied(
         if status:
             on_lag(sum(partition.lag for partition in status))
             mine = (part for part in status if part.id in last)
-            behind = [part for part in mine if is_after(last[part.id], _done(bus, part, own_apps))]
+            behind = [
+                part for part in mine
+                if is_after(last[part.id], PositionNote.decode(part.note).applied(part.position, own_apps))
+            ]  # fmt: skip
             if not behind:
                 return True
             for app, why in _stuck(behind, own_apps):
@@ -241,14 +244,6 @@ def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iter
         for app, parked in PositionNote.decode(part.note).parked.items():
             if parked.why in _STUCK and (apps is None or app in apps):
                 yield app, _STUCK[parked.why]
-
-
-def _done(bus: Bus, partition: PartitionStatus, apps: Set[str] | None) -> str:
-    """Return the offset up to which the events of these apps took effect."""
-    note = PositionNote.decode(partition.note)
-    if apps is None or not note.parked or not apps.isdisjoint(note.parked):
-        return partition.position
-    return note.done if is_after(note.done, partition.position) else partition.position
 
 
 def _again(sent: Sent) -> str:

@@ -105,14 +105,16 @@ async def demo(
         if changed is None:
             return 1
         failed = False
-        keep = sys.stdout.isatty() if keep is None else keep
-        if keep:
+        stays = sys.stdout.isatty() if keep is None else keep
+        if stays:
             for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C is now the expected end
                 loop.add_signal_handler(number, supervisor.stop)
         port = settings.console_port
-        steps = next_steps(_typed().graphweft, settings.data, changed, console=supervisor.console, port=port, keep=keep)
+        steps = next_steps(
+            _typed().graphweft, settings.data, changed, console=supervisor.console, port=port, keep=stays
+        )
         say("\n".join(steps))
-        if keep:
+        if stays:
             await running
         return 0
     except asyncio.CancelledError:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import stderr
 
@@ -23,8 +23,9 @@ type Tell = Callable[[Mapping[Any, Replayed]], None]
 class ReplayProgress:
     """The progress of one replay. ``total`` is the number of entries to read; None if it is unknown."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.total: int | None = None
+        self._clock = clock
         self.title = title
         self._began: float | None = None  # of the first batch: some work comes before it
         self._last = 0.0
@@ -42,7 +43,7 @@ class ReplayProgress:
 
     def tell(self, done: Mapping[Any, Replayed]) -> None:
         """Print the progress, every two seconds."""
-        now = SYSTEM_CLOCK.monotonic()
+        now = self._clock.monotonic()
         if self._began is None:
             self._began = self._last = now
         if now - self._last >= _TELL_S:
@@ -57,9 +58,9 @@ def counts(done: Mapping[Any, Replayed]) -> tuple[int, int]:
 
 
 @contextmanager
-def replay_progress(title: str) -> Generator[tuple[Tell, Callable[[int | None], None]]]:
+def replay_progress(title: str, *, clock: Clock = SYSTEM_CLOCK) -> Generator[tuple[Tell, Callable[[int | None], None]]]:
     """Yield a function that shows the progress, and one that sets the number of entries to read."""
-    lines = ReplayProgress(title)
+    lines = ReplayProgress(title, clock=clock)
 
     def expect(total: int | None) -> None:
         lines.total = total

@@ -21,7 +21,7 @@ from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import match_compiled, read_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
-from graphweft_workers.engine.history import between, in_order, known_before
+from graphweft_workers.engine.history import in_order, known_before
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import begun_events, planned_end
@@ -33,6 +33,7 @@ from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.ports.records import RecordLog
@@ -321,8 +322,8 @@ class AppWriter:
         if end is None or not is_after(end, last):
             return ()
         planned = {*begun_events(progress)}
-        pages = between(self.log, self.number, last, end)
-        entries: list[Entry] = [entry async for page in pages for entry in page if entry.offset in planned]
+        unread = pages(self.log, self.number, last, to=end)
+        entries: list[Entry] = [entry async for page in unread for entry in page if entry.offset in planned]
         # No search for copies: a plan names its events, and a copy has no rows.
         read = await read_compiled(
             self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over

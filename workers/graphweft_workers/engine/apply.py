@@ -340,7 +340,7 @@ class Applier:
         if not run.done:
             await self._open(run)
         await self._write_letters(run.partition, plan.failed, run.skipped)
-        run.told()
+        run.letters_written()
 
     async def _drop_row(self, run: PlanRun, failure: QueryFailed) -> None:
         await self._drop(run, self._failed_row(run.app_id, run.row, failure))

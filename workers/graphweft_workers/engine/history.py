@@ -1,9 +1,9 @@
-"""Reads a partition backwards from a position, and the entries between two positions."""
+"""What a reader of a partition knew at a position, and the copies between two positions."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from graphweft_workers.engine.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
@@ -11,6 +11,7 @@ from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after, offset_order
+from graphweft_workers.ports.pages import pages
 
 _PAGE: Final = 500
 """Entries in memory at once, or fewer if they are large; only their identities stay."""
@@ -52,17 +53,6 @@ async def known_before(
     return recent
 
 
-async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the entries after ``after`` up to and including ``end``, in order and in pages."""
-    while is_after(end, after):
-        page = await log.after(partition, after, limit=_PAGE)
-        wanted = [entry for entry in page if not is_after(entry.offset, end)]
-        if not wanted:
-            return
-        yield wanted
-        after = wanted[-1].offset
-
-
 def in_order(offsets: Iterable[str]) -> tuple[str, ...]:
     """Return offsets of one partition in the log's order."""
     return tuple(sorted(offsets, key=offset_order))
@@ -77,7 +67,7 @@ async def copies(
     """
     start = next((entry.offset for entry in await log.before(partition, first, limit=2) if entry.offset != first), "")
     recent = await known_before(log, partition, start, only=only) if start else RecentEvents()
-    async for page in between(log, partition, start, last):
+    async for page in pages(log, partition, start, to=last):
         for entry in page:
             if recent.is_copy(_identity(entry)):
                 yield entry.offset

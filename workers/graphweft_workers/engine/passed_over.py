@@ -21,8 +21,8 @@ from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 
-_PAGE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
 _ANY_APP: Final = None
 
@@ -88,11 +88,9 @@ class PassedOver:
         return found
 
     async def _read(self, bus: Bus, watch: Callable[[Sequence[Entry]], None] = lambda _: None) -> None:
-        offset = ""
-        while page := await bus.log.after(self._partition, offset, limit=_PAGE):
+        async for page in pages(bus.log, self._partition):
             self.add_entries(page)
             watch(page)
-            offset = page[-1].offset
         # The last ones first: a retry may be that of a retry, and what is out at the last place is out at the first.
         for place, (app_id, row, retried) in reversed(self._voids.items()):
             if self.event(place, app_id) or self.row(place, app_id, retried.rule, retried.mutation):

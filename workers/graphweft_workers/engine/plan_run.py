@@ -170,7 +170,7 @@ class PlanRun:
         self.go_on(self._rest(self.done, self.done + 1, failed))
         return True
 
-    def told(self) -> None:
+    def letters_written(self) -> None:
         """Go on when the dead letters of skipped rows are written, and before that the plan's note, if it was not."""
         self.skipped.clear()
         if self.done:

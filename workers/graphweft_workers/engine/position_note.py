@@ -6,11 +6,12 @@ The position is the smallest one of all apps. The note says how far the partitio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from graphweft_workers.engine.duplicates import READ_BACK
+from graphweft_workers.ports.offsets import is_after, offset_order
 
 _STEP: Final = 1_000
 """``reach`` is rounded up, so that it seldom changes the note alone."""
@@ -45,6 +46,14 @@ class PositionNote:
         """Return the offset up to which skips and dead letters of an app are written."""
         own = self.parked.get(app_id or "")
         return self.reported if own is None or own.reported is None else own.reported
+
+    def applied(self, position: str, apps: Collection[str] | None = None) -> str:
+        """Return the offset up to which the events of some apps, or of all, took effect; ``position`` is the note's."""
+        if not self.parked or apps is None:
+            return position
+        parked = [self.parked[app_id].at for app_id in apps if app_id in self.parked]
+        reached = min(parked, key=offset_order) if parked else self.done
+        return reached if is_after(reached, position) else position
 
     def encode(self) -> str:
         """Return the note as short text."""

@@ -67,7 +67,7 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
             return longer
 
 
-async def heed(
+async def counted_letter(
     bus: Bus, graph: GraphStore, partition: int, position: str, *, timeout_s: float = TIMING.checkpoints_s
 ) -> DeadLetter | None:
     """Return the letter of a partition that is set aside, with all events heeded that can be; None without one.

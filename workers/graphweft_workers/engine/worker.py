@@ -38,7 +38,7 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
 from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken, WindowsTogether
 from graphweft_workers.engine.retries import retry
-from graphweft_workers.engine.set_aside import heed
+from graphweft_workers.engine.set_aside import counted_letter
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
@@ -201,7 +201,9 @@ class MutationWorker:
                 message="apps that sent little lie further back than is read: if they repeat an event from there, it "
                 "takes effect again",
             )  # fmt: skip
-        aside = await heed(self._bus, self._graph, number, committed.offset, timeout_s=self._timing.checkpoints_s)
+        aside = await counted_letter(
+            self._bus, self._graph, number, committed.offset, timeout_s=self._timing.checkpoints_s
+        )
         passed_over = PassedOver.of_set_aside(number, aside)
         await self._usage.open(number)
         skips = Skips(number)

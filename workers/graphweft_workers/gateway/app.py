@@ -37,7 +37,7 @@ from graphweft_workers.gateway.limits import Limits, RequestLimiter, encoding_of
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
-from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
@@ -64,7 +64,7 @@ def make_app(
     limits: Limits | None = None,
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
-    quotas: QuotaGate | None = None,
+    quotas: QuotaLimiter | None = None,
 ) -> Starlette:
     """Return the application; it closes ``client`` when it shuts down.
 
@@ -130,7 +130,7 @@ class _Gateway:
     faults: Callable[[], Mapping[str, str]]
     limits: Limits
     refusal: Refusal | None
-    quotas: QuotaGate | None
+    quotas: QuotaLimiter | None
     document: dict[str, Any]
     open_document: dict[str, Any]
     """What is shown without a token: it names no ontologies."""

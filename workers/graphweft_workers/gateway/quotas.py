@@ -28,7 +28,7 @@ _NEXT: Final[Mapping[QuotaName, str]] = {
 }
 
 
-class QuotaGate:
+class QuotaLimiter:
     """Decides whether the events of a request are taken.
 
     ``of`` returns the quotas of an app. ``stored`` holds what apps keep, by app and quota; whoever made the gate

@@ -38,7 +38,7 @@ class QueryRunner:
     def skip_facts(self, app_id: str) -> None:
         """Log that facts were wanted but the graph was not asked."""
         if self.facts is not None:
-            self.facts.away(app_id)
+            self.facts.log_unavailable(app_id)
 
     async def run(self, app_id: str, bound: BoundQuery, limit_s: float) -> QueryResult | Failure:
         """Return the rows of a query within about ``limit_s``.

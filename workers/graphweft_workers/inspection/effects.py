@@ -106,7 +106,7 @@ def _effect(status: PartitionStatus | None, look: _Look | None, seen: Seen) -> E
             checkpoint, plan_end = progress.checkpoint, planned_end(progress)
             planned = [row[1:] for row in planned_rows(progress) if row[0] == seen.entry.offset]
     note = PositionNote.decode(status.note if status else "")
-    done = _done(status, note, app_id)
+    done = "" if status is None else note.applied(status.position, [app_id] if app_id else [])
     state = _state(seen.entry.offset, done, checkpoint, planned)
     return Effect(
         state="waiting" if state == "unknown" and app_id is None else state,
@@ -117,15 +117,6 @@ def _effect(status: PartitionStatus | None, look: _Look | None, seen: Seen) -> E
         parked=note.parked.get(app_id or ""),
         graph_fault="" if look is None else look.fault,
     )
-
-
-def _done(status: PartitionStatus | None, note: PositionNote, app_id: str | None) -> str:
-    """Return the offset up to which workers have passed the events of an app."""
-    if status is None:
-        return ""
-    own = note.parked.get(app_id or "")
-    done = own.at if own is not None else note.done
-    return done if is_after(done, status.position) else status.position
 
 
 def _state(

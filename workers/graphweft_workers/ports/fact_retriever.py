@@ -43,7 +43,7 @@ class FactRetriever(Protocol):
         """Whether ``retrieve`` reads the graph at all."""
         ...
 
-    def away(self, app_id: str) -> None:
+    def log_unavailable(self, app_id: str) -> None:
         """Log that facts were wanted but the graph was not asked."""
         ...
 

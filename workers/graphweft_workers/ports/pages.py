@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
 
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.offsets import is_after
+
+PAGE: Final = 500
+"""Entries of a page that ``pages`` yields."""
 
 PAGE_BYTES: Final = 8 * 1024**2
 """Limit of bytes in a page of ``EventLog.before``, unless it has two entries."""
 LEAST: Final = 2
 """Entries of a page, whatever their size: the first one is the last one of the page before."""
+
+
+async def pages(
+    log: EventLog, partition: int, after: str = "", *, to: str | None = None, limit: int = PAGE
+) -> AsyncGenerator[Sequence[Entry]]:
+    """Yield the entries of a partition after ``after`` that exist now, in order and in pages; no page is empty.
+
+    With ``to``, they end with the entry at that offset. Raises what ``EventLog.after`` raises.
+    """
+    while (to is None or is_after(to, after)) and (page := await log.after(partition, after, limit=limit)):
+        after = page[-1].offset
+        if to is not None and is_after(after, to):
+            page = [entry for entry in page if not is_after(entry.offset, to)]
+        if page:
+            yield page
 
 
 def size_of(fields: Mapping[bytes, bytes]) -> int:

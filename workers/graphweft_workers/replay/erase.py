@@ -30,12 +30,12 @@ from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import done_of, partitions_of
+from graphweft_workers.replay.places import partitions_of, until_applied
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus, pages
+from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.timing import TIMING, Timing
 
 _UNDECIDED: Final = (
@@ -170,7 +170,7 @@ class Erasure:
         for number in partitions:
             cursor, recent = self._rules.cursor(number, ""), RecentEvents()
             passed_over = await PassedOver.as_lived(bus, number)
-            async for page in pages(bus, number):
+            async for page in pages(bus.log, number):
                 kept = [entry for entry in page if not self._subject.holds(entry)]
                 read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)
                 try:
@@ -186,7 +186,7 @@ class Erasure:
         await learn_restored(self._blobs, self._subject)
         for number in partitions:
             await learn(self._reader, number, self._subject)
-            async for page in pages(self._alone, number):
+            async for page in pages(self._alone.log, number):
                 self._subject.learn(page)
 
     async def _count(self, partitions: Sequence[int]) -> int:
@@ -194,18 +194,15 @@ class Erasure:
 
     async def _applied(self, ends: Mapping[int, str]) -> None:
         """Wait until the workers have applied the app's events, whatever other apps wait for."""
-        until = self._clock.monotonic() + self._wait_s
-        while True:
-            done = await done_of(self._alone, ends.keys(), self._subject.app_id)
-            behind = [number for number, end in ends.items() if end and is_after(end, done.get(number, ""))]
-            if not behind:
-                return
-            if self._clock.monotonic() > until:
-                raise BusUnavailable(
-                    f"the workers have not applied all events of partition {behind[0]} within {self._wait_s:.0f} s: "
-                    "start them, or wait, and give the command again"
-                )
-            await self._clock.sleep(self._timing.replay.applied_step_s)
+        behind = await until_applied(
+            self._alone, ends, self._subject.app_id,
+            limit_s=self._wait_s, step_s=self._timing.replay.applied_step_s, clock=self._clock,
+        )  # fmt: skip
+        if behind:
+            raise BusUnavailable(
+                f"the workers have not applied all events of partition {behind[0]} within {self._wait_s:.0f} s: "
+                "start them, or wait, and give the command again"
+            )
 
     async def _on_bus(self, number: int, until: str | None = None) -> list[str]:
         return await on_the_bus(self._alone, number, self._subject, until)

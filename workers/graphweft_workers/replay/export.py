@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter, is_event
+from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter
 from graphweft_workers.archive.export_file import PENDING, ExportWriter, GraphState, History, Manifest
 from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
 from graphweft_workers.archive.reader import ArchiveReader
@@ -25,13 +25,12 @@ from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import check_complete, done_of, partitions_of
+from graphweft_workers.replay.places import check_complete, done_of, has_events, partitions_of
 from graphweft_workers.timing import TIMING, ReplayTiming
 
-_PAGE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
 _MOST_ENTRIES: Final = 10_000
 _MOST_BYTES: Final = 8 * 1024**2
@@ -156,13 +155,7 @@ class Export:
 
     async def _is_done(self, ends: Mapping[int, str]) -> bool:
         """Tell whether the log has no event of the app after these places."""
-        for number, end in ends.items():
-            offset = end
-            while page := await self._bus.log.after(number, offset, limit=_PAGE):
-                if any(is_event(entry, self._app_id) for entry in page):
-                    return False
-                offset = page[-1].offset
-        return True
+        return not any([await has_events(self._bus, number, self._app_id, after=end) for number, end in ends.items()])
 
 
 class _Source:
@@ -241,10 +234,9 @@ class _Source:
 
     async def _segments(self, partition: int, end: str, part: AppPart) -> AsyncIterator[list[Entry]]:
         pending: list[Entry] = []
-        size, offset = 0, ""
-        while is_after(end, offset) and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
-            offset = page[-1].offset
-            for entry in part.of(each for each in page if not is_after(each.offset, end)):
+        size = 0
+        async for page in pages(self._bus.log, partition, to=end):
+            for entry in part.of(page):
                 pending.append(entry)
                 size += sum(len(value) for value in entry.fields.values())
                 if len(pending) >= _MOST_ENTRIES or size >= _MOST_BYTES:

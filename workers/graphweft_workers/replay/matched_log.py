@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
 
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.engine.compile_ahead import read_compiled
@@ -11,9 +10,7 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.offsets import is_after
-
-_PAGE: Final = 1_000
+from graphweft_workers.ports.pages import pages
 
 type Matcher = tuple[ActiveRules, PassedOver]
 """Rules, and what has no effect by them."""
@@ -29,16 +26,11 @@ async def matched_log(
     for rules, _ in matchers:
         await rules.refresh()
     ways = [(rules, rules.cursor(partition, ""), RecentEvents(), passed_over) for rules, passed_over in matchers]
-    offset = ""
-    while page := await bus.log.after(partition, offset, limit=_PAGE):
-        wanted = [entry for entry in page if not is_after(entry.offset, to)]
-        if not wanted:
-            return
+    async for page in pages(bus.log, partition, to=to):
         found: list[Range] = []
         for rules, cursor, recent, passed_over in ways:
-            await rules.refresh(wanted)
-            read = await read_compiled(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over)
+            await rules.refresh(page)
+            read = await read_compiled(partition, page, cursor, recent, only=app_id, passed_over=passed_over)
             read.check_rules(app_id)
             found.append(read)
         yield tuple(found)
-        offset = wanted[-1].offset

@@ -13,12 +13,12 @@ from typing import Final
 
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 
 _NUMBERED: Final = re.compile(r"([0-9]{1,18})(-[0-9]{1,20})?", re.ASCII)
 """An offset that begins with a number; the range between two of them can be halved."""
 _NEAR: Final = 64
 """Halving ends when two numbers are this close: then entries are read."""
-_PAGE: Final = 500
 
 
 async def place_at(bus: Bus, partition: int, time: datetime) -> str:
@@ -43,7 +43,7 @@ async def _place(bus: Bus, partition: int, time: datetime, end: str) -> str:
     if not first or first[0].received > time:
         return ""
     found = await _halve(bus, partition, time, first[0].offset, last[0].offset)
-    while page := await bus.log.after(partition, found, limit=_PAGE):
+    async for page in pages(bus.log, partition, found):
         for entry in page:
             if entry.received > time:
                 return found

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
+from graphweft_workers.archive.app_part import is_event
 from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.moments import places_at
 from graphweft_workers.timing import TIMING
 
@@ -21,22 +24,27 @@ LACKING: Final = (
     "entry: it was trimmed and is not in an archive",
     "entries: they were trimmed and are not in an archive",
 )
-_PAGE: Final = 1_000
 
 
 async def apps_of_log(bus: Bus) -> set[str]:
     """Return the apps that the log holds events of. Reads all of it. Raises ``BusUnavailable``."""
     found: set[str] = set()
     for partition in range(await bus.partitions.count(fresh=True)):
-        offset = ""
-        while page := await bus.log.after(partition, offset, limit=_PAGE):
+        async for page in pages(bus.log, partition):
             for entry in page:
                 try:
                     found.add(entry.event().appid)
                 except Exception:  # noqa: BLE001 - what is no event has no app
                     continue
-            offset = page[-1].offset
     return found
+
+
+async def has_events(bus: Bus, partition: int, app_id: str, *, after: str = "") -> bool:
+    """Tell whether a partition holds events of an app after an offset. Raises ``BusUnavailable``."""
+    async for page in pages(bus.log, partition, after):
+        if any(is_event(entry, app_id) for entry in page):
+            return True
+    return False
 
 
 async def partitions_of(bus: Bus, live: GraphStore, app_id: str) -> list[int]:
@@ -58,11 +66,25 @@ async def done_of(bus: Bus, partitions: Collection[int], app_id: str) -> dict[in
     found: dict[int, str] = {}
     for status in await bus.partitions.status():
         if status.id in partitions:
-            note = PositionNote.decode(status.note)
-            own = note.parked.get(app_id)
-            further = own.at if own is not None else note.done
-            found[status.id] = further if is_after(further, status.position) else status.position
+            found[status.id] = PositionNote.decode(status.note).applied(status.position, [app_id])
     return found
+
+
+async def until_applied(
+    bus: Bus, ends: Mapping[int, str], app_id: str, *, limit_s: float, step_s: float, clock: Clock = SYSTEM_CLOCK
+) -> list[int]:
+    """Wait until workers have applied the events of an app up to ``ends``, whatever other apps wait for.
+
+    Return the partitions in which they have not within ``limit_s``; none if they have. ``bus`` is opened for the group
+    of the workers. Raises ``BusUnavailable``.
+    """
+    until = clock.monotonic() + limit_s
+    while True:
+        done = await done_of(bus, ends.keys(), app_id)
+        behind = [number for number, end in ends.items() if is_after(end, done.get(number, ""))]
+        if not behind or clock.monotonic() > until:
+            return behind
+        await clock.sleep(step_s)
 
 
 async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> None:

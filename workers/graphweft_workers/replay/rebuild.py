@@ -27,7 +27,7 @@ from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphSto
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
-from graphweft_workers.replay.places import check_complete, done_of, partitions_of
+from graphweft_workers.replay.places import check_complete, partitions_of, until_applied
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.snapshots import Snapshots
@@ -323,15 +323,15 @@ class Rebuild:
 
     async def _wait_for_workers(self, until: Mapping[int, str]) -> None:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
-        for _ in range(int(self._timing.replay.workers_s / self._timing.replay.rest_s)):
-            reached = await done_of(self._bus, until, self._app_id)
-            if not any(is_after(offset, reached[partition]) for partition, offset in until.items()):
-                return
-            await self._clock.sleep(self._timing.replay.rest_s)
-        raise InvalidSettings(
-            f"the log says that the past of {self._app_id!r} follows these rules, and the live graph does not yet: "
-            "start the workers, wait until `graphweft status` shows no lag, and repeat the command with --resume"
-        )
+        behind = await until_applied(
+            self._bus, until, self._app_id,
+            limit_s=self._timing.replay.workers_s, step_s=self._timing.replay.rest_s, clock=self._clock,
+        )  # fmt: skip
+        if behind:
+            raise InvalidSettings(
+                f"the log says that the past of {self._app_id!r} follows these rules, and the live graph does not yet: "
+                "start the workers, wait until `graphweft status` shows no lag, and repeat the command with --resume"
+            )
 
     async def swap(self) -> None:
         """Put the new graph in the place of the live one, which gets the place of the new one.

@@ -21,6 +21,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
@@ -35,7 +36,6 @@ from graphweft_workers.retrieval.records import (
     SUMMARY,
 )
 
-_PAGE: Final = 500
 MOST_LETTERS: Final = 1_000_000
 _MARK: Final = frozenset({"id", "user_id", "erased_before", "erased_elsewhere"})
 """Properties of a profile that says only that its user was erased."""
@@ -110,7 +110,7 @@ class Remains:
         for number in partitions:
             if self._blobs is not None:
                 await learn(ArchiveReader(self._blobs), number, self._subject)
-            async for page in pages(self._alone, number):
+            async for page in pages(self._alone.log, number):
                 self._subject.learn(page)
 
     async def _of_responders(self) -> list[Place]:
@@ -144,7 +144,7 @@ def _place(name: str, found: int, *, by: str) -> Place:
 async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None = None) -> list[str]:
     """Return the offsets of the subject's entries on the bus, up to an offset."""
     found: list[str] = []
-    async for page in pages(bus, number):
+    async for page in pages(bus.log, number):
         found += [
             entry.offset
             for entry in page
@@ -200,11 +200,3 @@ def _names_user(data: bytes, user: str) -> bool:
 def holds(subject: Subject, letter: DeadLetter) -> bool:
     """Tell whether a dead letter holds an entry of the subject."""
     return subject.holds(Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time))
-
-
-async def pages(bus: Bus, number: int) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the entries of a partition that the bus holds."""
-    offset = ""
-    while page := await bus.log.after(number, offset, limit=_PAGE):
-        yield page
-        offset = page[-1].offset

@@ -23,11 +23,11 @@ from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.matched_log import matched_log
 
 _MOST_LETTERS: Final = 1_000_000
 _LETTERS_AT_ONCE: Final = 100
-_PAGE: Final = 500
 _ATTEMPTS: Final = 100
 
 
@@ -78,8 +78,7 @@ class Restatement:
     async def has_stray_retries(self, until: Mapping[int, str]) -> bool:
         """Tell whether the log holds retries after ``until`` of rows before it: somebody retried an old letter."""
         for partition, offset in until.items():
-            after = offset
-            while page := await self._bus.log.after(partition, after, limit=_PAGE):
+            async for page in pages(self._bus.log, partition, offset):
                 for entry in page:
                     if wire.RETRY not in entry.fields:
                         continue
@@ -91,7 +90,6 @@ class Restatement:
                         continue
                     if self._is_earlier(retried.letter, partition, until):
                         return True
-                after = page[-1].offset
         return False
 
     def _is_earlier(self, letter_id: str, partition: int, until: Mapping[int, str]) -> bool:

@@ -18,7 +18,6 @@ from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import StoredRules, active_for
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
-from graphweft_workers.archive.app_part import is_event
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_file import PENDING, UnpackedExport
 from graphweft_workers.archive.preludes import Prelude
@@ -30,11 +29,10 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.histories import replay_preludes
-from graphweft_workers.replay.places import partitions_of
+from graphweft_workers.replay.places import has_events, partitions_of
 from graphweft_workers.replay.replay import Replayed
 from graphweft_workers.timing import TIMING
 
-_PAGE: Final = 500
 _LETTERS_AT_ONCE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
 
@@ -112,11 +110,8 @@ class Restore:
 
     async def _has_events(self, bus: Bus) -> bool:
         for number in await partitions_of(bus, self._graph, self._app_id):
-            offset = ""
-            while page := await bus.log.after(number, offset, limit=_PAGE):
-                if any(is_event(entry, self._app_id) for entry in page):
-                    return True
-                offset = page[-1].offset
+            if await has_events(bus, number, self._app_id):
+                return True
         return False
 
     async def _check_alone(self, bus: Bus) -> None:

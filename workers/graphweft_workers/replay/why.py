@@ -29,7 +29,8 @@ from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.offsets import is_after, offset_order
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
@@ -37,7 +38,6 @@ from graphweft_workers.timing import TIMING
 
 MOST_SINGLE: Final = 20_000
 """Rows that run alone, the newest ones: each takes about a millisecond."""
-_PAGE: Final = 1_000
 
 type Progress = Callable[[str, int], None]
 """Gets what is done, and the number of entries."""
@@ -107,16 +107,12 @@ class Why:
             found.lost += await missing_entries(self._bus, partition)
             passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
-            offset, done = "", False
-            while not done and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
-                wanted = [entry for entry in page if not is_after(entry.offset, end)]
-                done = len(wanted) < len(page)
-                read = read_range(partition, wanted, cursor, recent, only=self._app_id, passed_over=passed_over)
+            async for page in pages(self._bus.log, partition, to=end):
+                read = read_range(partition, page, cursor, recent, only=self._app_id, passed_over=passed_over)
                 read.check_rules(self._app_id)
                 for event in read.apps.get(self._app_id, ()):
                     self._add(found, partition, event, writers)
-                offset = page[-1].offset
-                found.entries += len(wanted)
+                found.entries += len(page)
                 self._tell("read", found.entries)
         return found
 
@@ -191,9 +187,10 @@ class Why:
     ) -> None:
         passed_over, cursor = self._passed_over[partition], self._rules.cursor(partition, "")
         first = self._singles[0] if self._singles else None
-        offset, left = "", len(needed)
+        left = len(needed)
         work.open(partition, passed_over)
-        while left and (page := await self._bus.log.after(partition, offset, limit=_PAGE)):
+        last = max(needed, key=offset_order, default="")
+        async for page in pages(self._bus.log, partition, to=last):
             wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
             read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
             read.check_rules(self._app_id)
@@ -208,7 +205,6 @@ class Why:
                 )
                 await work.add(event, may_record=not is_old)
             await work.flush()
-            offset = page[-1].offset
             left -= len(wanted)
             self._tell("replayed", work.result.events)
 

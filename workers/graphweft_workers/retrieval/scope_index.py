@@ -142,7 +142,7 @@ class Vectors:
                 below -= column * number
         # The lanes of a column hold its numbers plus _HALF. No lane of the sum is less than 0.
         most = -2 * _HALF * sum(number for number in whole if number < 0)
-        cosines = self._lanes(above + self._filled(most) - below)
+        cosines = self._numbers_of(above + self._filled(most) - below)
         unit = scale * size * _HALF
         margin = math.ceil((2 * (error * (1 + self.error) + self.error) + _SLACK) * unit)
         least = heapq.nlargest(count, cosines)[-1] - margin
@@ -156,13 +156,13 @@ class Vectors:
         for column, value in zip(self._columns, vector, strict=True):
             if value:
                 common |= column ^ zeros
-        return {number for number, lane in zip(self.numbers, self._lanes(common), strict=True) if not lane}
+        return {number for number, lane in zip(self.numbers, self._numbers_of(common), strict=True) if not lane}
 
     def _filled(self, number: int) -> int:
         """Return an integer with the number in each lane."""
         return int.from_bytes(array("I", [number]) * len(self.numbers), sys.byteorder)
 
-    def _lanes(self, column: int) -> memoryview:
+    def _numbers_of(self, column: int) -> memoryview:
         return memoryview(column.to_bytes(len(self.numbers) * LANE_BYTES, sys.byteorder)).cast("I")
 
 

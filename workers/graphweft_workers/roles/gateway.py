@@ -12,7 +12,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.gateway.app import make_app
-from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.roles.connections import make_bus, make_transport
 from graphweft_workers.roles.gateway_usage import GatewayUsage, gateway_name
@@ -64,7 +64,7 @@ async def run_gateway(
     def current() -> AppPolicies:
         return AppPolicies() if policies is None else policies.current
 
-    quotas = QuotaGate(lambda app_id: current().of(app_id).quotas)
+    quotas = QuotaLimiter(lambda app_id: current().of(app_id).quotas)
     with auditing(settings) as audit, listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = server_config(
@@ -97,7 +97,7 @@ async def run_gateway(
 
 @contextlib.asynccontextmanager
 async def _counting(
-    settings: Settings, quotas: QuotaGate, current: Callable[[], AppPolicies], *, name: str
+    settings: Settings, quotas: QuotaLimiter, current: Callable[[], AppPolicies], *, name: str
 ) -> AsyncGenerator[None]:
     """Learn what apps keep, and report what is refused. Without policies nothing is asked of the bus."""
     if settings.apps is None:

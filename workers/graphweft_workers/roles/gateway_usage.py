@@ -11,7 +11,7 @@ from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import AppPolicies, QuotaName
 from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
-from graphweft_workers.gateway.quotas import QuotaGate
+from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.records import RecordLog
 
@@ -27,7 +27,7 @@ class GatewayUsage:
     def __init__(
         self,
         log: RecordLog,
-        gate: QuotaGate,
+        gate: QuotaLimiter,
         policies: Callable[[], AppPolicies],
         *,
         name: str,

@@ -269,7 +269,7 @@ class BatchText:
         if variable in self.labels or variable in self.types:
             raise Refused(f"`{variable}` has two meanings")
 
-    def _told_by(self, variable: str) -> bool:
+    def _is_determined(self, variable: str) -> bool:
         """Tell whether one row has at most one record for each entity of the variable."""
         known = {variable}
         for binding in self.bindings:
@@ -405,7 +405,7 @@ class BatchText:
             return
         read = {(each.variable, each.name) for each in uses(self.source.query, condition).reads}
         for written in effect.writes:
-            if (written.variable, written.name) in read and not self._told_by(written.variable):
+            if (written.variable, written.name) in read and not self._is_determined(written.variable):
                 raise Refused(
                     f"a condition reads `{written.variable}.{written.name}`, and a row may set it more than once"
                 )

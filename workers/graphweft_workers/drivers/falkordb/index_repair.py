@@ -42,13 +42,18 @@ async def _nothing() -> None:
 
 
 async def until_built(
-    graph: Any, wait_s: float = FALKORDB_TIMING.build_s, going_on: Callable[[], Awaitable[None]] = _nothing, *,
-    clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING,
-) -> None:  # fmt: skip
-    """Wait until all indexes are built: a lookup through an unfinished index misses nodes.
+    graph: Any,
+    clock: Clock = SYSTEM_CLOCK,
+    timing: FalkorDBTiming = FALKORDB_TIMING,
+    *,
+    wait_s: float | None = None,
+    going_on: Callable[[], Awaitable[None]] = _nothing,
+) -> None:
+    """Wait until all indexes are built, ``wait_s`` at most: a lookup through an unfinished index misses nodes.
 
     ``going_on`` is called now and then.
     """
+    wait_s = timing.build_s if wait_s is None else wait_s
     until = clock.monotonic() + wait_s
     while clock.monotonic() < until:
         if all(str(status) == _BUILT for _, status, _ in (await graph.query(LIST_INDEXES)).result_set):
@@ -59,7 +64,7 @@ async def until_built(
 
 
 async def make_anew(
-    redis: Any, graph: Any, run: str, *, clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING
+    redis: Any, graph: Any, run: str, clock: Clock = SYSTEM_CLOCK, timing: FalkorDBTiming = FALKORDB_TIMING
 ) -> None:
     """Make the graph's indexes anew if that was not done in this run of the server.
 
@@ -107,7 +112,7 @@ async def _make(redis: Any, graph: Any, lock: _Lock, clock: Clock, timing: Falko
             except ResponseError as error:
                 logger.warning("index_not_made", graph=graph.name, statement=statement, error=str(error))
     if found:
-        await until_built(graph, timing.repair_s, going_on=lock.renew, clock=clock, timing=timing)
+        await until_built(graph, clock, timing, wait_s=timing.repair_s, going_on=lock.renew)
         logger.info("indexes_made_anew", graph=graph.name, indexes=len(found))
 
 

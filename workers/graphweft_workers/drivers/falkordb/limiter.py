@@ -54,7 +54,7 @@ class Query:
     """Set by the sender: the server ended the query at its time limit."""
     needs_ms: float = 0.0
     """The predicted duration."""
-    lane: _Lane
+    lane: _AppQueries
     given: asyncio.Future[None]
     clock: Clock
     timing: FalkorDBTiming
@@ -73,7 +73,7 @@ class Query:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Lane:
+class _AppQueries:
     """The slow queries of an app, or its quick ones."""
 
     key: tuple[str, bool]
@@ -98,7 +98,7 @@ class Places:
         self.threads = threads
         """The server's number of threads; it may be changed at any time."""
         self._free = _ALL
-        self._lanes: OrderedDict[tuple[str, bool], _Lane] = OrderedDict()
+        self._lanes: OrderedDict[tuple[str, bool], _AppQueries] = OrderedDict()
         """The queues with queries; the one that was served last is last."""
         self._needs: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
         """Predicted durations in milliseconds, by app and statement."""
@@ -194,7 +194,7 @@ class Places:
             app_id=app_id,
             statement=statement,
             until=until,
-            lane=self._lane(app_id, statement, needs_ms),
+            lane=self._queries_of(app_id, statement, needs_ms),
             given=asyncio.get_running_loop().create_future(),
             clock=self._clock,
             timing=self._timing,
@@ -223,7 +223,7 @@ class Places:
             lane.waiting.remove(query)
         self._give(list(self._lanes.values()) if all_taken else [lane])
 
-    def _give(self, lanes: list[_Lane]) -> None:
+    def _give(self, lanes: list[_AppQueries]) -> None:
         """Assign free places to waiting queries."""
         for lane in lanes:
             # A cancelled query is still in the queue for a moment.
@@ -231,7 +231,7 @@ class Places:
                 query = lane.waiting[0]
                 # The prediction may have changed while it waited.
                 query.needs_ms = self._needs.get((query.app_id, query.statement), _UNKNOWN_MS)
-                query.lane = self._lane(query.app_id, query.statement, query.needs_ms)
+                query.lane = self._queries_of(query.app_id, query.statement, query.needs_ms)
                 if query.lane is not lane:
                     query.lane.waiting.append(lane.waiting.popleft())
                     lanes.append(query.lane)
@@ -250,15 +250,15 @@ class Places:
         query.has_place = True
         query.given.set_result(None)
 
-    def _lane(self, app_id: str, statement: str, needs_ms: float) -> _Lane:
+    def _queries_of(self, app_id: str, statement: str, needs_ms: float) -> _AppQueries:
         slow = needs_ms > self.threads * _AHEAD_MS / self.most_slow
         key = app_id, slow or self._slow_until.get((app_id, statement), 0.0) > self._clock.monotonic()
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane(key=key)
+            lane = self._lanes[key] = _AppQueries(key=key)
         return lane
 
-    def _has_room(self, lane: _Lane, needs_ms: float) -> bool:
+    def _has_room(self, lane: _AppQueries, needs_ms: float) -> bool:
         _, slow = lane.key
         if slow:
             return lane.places < self.most_slow

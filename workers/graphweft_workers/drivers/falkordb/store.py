@@ -203,9 +203,7 @@ class FalkorDBStore:
                     # Another worker may have created it. Without an index queries are only slower.
                     logger.debug("index_not_made", app_id=app_id, statement=statement, error=str(error))
             if statements:
-                await index_repair.until_built(
-                    self._graph(app_id), self._timing.build_s, clock=self._clock, timing=self._timing
-                )
+                await index_repair.until_built(self._graph(app_id), self._clock, self._timing)
             if missing and not any(kind == "RANGE" for _, _, kind in there):
                 await index_repair.are_new(self._redis, self._name(app_id), await self._current_run())
         except (RedisError, OSError) as error:
@@ -219,9 +217,7 @@ class FalkorDBStore:
     async def _progress(self, app_id: str, partition: int) -> Progress:
         graph = self._graph(app_id)
         try:
-            await index_repair.make_anew(
-                self._redis, graph, await self._current_run(), clock=self._clock, timing=self._timing
-            )
+            await index_repair.make_anew(self._redis, graph, await self._current_run(), self._clock, self._timing)
             result = await graph.query(MAKE_CHECKPOINT, {"__gw_partition": partition})
             if len(result.result_set) > 1:
                 await graph.query(DROP_COPIES, {"__gw_partition": partition})

@@ -446,7 +446,7 @@ class Neo4jStore:
             query = timed(text, self._write_timeout_s)
             done = await (await send(session, query, {VALUES: values})).values()
         if not done:
-            raise _displaced(app_id, partition)
+            raise _fenced(app_id, partition)
 
     async def _transact(self, graph: Database, app_id: str, partition: int, parts: Sequence[Part]) -> None:
         """Run the parts in a transaction. Raises ``_Refused`` if one fails; then nothing took effect."""
@@ -504,7 +504,7 @@ class Neo4jStore:
                 raise
             raise GraphUnavailable("another writer holds the graph's lock", retry_after_s=0.25) from error
         if found is None or found.checkpoint != before:
-            raise _displaced(app_id, partition)
+            raise _fenced(app_id, partition)
         return found.note
 
     async def _listed(self, app_id: str, statement: str) -> AsyncIterator[list[Any]]:
@@ -528,7 +528,7 @@ async def _write(transaction: AsyncTransaction, part: Part) -> None:
                 await (await send(transaction, with_plain_vectors(write.query.statement), row)).consume()
 
 
-def _displaced(app_id: str, partition: int) -> Fenced:
+def _fenced(app_id: str, partition: int) -> Fenced:
     return Fenced(
         f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
         retry_after_s=0.05,

@@ -17,7 +17,6 @@ from graphweft_contracts.episodes import EpisodeAdd, EpisodeExtracted, Structure
 from graphweft_contracts.memory import derived_id
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules.matching.clock import utc_text
-from graphweft_workers.engine.history import between
 from graphweft_workers.engine.read import EXTRACT, letter_for
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.features.episodes.extraction.protocol import ExtractionFailed, Extractor, TextEpisode
@@ -27,6 +26,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.timing import TIMING, MemoryTiming
 
 logger = get_logger("graphweft.memory")
@@ -156,7 +156,7 @@ class EpisodesJob(Job):
         """Return the events on a partition behind an offset: an earlier owner may not have committed its position."""
         end = next((each.end for each in await self._bus.partitions.status() if each.id == partition), "")
         found: set[_Key] = set()
-        async for page in between(self._bus.log, partition, after, end):
+        async for page in pages(self._bus.log, partition, after, to=end):
             for entry in page:
                 if _EXTRACTED.encode() not in entry.fields.get(wire.DATA, b""):  # decode few: it is slow
                     continue

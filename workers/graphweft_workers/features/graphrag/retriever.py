@@ -116,7 +116,7 @@ class HybridRetriever:
         """Whether it queries the graph."""
         return self._enabled
 
-    def away(self, app_id: str) -> None:
+    def log_unavailable(self, app_id: str) -> None:
         """Log that facts were wanted but the graph was not queried: it is unavailable, or this is off."""
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if self._enabled:

@@ -1,0 +1,71 @@
+"""What a client writes and reads. It needs the models, so it is imported when a client is made, not with its class."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from graphweft.transport import MAX_BUDGET_MS, Outgoing, with_bus_step
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    ContextRequest,
+    Event,
+    Permanent,
+    ReasonCode,
+    Transient,
+    wire,
+)
+from graphweft_contracts.admission import check_admission
+
+__all__ = ("empty_reply", "encoded", "failed_reply", "milliseconds", "request_of")
+
+logger = logging.getLogger("graphweft.client")
+
+
+def encoded(event: Event) -> Outgoing:
+    """Return an event as a transport takes it. Raises ``InvalidEvent``, and whatever its values raise."""
+    check_admission(event)
+    return Outgoing(key=event.key, fields=wire.encode(event))
+
+
+def request_of(fields: Mapping[str, Any]) -> ContextRequest:
+    """Return the request with these fields. Raises ``ValidationError``."""
+    return ContextRequest(**fields)
+
+
+def empty_reply(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:
+    """Return a reply without context."""
+    return ContextReply(id=request_id, reason=reason, detail=detail, partial=True)
+
+
+def failed_reply(request_id: str, error: Exception, *, budget_ms: int, is_search: bool) -> ContextReply:
+    """Return a reply that says why a request failed."""
+    match error:
+        case TimeoutError():
+            detail = f"no answer within {budget_ms} ms; is a responder running (`graphweft run injection`)?"
+            return empty_reply(request_id, "timeout", detail)
+        case BusUnavailable():
+            return empty_reply(request_id, "bus_unavailable", with_bus_step(str(error)))
+        case Transient() | Permanent():
+            return empty_reply(request_id, "bus_unavailable", str(error))
+        case ValidationError():
+            return empty_reply(request_id, "invalid_request", wire.explain(error))
+        case PydanticSerializationError():  # its text names types, not values
+            what = "context or params" if is_search else "context"
+            return empty_reply(request_id, "invalid_request", f"{what} is not JSON: {error}")
+        case _:
+            logger.error("the context request failed", exc_info=error)
+            return empty_reply(request_id, "internal_error", f"{type(error).__name__}: {error}")
+
+
+def milliseconds(budget: object) -> int | None:
+    """Return the budget within its bounds, or None if it is not a number: callers may be untyped."""
+    if not issubclass(type(budget), int | float):
+        return None
+    number = cast("float", budget)
+    return None if number != number else int(min(max(number, 0), MAX_BUDGET_MS))  # noqa: PLR0124 - true for NaN only

@@ -44,7 +44,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, retry_entry
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Seen
+from graphweft_workers.ports.job import JobEvent
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]  # Neo4j starts, and compiles long statements
 
@@ -242,7 +242,7 @@ async def test_it_waits_until_the_graph_holds_what_it_is_about(
     job = a_job(url, graph, ExtractiveSummariser())
     await put(transport, [add(number, f"text {number}") for number in range(12)])
     seen = [
-        Seen(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
+        JobEvent(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
         for number in range(PARTITIONS)
         for entry in await bus.log.after(number, "", limit=100)
     ]
@@ -288,7 +288,7 @@ async def test_two_workers_and_a_repetition_make_one_summary(
             (number, entry) for number in range(PARTITIONS) for entry in await bus.log.after(number, "", limit=100)
         ]
         seen = [
-            Seen(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
+            JobEvent(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
             for number, entry in entries
         ]
         inventive = Inventive()

@@ -49,7 +49,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
@@ -739,9 +739,9 @@ class Notes(Job):
     def __init__(self, tick_s: float) -> None:
         self.tick_s = tick_s
         self.ticks: set[tuple[int, int]] = set()
-        self.seen: list[Seen] = []
+        self.seen: list[JobEvent] = []
 
-    async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
         self.seen += seen
         for each in seen:
             yield [note(f"{each.event.id}-large", "x" * 2_000_000), note(f"{each.event.id}-small", "x")]

@@ -23,7 +23,7 @@ from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import say, short, warn
 from graphweft_workers.cli.publishing import bar
 from graphweft_workers.imports.files import read_runs
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
@@ -162,7 +162,7 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
 
     None if a command failed, or an event.
     """
-    options = ImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
+    options = ChatImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
     events = list(events_of_runs(read_runs(runs), options))
     typed = _typed()
     # A long path makes the commands hard to read.

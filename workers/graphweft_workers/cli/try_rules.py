@@ -13,7 +13,7 @@ import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
+from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
 from graphweft_workers.cli.emit import Faults, events_of_lines, numbered_lines
 from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import INVALID_EVENTS, print_json, printable, say
@@ -31,7 +31,7 @@ class _Tried:
     event: Event
     mutations: tuple[BoundMutation, ...] = ()
     skipped: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    unmatched: list[Unmatched] = field(default_factory=list[Unmatched])
+    unmatched: list[UnmatchedRule] = field(default_factory=list[UnmatchedRule])
     """Other rules for the event's type."""
     reason: str = ""
     """Why nothing matches; empty if something does."""

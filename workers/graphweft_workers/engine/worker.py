@@ -36,7 +36,7 @@ from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
-from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken, WindowsTogether
+from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import counted_letter
 from graphweft_workers.engine.skips import Skips
@@ -67,7 +67,7 @@ class _Batch:
     read: Range
     without: frozenset[str]
     """Apps that were parked when the batch was matched."""
-    taken: Taken
+    taken: TakenEntries
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from graphweft.transports.kafka.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import is_everywhere
-from graphweft_workers.drivers.kafka.follower import Follower
+from graphweft_workers.drivers.kafka.follower import TopicFollower
 from graphweft_workers.drivers.kafka.group import Membership, owners_in
 from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.reader import RangeReader
@@ -89,7 +89,7 @@ class KafkaEventLog:
         )
         self._ranges = RangeReader(self._servers)
         self._times = LogTimes()
-        self._follower = Follower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
+        self._follower = TopicFollower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
         self._spans: dict[int, int] = {}
         """By partition: how many offsets the next page of ``before`` is expected to have."""
         self._ends: dict[int, tuple[Committed, int]] = {}

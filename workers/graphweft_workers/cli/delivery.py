@@ -201,6 +201,7 @@ async def wait_until_applied(
     on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
     on_stuck: Callable[[str, str], None] = lambda _app, _why: None,
     clock: Clock = SYSTEM_CLOCK,
+    poll_s: float = POLL_S,
 ) -> bool:
     """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
@@ -236,7 +237,7 @@ async def wait_until_applied(
                 on_unattended(alone)
         if until is not None and clock.monotonic() > until:
             return False
-        await clock.sleep(POLL_S)
+        await clock.sleep(poll_s)
 
 
 def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iterator[tuple[str, str]]:

@@ -78,6 +78,7 @@ check-others: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools --check
+	$(BIN)/python -m tools.design
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
 	$(BIN)/mypy website tools

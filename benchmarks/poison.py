@@ -18,6 +18,7 @@ from benchmarks.services import Graph, Services, publish
 from benchmarks.workload import CALLS, CHATS
 from graphweft.transport import Outgoing
 from graphweft_contracts import wire
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -94,7 +95,7 @@ async def _measure(services: Services, settings: Settings, graph: Graph, every: 
 async def _dead_letters(settings: Settings) -> int:
     bus = make_bus(settings)
     try:
-        return await bus.dead_letters.count()
+        return await letter_count(bus.dead_letters)
     finally:
         await bus.aclose()
 

@@ -33,7 +33,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.index_versions import IndexVersions
-from graphweft_workers.injection.versions import Versions
+from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.graph_store import START, Checkpoint, Write
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
@@ -83,7 +83,7 @@ async def run(bench: Bench, services: Services) -> list[Result]:
         bench.say(f"  [dim]{all_memories:,} memories loaded in {time.monotonic() - begun:.0f} s[/]")
         background = Background()
         ends.push_async_callback(background.aclose)
-        versions = IndexVersions(Versions(store, Breaker(), background), Cache(0))
+        versions = IndexVersions(GraphVersions(store, Breaker(), background), Cache(0))
         indexes = ScopeIndexes(store, versions, _INDEX_BYTES, embedder.model)
         ends.push_async_callback(indexes.aclose)
         searcher = Searcher(store, embedder, scopes=indexes)

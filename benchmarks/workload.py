@@ -16,7 +16,7 @@ from typing import Final
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, wire
 from graphweft_workers.imports.files import read_runs
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 
 ROOT: Final = Path(__file__).parents[1]
 APP: Final = "bench"
@@ -112,7 +112,7 @@ def _calls() -> Iterator[Event]:
 
 def _airline() -> Iterator[Event]:
     """The recorded runs, one event of each in turn; then the same as other chats, and so on."""
-    options = ImportOptions(
+    options = ChatImportOptions(
         app_id=APP, workflow="AirlineSupport", agent="AirlineAgent", chat_id="task{task_id}-trial{trial}"
     )
     chats: dict[str, list[Event]] = {}

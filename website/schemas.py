@@ -11,7 +11,7 @@ from tools.schemas import schemas
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_rules.json_schemas import KINDS, schema_text
 from graphweft_workers.gateway.document import document
-from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.limits import GatewayLimits
 from website.markdown import code, table
 
 Schema = Mapping[str, Any]
@@ -87,7 +87,7 @@ def http_page() -> str:
 
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI document of a gateway with tokens."""
-    return document(Limits(), secured=True)
+    return document(GatewayLimits(), secured=True)
 
 
 def schema_files() -> Iterator[tuple[str, str]]:

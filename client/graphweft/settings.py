@@ -11,7 +11,7 @@ from typing import Final
 from typing_extensions import Self
 
 from graphweft.secret_files import secret_of
-from graphweft.transports.access import Access
+from graphweft.transports.access import ServerLogin
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft.variables import by_upper_name
@@ -71,8 +71,8 @@ class ClientSettings:
         return GatewayTransport(self.gateway_url, token=self.gateway_token)
 
 
-def _access(values: Mapping[str, str]) -> Access:
-    return Access(
+def _access(values: Mapping[str, str]) -> ServerLogin:
+    return ServerLogin(
         user=values.get("GRAPHWEFT_BUS_USER") or "",
         password=secret_of(values, "GRAPHWEFT_BUS_PASSWORD") or "",
         sasl=values.get("GRAPHWEFT_BUS_SASL") or "",

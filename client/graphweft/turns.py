@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_context
-from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
+from graphweft.adapters.turn_book import CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import bounded_copy
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
@@ -29,7 +29,7 @@ Accept: TypeAlias = Callable[[Sequence[Event]], Sequence[asyncio.Future[str | No
 """Puts events into the client's buffer, and returns their positions."""
 Post: TypeAlias = Callable[[Callable[[], None]], None]
 """Runs a function on the client's event loop, in the order of the calls. Never raises."""
-_Step: TypeAlias = Callable[[TurnBook, Moment], list[EmittedEvent]]
+_Step: TypeAlias = Callable[[TurnBook, CallbackMoment], list[EmittedEvent]]
 
 
 class Turn:
@@ -38,7 +38,7 @@ class Turn:
     ``context`` is the context of the turn: ``text`` for the prompt, or an empty text and a ``reason``.
     """
 
-    def __init__(self, turns: Turns, at: Moment, agent: str, message: str | None) -> None:
+    def __init__(self, turns: Turns, at: CallbackMoment, agent: str, message: str | None) -> None:
         self.context: ContextReply = no_context("bus_unavailable", CLOSED)
         self._turns = turns
         self._at = at
@@ -61,7 +61,7 @@ class Turn:
     ) -> None:
         """Record a tool call that has ended. It succeeded unless there is an ``error``, or ``success`` is false."""
 
-        def step(values: dict[str, Any], book: TurnBook, at: Moment) -> list[EmittedEvent]:
+        def step(values: dict[str, Any], book: TurnBook, at: CallbackMoment) -> list[EmittedEvent]:
             of_turn: dict[str, Any] = {"agent": self._agent, "run": self._run}
             call_id = uuid4().hex
             started = book.start_tool(at, values["tool"], call_id, arguments=values["arguments"], **of_turn)
@@ -80,7 +80,7 @@ class Turn:
     def emit(self, type: str, data: Mapping[str, Any]) -> None:
         """Emit an event of your own as part of the turn; ``type`` is a lower-case dotted name."""
 
-        def step(values: dict[str, Any], book: TurnBook, at: Moment) -> list[EmittedEvent]:
+        def step(values: dict[str, Any], book: TurnBook, at: CallbackMoment) -> list[EmittedEvent]:
             return book.emit(at, type, values["data"], agent=self._agent, run=self._run)
 
         self._do(step, data=data)
@@ -95,7 +95,7 @@ class Turn:
         """Start the turn, and get its context within the budget. ``post`` runs the further steps."""
         asked = {} if self._message is None else {"messages": [{"role": "user", "text": self._message}]}
 
-        def step(book: TurnBook, at: Moment) -> list[EmittedEvent]:
+        def step(book: TurnBook, at: CallbackMoment) -> list[EmittedEvent]:
             return book.start_turn(at, self._agent, run=self._run)
 
         self.context = await self._turns.start(
@@ -107,7 +107,7 @@ class Turn:
         """End the turn successfully, and remember the user's message with the answer."""
         message = self._message
 
-        def step(values: dict[str, Any], book: TurnBook, at: Moment) -> list[EmittedEvent]:
+        def step(values: dict[str, Any], book: TurnBook, at: CallbackMoment) -> list[EmittedEvent]:
             turn = book.turn(at.chat, self._agent, self._run)
             if turn is not None:
                 turn.context_id = self.context.context_id or None
@@ -122,15 +122,17 @@ class Turn:
 
     def fail(self, error: BaseException) -> None:
         """End the turn as failed."""
-        failure = Failure.of(error)
+        failure = ErrorFields.of(error)
 
-        def step(values: dict[str, Any], book: TurnBook, at: Moment) -> list[EmittedEvent]:
+        def step(values: dict[str, Any], book: TurnBook, at: CallbackMoment) -> list[EmittedEvent]:
             return book.end_turn(at, self._agent, run=self._run, failure=failure)
 
         self._do(step)
         self._ended = True
 
-    def _do(self, step: Callable[[dict[str, Any], TurnBook, Moment], list[EmittedEvent]], **values: Any) -> None:
+    def _do(
+        self, step: Callable[[dict[str, Any], TurnBook, CallbackMoment], list[EmittedEvent]], **values: Any
+    ) -> None:
         if self._post is None or self._ended:
             return
         copied = self._turns.copied(values)
@@ -173,11 +175,11 @@ class Turns:
         """Return a turn that has not started."""
         found = Chat(app_id=app or "", chat_id=chat, workflow=workflow or DEFAULT_WORKFLOW, user_id=user or None)
         variables = self.copied(context or {}) or {}
-        return Turn(self, Moment(chat=found, context=variables, now_s=self._clock.monotonic()), agent, message)
+        return Turn(self, CallbackMoment(chat=found, context=variables, now_s=self._clock.monotonic()), agent, message)
 
     async def start(
         self,
-        at: Moment,
+        at: CallbackMoment,
         step: _Step,
         agent: str,
         variables: Mapping[str, Any],
@@ -206,7 +208,7 @@ class Turns:
             self._sender.failed("reading values of a turn", error)
             return None
 
-    def record(self, at: Moment, step: _Step) -> None:
+    def record(self, at: CallbackMoment, step: _Step) -> None:
         """Record a step of a turn, and emit its events."""
         if not self._capture or not at.chat.app_id:
             return

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     )
     from graphweft_rules.matching.workflow import Workflow, compile_workflow
     from graphweft_rules.output.formats import Rendered, assemble, render
-    from graphweft_rules.output.packing import Found, Packed, pack
+    from graphweft_rules.output.packing import AllRows, PackedBlocks, pack
     from graphweft_rules.output.token_count import TokenCounter, count_characters, token_counter
 
 __all__ = (
+    "AllRows",
     "BoundMutation",
     "BoundQuery",
     "CompiledMutation",
     "Failed",
     "Finding",
-    "Found",
     "GraphInjectionConfig",
     "GraphInjectionLoader",
     "InjectionGraphrag",
@@ -57,7 +57,7 @@ __all__ = (
     "MatchedQueries",
     "Mutation",
     "MutationRule",
-    "Packed",
+    "PackedBlocks",
     "Place",
     "Rendered",
     "RuleSet",
@@ -116,8 +116,8 @@ __getattr__, __dir__ = lazy_names(
             "render",
         ),
         "graphweft_rules.output.packing": (
-            "Found",
-            "Packed",
+            "AllRows",
+            "PackedBlocks",
             "pack",
         ),
         "graphweft_rules.output.token_count": (

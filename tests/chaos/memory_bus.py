@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import DeadLetters, LettersOfApp, first_letters
+from graphweft_workers.ports.dead_letters import DeadLetters, LettersOfApp, counted_by_app, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.ports.purges import Purge, Purges
-from graphweft_workers.ports.usage import UsageLog
+from graphweft_workers.ports.records import RecordLog, Records
 
-__all__ = ("MemoryLetters", "MemoryRules", "MemoryUsage", "memory_bus")
+__all__ = ("MemoryLetters", "MemoryRecords", "MemoryRules", "memory_bus")
 
 
 def memory_bus(
@@ -23,7 +22,7 @@ def memory_bus(
     at_end: Callable[[], None] = lambda: None,
     *,
     letters: DeadLetters | None = None,
-    usage: UsageLog | None = None,
+    usage: RecordLog | None = None,
 ) -> Bus:
     """Return a bus over lists of entries; it calls ``at_end`` when all of them are committed."""
     log = MemoryLog(partitions, at_end)
@@ -33,8 +32,8 @@ def memory_bus(
         leases=MemoryLeases(),
         dead_letters=letters or MemoryLetters(),
         rules=MemoryRules(),
-        purges=MemoryPurges(),
-        usage=usage or MemoryUsage(),
+        purges=MemoryRecords(),
+        usage=usage or MemoryRecords(),
         offsets=OffsetForm.NUMBER,
         close=_nothing,
     )
@@ -52,15 +51,12 @@ class MemoryLog:
         self._at_end = at_end
         self._committed = [Committed() for _ in partitions]
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
         start = _number(after.offset)
         entries = self._entries[partition][start : start + limit]
         if not entries and wait_s:
             await asyncio.sleep(wait_s)
         return Batch(entries=entries)
-
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        return await self.read(partition, after, limit=limit, wait_s=0)
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         wanted = set(offsets)
@@ -122,9 +118,6 @@ class MemoryLeases:
     def is_revoked(self, partition: int) -> bool:
         return False
 
-    def lease_keeper(self) -> None:
-        """There is none."""
-
     async def release(self, partition: int, owner: str) -> None:
         pass
 
@@ -144,16 +137,11 @@ class MemoryLetters:
             self.found[longer.id] = longer
         return there
 
-    async def count(self) -> int:
-        return len(self.found)
-
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
-        return first_letters(self.found.values(), limit, app_id, size, whole=whole)
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        return self.found.get(letter_id)
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
+        return first_letters(self.found.values(), limit, app_id, size, whole=whole, ids=ids)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
@@ -161,12 +149,7 @@ class MemoryLetters:
         raise NotImplementedError
 
     async def by_app(self) -> Mapping[str, LettersOfApp]:
-        found: dict[str, LettersOfApp] = {}
-        for letter in self.found.values():
-            before = found.get(letter.app_id or "", LettersOfApp())
-            size = len(letter.model_dump_json(exclude_none=True))
-            found[letter.app_id or ""] = LettersOfApp(count=before.count + 1, size=before.size + size)
-        return found
+        return counted_by_app(self.found.values())
 
 
 class MemoryRules:
@@ -190,33 +173,19 @@ class MemoryRules:
         return self.activated[after:]
 
 
-class MemoryPurges:
-    """``PurgeLog``."""
-
-    def __init__(self) -> None:
-        self.purged: list[Purge] = []
-
-    async def put(self, purge: Purge) -> None:
-        self.purged.append(purge)
-
-    async def after(self, mark: int | None) -> Purges:
-        return Purges(found=self.purged[mark or 0 :], mark=len(self.purged))
-
-
-class MemoryUsage:
-    """``UsageLog``."""
+class MemoryRecords:
+    """``RecordLog``."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
 
-    async def put(self, reporter: str, record: bytes | None) -> None:
-        if record is None:
-            self.kept.pop(reporter, None)
-        else:
-            self.kept[reporter] = record
+    async def put(self, key: str, record: bytes | None) -> None:
+        self.kept.pop(key, None)
+        if record is not None:
+            self.kept[key] = record
 
-    async def records(self) -> Mapping[str, bytes]:
-        return dict(self.kept)
+    async def after(self, mark: int | None) -> Records:
+        return Records(found=dict(self.kept), mark=0)
 
 
 def _number(offset: str) -> int:

@@ -32,8 +32,9 @@ from graphweft_workers.engine.plan import Plan
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.inspection.scan import Follower
+from graphweft_workers.inspection.scan import LogFollower
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 
@@ -287,7 +288,7 @@ async def test_a_follower_tells_of_entries_that_it_may_have_missed(url: str) -> 
 
     with redis.Redis.from_url(url) as raw:
         async with contextlib.aclosing(redis_bus(url, new=Layout(partitions=1))) as bus:
-            follower = Follower(bus, None)
+            follower = LogFollower(bus, None)
             raw.xadd(stream, {"a": "b"}, id="1-0")
             assert await fresh() == ["1-0"]
             assert await fresh() == []
@@ -550,7 +551,7 @@ def test_coverage_of_a_file_needs_no_server(call: Call, tmp_path: Path) -> None:
 # Kafka
 
 
-async def aiter_fresh(follower: Follower, told: list[str]) -> AsyncIterator[Entry]:
+async def aiter_fresh(follower: LogFollower, told: list[str]) -> AsyncIterator[Entry]:
     for _ in range(3):
         for _, entry in await follower.fresh(lambda _, what: told.append(what)):
             yield entry
@@ -577,10 +578,10 @@ def test_on_kafka_the_same_is_told(call: Call, url: str, kafka_url: str) -> None
 
     async def followed() -> None:
         async with contextlib.aclosing(log.bus()) as bus:
-            follower = Follower(bus, None)
+            follower = LogFollower(bus, None)
             told: list[str] = []
             read = [entry async for entry in aiter_fresh(follower, told)]
-            letter = await bus.dead_letters.get(f"{failed}:orders/ratio")
+            letter = await letter_with(bus.dead_letters, f"{failed}:orders/ratio")
             assert letter is not None
             assert (await retry(bus, letter)).events == 1  # a transaction leaves a record without an event
             await bus.rules.activate(ALL_APPS, (await bus.rules.activations())[0].digest)

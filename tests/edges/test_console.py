@@ -36,8 +36,8 @@ from graphweft_workers.console.questions import Question
 from graphweft_workers.console.sources import open_sources
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.audit import AuditLog, hash_of
-from graphweft_workers.gateway.limits import Limits
-from graphweft_workers.gateway.tokens import Role, Token, Tokens
+from graphweft_workers.gateway.limits import GatewayLimits
+from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.settings import Settings
 
@@ -225,7 +225,7 @@ async def serving(
     stack: Stack,
     *,
     pages: tuple[Page, ...] = PAGES,
-    limits: Limits = LIMITS,
+    limits: GatewayLimits = LIMITS,
     audit: AuditLog | None = None,
     forbidden: str = "",
     **settings: Any,
@@ -241,18 +241,18 @@ async def console(
     loaded: Settings,
     *,
     pages: tuple[Page, ...] = PAGES,
-    limits: Limits = LIMITS,
+    limits: GatewayLimits = LIMITS,
     audit: AuditLog | None = None,
     forbidden: str = "",
     faults: RuleFaults | None = None,
 ) -> AsyncIterator[Asking]:
     tokens = Tokens(
         [
-            Token(app_id=app, name=name, sha256=hashlib.sha256(name.encode()).digest(), roles=frozenset(roles))
+            AccessToken(app_id=app, name=name, sha256=hashlib.sha256(name.encode()).digest(), roles=frozenset(roles))
             for name, (app, roles) in TOKENS.items()
         ]
         + [
-            Token(
+            AccessToken(
                 app_id="acme",
                 name="old",
                 sha256=hashlib.sha256(b"old").digest(),
@@ -364,7 +364,7 @@ async def test_requests_are_bounded(stack: Stack) -> None:
         Page(path="/api/waits", question=Question, answer=waits),
         Page(path="/api/large", question=Question, answer=large),
     )
-    async with serving(stack, pages=pages, limits=Limits(context_bytes=100, requests_per_app=1)) as ask:
+    async with serving(stack, pages=pages, limits=GatewayLimits(context_bytes=100, requests_per_app=1)) as ask:
         assert problem(await ask.answer("slow")) == (504, "too-slow")
         assert problem(await ask.answer("large")) == (413, "answer-too-large")
         assert problem(await ask.answer("slow", more="x" * 100)) == (413, "body-too-large")

@@ -28,7 +28,7 @@ from graphweft_workers.console.questions import Question
 from graphweft_workers.console.sources import open_sources
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.settings import Settings
@@ -194,7 +194,7 @@ async def test_the_console_that_is_full_says_so_at_once_and_when_to_ask_again(ur
         return {}
 
     pages = (Page(path="/api/waits", question=Question, answer=waits),)
-    async with console(settings(url, url), pages=pages, limits=Limits(requests=2, requests_per_app=1)) as ask:
+    async with console(settings(url, url), pages=pages, limits=GatewayLimits(requests=2, requests_per_app=1)) as ask:
         others = [asyncio.create_task(ask.answer("waits", token)) for token in ("mine", "theirs")]
         for _ in others:
             await began.acquire()

@@ -56,11 +56,11 @@ from graphweft_workers.gateway import protocol as protocol_module
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
 from graphweft_workers.gateway.document import document
-from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.questions import ContextQuestion, SearchQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
-from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
+from graphweft_workers.gateway.tokens import AccessToken, Tokens, new_token, read_tokens, sha256_of
 from graphweft_workers.roles import features
 from graphweft_workers.roles import gateway as serving_module
 from graphweft_workers.roles import http_server as http_server_module
@@ -160,12 +160,17 @@ def app_id() -> str:
 def tokens_of(**apps: str) -> Tokens:
     """Return the tokens that are spelt as their names are: token=app."""
     return Tokens(
-        [Token(app_id=app, name="", sha256=hashlib.sha256(token.encode()).digest()) for token, app in apps.items()]
+        [
+            AccessToken(app_id=app, name="", sha256=hashlib.sha256(token.encode()).digest())
+            for token, app in apps.items()
+        ]
     )
 
 
 @asynccontextmanager
-async def serving(url: str, tokens: Tokens, limits: Limits | None = None, **client: Any) -> AsyncIterator[Gateway]:
+async def serving(
+    url: str, tokens: Tokens, limits: GatewayLimits | None = None, **client: Any
+) -> AsyncIterator[Gateway]:
     """Run a gateway in this process, and lend who asks it with the token ``mine``."""
     async with AsyncExitStack() as ends:
         held = await ends.enter_async_context(Client(transport=RedisTransport(url), **client))
@@ -446,7 +451,7 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
     ]
     file.write_text(yaml.safe_dump({"tokens": entries}))
     found = read_tokens(file)
-    assert [cast("Token", found.find(token)).app_id for token in (first, second)] == ["a", "b"]
+    assert [cast("AccessToken", found.find(token)).app_id for token in (first, second)] == ["a", "b"]
     assert found.find(sha256_of(first)) is None
     assert found.find("") is None
     assert first not in file.read_text()
@@ -626,7 +631,7 @@ async def test_questions_that_are_refused(gateway: Gateway, body: Any, where: se
 
 def test_faults_without_end_are_not_looked_for() -> None:
     with pytest.raises(Problem) as raised:
-        read_events(BATCH, Headers(), json.dumps([{"A": 0}] * 500).encode(), app_id="a", limits=Limits())
+        read_events(BATCH, Headers(), json.dumps([{"A": 0}] * 500).encode(), app_id="a", limits=GatewayLimits())
     assert len(raised.value.faults) == 20
 
 
@@ -673,7 +678,7 @@ def test_a_question_says_what_a_request_says() -> None:
 
 
 def test_the_document_has_the_payloads_of_memories() -> None:
-    schemas = document(Limits(), secured=True)["components"]["schemas"]
+    schemas = document(GatewayLimits(), secured=True)["components"]["schemas"]
     assert {model.__name__ for model in MEMORY.values()} < schemas.keys()
     assert "$defs" not in json.dumps(schemas)
     assert schemas["MemoryAdd"]["properties"]["messages"]["items"] == {"$ref": "#/components/schemas/MemoryMessage"}
@@ -683,7 +688,7 @@ def test_the_document_has_the_payloads_of_memories() -> None:
 
 
 async def test_a_large_body_is_not_read_to_its_end(stack: Stack, app_id: str) -> None:
-    limits = Limits(events_bytes=1_000, context_bytes=1_000)
+    limits = GatewayLimits(events_bytes=1_000, context_bytes=1_000)
     read: list[int] = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -706,7 +711,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(stack: Stack, app_id:
         yield b"{"
         await asyncio.Event().wait()
 
-    async with serving(stack.url, tokens_of(mine=app_id), Limits(body_s=0.05)) as gateway:
+    async with serving(stack.url, tokens_of(mine=app_id), GatewayLimits(body_s=0.05)) as gateway:
         answer = await gateway.post("/v1/events", content=never(), headers={"Content-Type": SINGLE})
         assert problem(answer) == (408, "slow-body")
 
@@ -719,7 +724,7 @@ async def test_requests_beyond_the_limits_are_told_at_once(stack: Stack, app_id:
         await go.wait()
         yield json.dumps(note("slow")).encode()
 
-    limits = Limits(requests=3, requests_per_app=2)
+    limits = GatewayLimits(requests=3, requests_per_app=2)
     async with serving(stack.url, tokens_of(mine=app_id, theirs="x", third="y"), limits) as gateway:
 
         async def send(token: str) -> httpx.Response:
@@ -787,7 +792,7 @@ async def test_large_bodies_of_an_app_are_read_one_by_one_beside_the_others(
 async def test_while_the_bus_is_away_nothing_is_said_to_be_taken(tmp_path: Path, stack: Stack, app_id: str) -> None:
     own = EmbeddedServer(tmp_path / "own")
     tokens = tokens_of(mine=app_id)
-    async with serving(embedded_url(tmp_path / "own"), tokens, Limits(emit_s=0.2)) as gateway:
+    async with serving(embedded_url(tmp_path / "own"), tokens, GatewayLimits(emit_s=0.2)) as gateway:
         batch = [note("one"), note("two"), note("three")]
         answer = await post(gateway, batch, BATCH)
         assert problem(answer) == (503, "bus-unavailable")
@@ -830,7 +835,9 @@ async def test_readiness_asks_the_bus_and_needs_no_responder(
     own = EmbeddedServer(tmp_path / "own")
     await own.start()
     try:
-        async with serving(embedded_url(tmp_path / "own"), tokens_of(mine=app_id), Limits(probe_s=0.0)) as gateway:
+        async with serving(
+            embedded_url(tmp_path / "own"), tokens_of(mine=app_id), GatewayLimits(probe_s=0.0)
+        ) as gateway:
             alone = await gateway.get("/readyz")
             assert (alone.status_code, alone.json()) == (200, {"bus": "ok", "responder": "no answer"})
             assert own.process is not None
@@ -869,7 +876,7 @@ async def test_readiness_takes_a_responder_at_its_word(
 async def test_a_full_buffer_takes_all_of_a_batch_or_none(tmp_path: Path, app_id: str) -> None:
     own = EmbeddedServer(tmp_path / "own")
     url = embedded_url(tmp_path / "own")
-    async with serving(url, tokens_of(mine=app_id), Limits(emit_s=0.1), buffer=3) as gateway:
+    async with serving(url, tokens_of(mine=app_id), GatewayLimits(emit_s=0.1), buffer=3) as gateway:
         assert (await post(gateway, [note("1"), note("2")], BATCH)).status_code == 503
         assert (await post(gateway, [note("3"), note("4")], BATCH)).status_code == 503
         await own.start()

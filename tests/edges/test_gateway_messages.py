@@ -46,8 +46,8 @@ from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.document import document
-from graphweft_workers.gateway.limits import Limits
-from graphweft_workers.gateway.messages import SOURCE, Message
+from graphweft_workers.gateway.limits import GatewayLimits
+from graphweft_workers.gateway.messages import SOURCE, PostedMessage
 from graphweft_workers.gateway.tokens import Tokens
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
@@ -60,7 +60,7 @@ FACT = {"uuid", "name", "fact", "valid_at", "invalid_at", "created_at", "expired
 
 
 @asynccontextmanager
-async def serving(url: str, tokens: Tokens, limits: Limits | None = None) -> AsyncIterator[Gateway]:
+async def serving(url: str, tokens: Tokens, limits: GatewayLimits | None = None) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as ends:
         held = await ends.enter_async_context(Client(transport=RedisTransport(url)))
         app = make_app(
@@ -336,7 +336,7 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(tmp_path: Path, 
     contexts: list[str] = []
 
     async def ask(seconds: float) -> None:
-        async with serving(url, tokens_of(mine=app_id), Limits(search_s=seconds)) as gateway:
+        async with serving(url, tokens_of(mine=app_id), GatewayLimits(search_s=seconds)) as gateway:
             answers.append(await gateway.post("/search", json=body))
             contexts.append((await gateway.post("/v1/context", json=question)).text)
 
@@ -416,7 +416,10 @@ async def test_a_bus_that_dies_between_messages_loses_and_doubles_none(tmp_path:
             await until(is_taken)
             taken.extend(each["uuid"] for each in batch)
 
-    async with serving(url, tokens_of(mine=app_id), Limits(emit_s=0.2)) as gateway, asyncio.TaskGroup() as clients:
+    async with (
+        serving(url, tokens_of(mine=app_id), GatewayLimits(emit_s=0.2)) as gateway,
+        asyncio.TaskGroup() as clients,
+    ):
         for number in range(4):
             clients.create_task(client(gateway, number))
         for _ in range(3):
@@ -491,7 +494,7 @@ class Bodies:
 
 def named(body: Any) -> list[str]:
     """Return the ids that the graph has for the messages of a body that was taken."""
-    made = [Message.model_validate_json(json.dumps(each)) for each in body["messages"]]
+    made = [PostedMessage.model_validate_json(json.dumps(each)) for each in body["messages"]]
     return [episode_id(SOURCE, each.event_id(body["group_id"], body.get("schema_id"))) for each in made if each.uuid]
 
 
@@ -541,11 +544,11 @@ def test_the_process_knows_the_ontologies_beside_the_rules(stack: Stack, tmp_pat
 
 
 def test_the_document_names_the_ontologies() -> None:
-    schemas = document(Limits(), secured=True, schema_ids=["one", "two"])["components"]["schemas"]
+    schemas = document(GatewayLimits(), secured=True, schema_ids=["one", "two"])["components"]["schemas"]
     assert schemas["MessagesRequest"]["properties"]["schema_id"]["anyOf"] == [
         {"type": "string", "enum": ["one", "two"]},
         {"type": "null"},
     ]
-    assert schemas["MessagesRequest"]["properties"]["messages"]["maxItems"] == Limits().events
+    assert schemas["MessagesRequest"]["properties"]["messages"]["maxItems"] == GatewayLimits().events
     assert set(schemas["Fact"]["properties"]) == FACT
-    assert BUDGET_MS > Limits().search_s * 1000 > 0
+    assert BUDGET_MS > GatewayLimits().search_s * 1000 > 0

@@ -24,7 +24,7 @@ from graphweft_workers.apps import AppPolicies, AppPolicy
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE
-from graphweft_workers.gateway.tokens import ROLES, Token, Tokens
+from graphweft_workers.gateway.tokens import ROLES, AccessToken, Tokens
 
 pytestmark = pytest.mark.integration
 type Gateway = httpx.AsyncClient
@@ -65,8 +65,8 @@ def event(type: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def token(name: str, app_id: str, **more: Any) -> Token:
-    return Token(app_id=app_id, name=name, sha256=hashlib.sha256(name.encode()).digest(), **more)
+def token(name: str, app_id: str, **more: Any) -> AccessToken:
+    return AccessToken(app_id=app_id, name=name, sha256=hashlib.sha256(name.encode()).digest(), **more)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def auditing(target: Path | str) -> Iterator[AuditLog]:
 
 
 @asynccontextmanager
-async def serving(url: str, *tokens: Token, **more: Any) -> AsyncIterator[Gateway]:
+async def serving(url: str, *tokens: AccessToken, **more: Any) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as ends:
         client = await ends.enter_async_context(Client(transport=RedisTransport(url)))
         app = make_app(client, connect=lambda: RedisTransport(url), tokens=Tokens(tokens), **more)

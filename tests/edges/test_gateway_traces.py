@@ -28,9 +28,9 @@ from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.gateway.app import make_app
-from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.tokens import Token, Tokens, sha256_of
+from graphweft_workers.gateway.tokens import AccessToken, Tokens, sha256_of
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, read_traces
 
 pytestmark = pytest.mark.integration
@@ -44,10 +44,10 @@ def app_id() -> str:
     return f"app-{uuid4().hex[:12]}"
 
 
-async def serving(ends: AsyncExitStack, url: str, app_id: str, limits: Limits | None = None) -> Gateway:
+async def serving(ends: AsyncExitStack, url: str, app_id: str, limits: GatewayLimits | None = None) -> Gateway:
     """Return who asks a gateway in this process with a token of the app."""
     client = await ends.enter_async_context(Client(transport=RedisTransport(url)))
-    tokens = Tokens([Token(app_id=app_id, name="", sha256=bytes.fromhex(sha256_of("mine")))])
+    tokens = Tokens([AccessToken(app_id=app_id, name="", sha256=bytes.fromhex(sha256_of("mine")))])
     app = make_app(client, connect=lambda: RedisTransport(url), tokens=tokens, limits=limits)
     return await ends.enter_async_context(
         httpx.AsyncClient(
@@ -304,7 +304,7 @@ async def test_a_batch_that_compresses_well_is_taken(gateway: Gateway, url: str,
 def test_of_many_faults_the_first_is_reported() -> None:
     body = b'{"resourceSpans":[{"scopeSpans":[{"spans":[%s]}]}]}' % b",".join([b"1"] * 10_000)
     with pytest.raises(Problem) as caught:
-        read_traces(JSON, body, app_id="a", limits=Limits())
+        read_traces(JSON, body, app_id="a", limits=GatewayLimits())
     assert [fault["pointer"] for fault in caught.value.faults] == ["#/resourceSpans/0/scopeSpans/0/spans/0"]
 
 
@@ -320,7 +320,7 @@ def test_of_many_faults_the_first_is_reported() -> None:
 def test_a_fault_names_the_span_and_the_fields_and_quotes_nothing(span: dict[str, Any], where: str) -> None:
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{}, span]}]}]}).encode()
     with pytest.raises(Problem) as caught:
-        read_traces(JSON, body, app_id="a", limits=Limits())
+        read_traces(JSON, body, app_id="a", limits=GatewayLimits())
     [fault] = caught.value.faults
     assert fault["pointer"] == f"#/resourceSpans/0/scopeSpans/0/spans/1/{where}"
     assert "secret" not in str(fault)
@@ -333,7 +333,7 @@ async def test_without_a_known_token_nothing_is_taken(gateway: Gateway, url: str
 
 async def test_more_events_than_one_request_may_give_are_refused(url: str, app_id: str) -> None:
     async with AsyncExitStack() as ends:
-        gateway = await serving(ends, url, app_id, Limits(span_events=6))
+        gateway = await serving(ends, url, app_id, GatewayLimits(span_events=6))
         assert problem(await post(gateway, request(*trip()))) == (422, "batch-too-large")
     assert await events(url, app_id) == []
 
@@ -342,7 +342,7 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
     own = EmbeddedServer(tmp_path)
     await own.start()
     async with AsyncExitStack() as ends:
-        gateway = await serving(ends, embedded_url(tmp_path), app_id, Limits(emit_s=2))
+        gateway = await serving(ends, embedded_url(tmp_path), app_id, GatewayLimits(emit_s=2))
         assert (await post(gateway, request(*trip()))).status_code == 200
         await own.stop()
         answer = await post(gateway, request(span(20, "chat", 80, 90)))

@@ -28,7 +28,7 @@ from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.gateway.tokens import new_token, sha256_of
-from graphweft_workers.mcp.access import Access
+from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.tools import Tools
 
 pytestmark = pytest.mark.integration
@@ -175,7 +175,7 @@ async def test_what_is_added_in_a_session_is_found_in_it(stack: Stack, app_id: s
 async def test_a_search_waits_for_what_was_added(stack: Stack, app_id: str) -> None:
     scope = MemoryScope(user_id="ada")
     async with Client(stack.url) as client, Client(stack.url, app_id=app_id) as other:
-        tools = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
+        tools = Tools(client, McpScope(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
         await tools.call("memory_add", {"text": "The organ is in tune."})
         first = await tools.call("memory_search", {"query": "organ"})
         assert first.data is not None
@@ -325,7 +325,7 @@ async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
         memories = MemoryClient(client, user_id="ada", read_own_writes=True)
         await memories.remember([{"role": "user", "text": "# Giraffes\n" + "giraffe " * 5_000}])
         assert len((await memories.recall("giraffe", index_type="fulltext", budget_ms=BUDGET_MS)).results) == 1
-        tools = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
+        tools = Tools(client, McpScope(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
         for wanted, most in ((None, 2_000), (300, 300)):
             answer = await tools.call("memory_search", {"query": "giraffe", "max_tokens": wanted})
             assert answer.data is not None, answer.text
@@ -338,7 +338,7 @@ async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
             assert answer.data["notes"][0] in answer.text
         less = await tools.call("memory_search", {"query": "giraffe", "max_tokens": 10})
         assert (less.error, "give a larger `max_tokens`" in less.text) == (True, True)
-        small = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS, max_tokens=10))
+        small = Tools(client, McpScope(app_id=app_id, scope=scope, budget_ms=BUDGET_MS, max_tokens=10))
         for arguments in ({}, {"max_tokens": 20}):  # to ask for more would be in vain
             none = await small.call("memory_search", {"query": "giraffe", **arguments})
             assert none.error
@@ -420,13 +420,13 @@ async def test_a_folder_in_which_a_client_works_cannot_redirect_the_memories(
 
 async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> None:
     async with Client(NOWHERE) as away, Client(stack.url) as there:
-        tools = Tools(there, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
+        tools = Tools(there, McpScope(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
         tools._client.stats.buffered = 1
         answer = await tools.call("memory_search", {})
         assert answer.data is not None
         assert "not on the bus yet" in answer.data["notes"][0]
         assert "not on the bus yet" in answer.text
-        full = Tools(away, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=100))
+        full = Tools(away, McpScope(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=100))
         away._buffer = 0
         refused = await full.call("memory_add", {"text": "x"})
         assert refused.error
@@ -434,7 +434,7 @@ async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> 
 
 
 async def test_a_defect_is_an_error_of_the_tool(app_id: str, logs: Logs) -> None:
-    tools = Tools(cast("Any", None), Access(app_id=app_id, scope=MemoryScope(user_id="ada")))
+    tools = Tools(cast("Any", None), McpScope(app_id=app_id, scope=MemoryScope(user_id="ada")))
     for tool, arguments in (("memory_search", {}), ("memory_add", {"text": "x"})):
         answer = await tools.call(tool, arguments)
         assert (answer.error, answer.data) == (True, None)
@@ -513,7 +513,7 @@ async def test_what_a_client_added_before_it_went_away_is_remembered(stack: Stac
     _, log = process.communicate(timeout=30)  # the answers are not waited for
     assert (process.returncode, "Traceback" in log) == (0, False)
     async with Client(stack.url) as client:
-        tools = Tools(client, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
+        tools = Tools(client, McpScope(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
         await tools.call("memory_add", {"text": "Apple 22."})  # of the same chat, so it is behind the others
         answer = await tools.call("memory_search", {"query": "apple", "top_k": 50})
     assert answer.data is not None

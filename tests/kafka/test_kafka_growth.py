@@ -38,10 +38,10 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions
-from graphweft_workers.injection.versions import Versions
+from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.roles.hosting import mutation_app
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.timing import LeaseTiming, Timing
@@ -268,7 +268,7 @@ class Noting(Job):
         self.ticks: set[tuple[int, int]] = set()
 
     @override
-    async def handle(self, seen: Sequence[Seen]) -> Any:
+    async def handle(self, seen: Sequence[JobEvent]) -> Any:
         for each in seen:
             self.seen.append((each.position.partition(":")[0], each.event.appid, each.event.data["tool_name"]))
         for event in ():
@@ -388,7 +388,7 @@ async def test_positions_on_added_partitions_are_known(
     """A responder that runs since before the growth."""
     async with aclosing(kafka_bus(kafka_url, new=spread(2))) as bus, aclosing(Background()) as background:
         assert await bus.partitions.count() == 2
-        positions = Positions(bus, Versions(graph, Breaker(), background), rules, background)
+        positions = Positions(bus, GraphVersions(graph, Breaker(), background), rules, background)
         soon = time.monotonic() + 20
         with pytest.raises(InvalidPosition, match="partitions 0 to 1"):
             await positions.read("2:0", soon)

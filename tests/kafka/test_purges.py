@@ -30,7 +30,7 @@ from graphweft_workers.features.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write
-from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.ports.purges import Purge, Purges, purges_after, put_purge
 from graphweft_workers.timing import RetrievalTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -62,7 +62,7 @@ class Watching(FalkorDBStore):
     @override
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         if self.seen is None and any(write.query and "DETACH DELETE" in write.query.statement for write in writes):
-            self.seen = (await self.bus.purges.after(None)).found
+            self.seen = (await purges_after(self.bus.purges, None)).found
         return await super().apply(app_id, partition, writes)
 
 
@@ -246,7 +246,7 @@ async def test_rows_of_a_graph_before_an_erasure_are_not_kept(setup: Setup) -> N
     marks = await setup.store.checkpoints("shop", timeout_s=5)
     [(partition, mark)] = marks.items()
     later = "9999999999999-0" if "-" in mark.offset else "9999999"
-    await setup.bus.purges.put(Purge(app_id="shop", partition=partition, offset=later))
+    await put_purge(setup.bus.purges, Purge(app_id="shop", partition=partition, offset=later))
     assert "ada of" in (await responder.answer(request(app_id="shop"))).text  # it is not erased
     assert responder.purges is not None
     await responder.purges.follow()

@@ -29,6 +29,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.roles.gateway_usage import GatewayUsage
 from graphweft_workers.timing import TIMING, Timing
 
@@ -105,7 +106,9 @@ async def sent(client: Client, events: Sequence[Event]) -> None:
 
 async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, AppUse]:
     letters = await bus.dead_letters.by_app()
-    uses, unread = read_uses(await bus.usage.records(), policies or AppPolicies(), time.time(), letters=letters)
+    uses, unread = read_uses(
+        (await bus.usage.after(None)).found, policies or AppPolicies(), time.time(), letters=letters
+    )
     assert not unread
     return {use.app_id: use for use in uses}
 
@@ -114,7 +117,9 @@ async def reported(bus: Bus) -> None:
     """Wait until a worker has said how many dead letters each app has."""
 
     async def look() -> tuple[object, object]:
-        return decode_letters((await bus.usage.records()).get(LETTERS, b"{}")), await bus.dead_letters.by_app()
+        return decode_letters(
+            ((await bus.usage.after(None)).found).get(LETTERS, b"{}")
+        ), await bus.dead_letters.by_app()
 
     await until(look, lambda found: found[0] == found[1], why="what a worker said is what there is")
 
@@ -181,7 +186,7 @@ async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_t
         assert not (await retry(bus, letter)).events
     async with running(bus, graph, load_rules(tmp_path), policies):
         await applied(bus)
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     for app_id in (HOG, NEIGHBOUR):
         assert await column(graph, app_id, "MATCH (s:Share) RETURN s.id ORDER BY s.id") == list(range(6))
     assert await bus.dead_letters.by_app() == {}
@@ -214,7 +219,7 @@ async def test_an_event_that_brings_too_many_names_is_a_dead_letter_and_retried_
     assert (await retry(bus, letter)).events == 1
     async with running(bus, graph, rules, policies_of(property_names=200)):
         await applied(bus)
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert await column(graph, HOG, "MATCH (t:Thing {id: 1}) RETURN t.n99") == [99]
 
 
@@ -259,6 +264,6 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
         await reported(bus)
     await usage.exchange()
     restarted.take(HOG, some(HOG))
-    assert json.loads((await bus.usage.records())["gateway:here:1"])["apps"] == {
+    assert json.loads(((await bus.usage.after(None)).found)["gateway:here:1"])["apps"] == {
         HOG: {"stored_bytes": 1, "dead_letters": 2}
     }

@@ -317,7 +317,9 @@ async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
                         await usage.report()
                 assert [each["event"] for each in logs] == ["usage_not_reported"] * says
                 await reporting.aclose()
-            assert [each for each in await bus.usage.records() if "responder" in each] == ["responder:responder"]
+            assert [each for each in (await bus.usage.after(None)).found if "responder" in each] == [
+                "responder:responder"
+            ]
             for name, app, user in users:
                 [found] = await bus_driver(address(user)).examine_rights(address(user), name, app_id=app, user=user)
                 assert found.state == "ok", found
@@ -392,7 +394,7 @@ async def test_the_printed_rights_let_a_worker_count_letters_and_a_responder_rep
         counts = Counter(acme=1)
         usage = ResponderUsage(responder.usage, counts, name="r1")
         await usage.report()
-        assert list(await worker.usage.records()) == ["responder:r1"]
+        assert list((await worker.usage.after(None)).found) == ["responder:r1"]
         # The rights of before: it goes on, and says so once.
         await admin.execute_command("ACL", "SETUSER", "responder", "-hset", "-hdel")
         with capture_logs() as logs:

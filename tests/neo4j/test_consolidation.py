@@ -41,10 +41,10 @@ from graphweft_workers.features.memory.extractive_summariser import ExtractiveSu
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import Remembered, Summary
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import retry_entry
+from graphweft_workers.ports.dead_letters import letter_count, retry_entry
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Seen
+from graphweft_workers.ports.job import JobEvent
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]  # Neo4j starts, and compiles long statements
 
@@ -214,7 +214,7 @@ async def test_conversations_become_summaries_facts_and_preferences(
         "MATCH (u:UserProfile)-[:HAS_PREFERENCE]->(p:Preference)-[:EXTRACTED_FROM]->(m:Memory) "
         "RETURN u.user_id, p.text, m.text",
     ) == [("u1", "prefers tea to coffee", "I prefer tea to coffee.")]
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert await replayed(url) == await read_digest(store, APP)
 
 
@@ -242,7 +242,7 @@ async def test_it_waits_until_the_graph_holds_what_it_is_about(
     job = a_job(url, graph, ExtractiveSummariser())
     await put(transport, [add(number, f"text {number}") for number in range(12)])
     seen = [
-        Seen(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
+        JobEvent(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
         for number in range(PARTITIONS)
         for entry in await bus.log.after(number, "", limit=100)
     ]
@@ -288,7 +288,7 @@ async def test_two_workers_and_a_repetition_make_one_summary(
             (number, entry) for number in range(PARTITIONS) for entry in await bus.log.after(number, "", limit=100)
         ]
         seen = [
-            Seen(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
+            JobEvent(event=wire.decode(entry.fields, received=entry.received), position=f"{number}:{entry.offset}")
             for number, entry in entries
         ]
         inventive = Inventive()
@@ -594,7 +594,7 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
     first = {event.id: event.data["summary"] for event in reversed(log)}
     assert sorted(first.values()) == sorted(text for _, text, _ in found), "the first answer is the one that holds"
     assert await rows(graph, "MATCH (f:Fact) RETURN count(f)") == [(49,)]
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     before = asked
     assert await replayed(url) == await read_digest(graph, APP)
     assert asked == before

@@ -34,6 +34,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
 
@@ -196,7 +197,7 @@ class FalkorDB(Server):
             with capture_logs():
                 async with asyncio.timeout(120):
                     await worker.run()
-            assert not await bus.dead_letters.count()
+            assert not await letter_count(bus.dead_letters)
             return await Content.of(self.store, app)
         finally:
             await self.graphs.drop([f"mozaiks_{app}"])

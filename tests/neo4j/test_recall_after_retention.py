@@ -35,7 +35,7 @@ from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mcp.access import Access
+from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.tools import Tools
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -305,7 +305,7 @@ async def test_every_way_of_asking_finds_what_is_left(
                     workflow="Travel", agent="any", chat_id="c", user_id="ada", context={"question": question},
                     budget_ms=20_000,
                 )  # fmt: skip
-                tools = Tools(client, Access(app_id=APP, scope=MemoryScope(user_id="ada"), budget_ms=20_000))
+                tools = Tools(client, McpScope(app_id=APP, scope=MemoryScope(user_id="ada"), budget_ms=20_000))
                 answer = await tools.call("memory_search", {"query": question})
                 asked = FactsQuestion(group_ids=["ada"], query=question, max_facts=3)
                 facts = await find_facts(client, APP, asked, budget_ms=20_000)

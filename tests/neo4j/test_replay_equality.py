@@ -26,7 +26,7 @@ from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.files import read_runs
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.replay import Replay
 from graphweft_workers.roles.rules import rules_maker
@@ -55,7 +55,7 @@ def recorded(name: str, copies: range) -> Iterator[Event]:
         runs = islice(read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz"), 0, None, 1 if _RUNS else 3)
         chat_id = f"task{{task_id}}-trial{{trial}}-{copy}"
         yield from events_of_runs(
-            runs, ImportOptions(app_id=name, workflow="AirlineSupport", agent="AirlineAgent", chat_id=chat_id)
+            runs, ChatImportOptions(app_id=name, workflow="AirlineSupport", agent="AirlineAgent", chat_id=chat_id)
         )
 
 

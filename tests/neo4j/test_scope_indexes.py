@@ -27,7 +27,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.index_versions import IndexVersions
-from graphweft_workers.injection.versions import Versions
+from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, Write
 from graphweft_workers.retrieval import fulltext, scope_indexes
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
@@ -293,7 +293,7 @@ async def test_an_index_is_right_beside_a_writer(url: str, falkordb: GraphStore)
     places = (("shop", "u"), ("shop", "v"), ("bank", "u"))
     writer, rnd = Writer(falkordb), random.Random(7)
     background = Background()
-    versions = IndexVersions(Versions(falkordb, Breaker(), background), Cache(0))
+    versions = IndexVersions(GraphVersions(falkordb, Breaker(), background), Cache(0))
     for app in ("shop", "bank"):
         await writer.begin(app)
     both = Both(falkordb, versions=versions)

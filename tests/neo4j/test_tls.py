@@ -13,7 +13,7 @@ from tests.services.neo4j import Neo4jServer
 from tests.services.tls_proxy import tls_proxy
 
 from graphweft import Client
-from graphweft.transports.access import Access
+from graphweft.transports.access import ServerLogin
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, InvalidSettings, channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -40,24 +40,24 @@ async def test_redis_over_tls_needs_the_authority_and_the_certificate(
 
     async with tls_proxy(open_socket, authority.sign("server"), clients=authority.file) as port:
         address = f"rediss://127.0.0.1:{port}"
-        good = Access(ca=str(authority.file), cert=str(own.cert), cert_key=str(own.key))
+        good = ServerLogin(ca=str(authority.file), cert=str(own.cert), cert_key=str(own.key))
         async with Client(good.applied(address, "bus")) as client:
             assert await client.emit(event(), wait_s=30)
-        store = FalkorDBStore(Access(ca=str(authority.file), cert=str(own.both)).applied(address, "bus"))
+        store = FalkorDBStore(ServerLogin(ca=str(authority.file), cert=str(own.both)).applied(address, "bus"))
         await store.check()
         await store.aclose()
         for access in (
-            Access(ca=str(authority.file)),
-            Access(ca=str(stranger.file), cert=str(own.both)),
-            Access(ca=str(authority.file), cert=str(foreign.both)),
-            Access(cert=str(own.both)),
+            ServerLogin(ca=str(authority.file)),
+            ServerLogin(ca=str(stranger.file), cert=str(own.both)),
+            ServerLogin(ca=str(authority.file), cert=str(foreign.both)),
+            ServerLogin(cert=str(own.both)),
         ):
             bus = redis_bus(access.applied(address, "bus"))
             with pytest.raises(BusUnavailable):
                 await bus.partitions.layout()
             await bus.aclose()
         with pytest.raises(InvalidSettings, match="no-such-file"):
-            redis_bus(Access(ca="/no-such-file").applied(address, "bus"))
+            redis_bus(ServerLogin(ca="/no-such-file").applied(address, "bus"))
 
 
 async def test_neo4j_over_tls_needs_the_authority(neo4j_server: Neo4jServer, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_neo4j_over_tls_needs_the_authority(neo4j_server: Neo4jServer, tmp
 
     async with tls_proxy(open_bolt, authority.sign("server")) as port:
         for file, answers in ((authority.file, True), (stranger.file, False)):
-            store = Neo4jStore(Access(ca=str(file)).applied(f"bolt+s://127.0.0.1:{port}", "graph"))
+            store = Neo4jStore(ServerLogin(ca=str(file)).applied(f"bolt+s://127.0.0.1:{port}", "graph"))
             if answers:
                 await store.check()
             else:

@@ -219,7 +219,7 @@ class Run:
                 ("dead_letters", {"put", "extend"}),
                 ("partitions", {"commit", "committed"}),
                 ("leases", {"claim"}),
-                ("log", {"read", "reread", "before", "after"}),
+                ("log", {"read", "before", "after"}),
             )
         }
         faulty_bus = replace(bus, **faulty)

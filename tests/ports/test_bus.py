@@ -32,7 +32,7 @@ from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.leases import Lease, LeaseHolder
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import retry_entry
+from graphweft_workers.ports.dead_letters import letter_count, letter_with, retry_entry
 from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.offsets import is_after
@@ -499,7 +499,7 @@ async def test_a_partition_has_one_owner(kit: Kit) -> None:
 async def test_a_keeper_extends_leases_and_takes_none(kit: Kit) -> None:
     bus = kit.bus()
     await claimed(bus)
-    keeper = bus.leases.lease_keeper()
+    keeper = bus.lease_keeper and bus.lease_keeper()
     if not isinstance(kit, RedisKit):
         assert keeper is None
         return
@@ -811,7 +811,7 @@ async def test_groups_do_not_touch_each_other(kit: Kit) -> None:
         await other.leases.release(partition, "other")
     assert [status.owner for status in await bus.partitions.status()] == [OWNER] * PARTITIONS
     await bus.dead_letters.put([letter()])
-    assert await other.dead_letters.count() == 1
+    assert await letter_count(other.dead_letters) == 1
 
 
 async def test_what_was_trimmed_unread_is_counted(kit: Kit) -> None:
@@ -909,18 +909,18 @@ async def test_redis_says_when_a_stream_was_made_anew(url: str) -> None:
 
 async def test_dead_letters_are_kept_by_id_oldest_first(kit: Kit) -> None:
     bus, other = kit.bus(), kit.bus()
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert list(await bus.dead_letters.read(limit=5)) == []
-    assert await bus.dead_letters.get("one") is None
+    assert await letter_with(bus.dead_letters, "one") is None
     letters = [letter(str(number)) for number in range(5)]
     await bus.dead_letters.put(letters[:2])
     await bus.dead_letters.put(letters[2:])
-    assert await bus.dead_letters.count() == 5
+    assert await letter_count(bus.dead_letters) == 5
     assert list(await bus.dead_letters.read(limit=3)) == letters[:3]
     longer = letters[1].model_copy(update={"until": "0:9", "count": 8, "time": datetime.now(UTC)})
     await bus.dead_letters.put([longer])
-    assert await bus.dead_letters.get("1") == longer
-    assert await other.dead_letters.count() == 5
+    assert await letter_with(bus.dead_letters, "1") == longer
+    assert await letter_count(other.dead_letters) == 5
     assert list(await other.dead_letters.read(limit=9)) == [letters[0], *letters[2:], longer]
 
 
@@ -991,14 +991,16 @@ async def test_letters_are_counted_by_app_whoever_writes_and_removes_them(kit: K
 async def test_records_of_usage_are_replaced_and_removed(kit: Kit) -> None:
     bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
     await bus.partitions.count()
-    assert await bus.usage.records() == {}
+    assert (await bus.usage.after(None)).found == {}
     await bus.usage.put("partition:0", b"1")
     await other.usage.put("gateway:a b", b"{}")
-    assert await bus.usage.records() == {"partition:0": b"1", "gateway:a b": b"{}"}
+    assert (await bus.usage.after(None)).found == {"partition:0": b"1", "gateway:a b": b"{}"}
     await bus.usage.put("partition:0", b"x" * 900_000)
     await bus.usage.put("gateway:a b", None)
     await bus.usage.put("unknown", None)
-    assert await bus.usage.records() == await other.usage.records() == {"partition:0": b"x" * 900_000}
+    assert (
+        (await bus.usage.after(None)).found == (await other.usage.after(None)).found == {"partition:0": b"x" * 900_000}
+    )
 
 
 async def test_a_letter_is_put_back_once(kit: Kit) -> None:
@@ -1045,7 +1047,7 @@ async def test_a_letter_is_put_back_in_parts(kit: Kit) -> None:
     assert await bus.dead_letters.requeue(rest, [{wire.DATA: b"2"}], last)
     assert list(await bus.dead_letters.read(limit=5)) == [last]
     assert await bus.dead_letters.requeue(last, [{b"no": b"data"}])
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert [dict(entry.fields) for entry in await drained(bus)] == [
         {wire.DATA: b"1"},
         {wire.DATA: b"2"},
@@ -1053,7 +1055,7 @@ async def test_a_letter_is_put_back_in_parts(kit: Kit) -> None:
     ]
     await bus.dead_letters.put([last])
     assert await bus.dead_letters.requeue(last, [])
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def test_two_that_put_a_letter_back_at_once_do_it_once(kit: Kit) -> None:
@@ -1071,7 +1073,7 @@ async def test_two_that_put_a_letter_back_at_once_do_it_once(kit: Kit) -> None:
     if not done:  # they fenced each other off; whoever repeats it succeeds
         assert await bus.dead_letters.requeue(buried, [retry_entry(buried)])
     assert done <= 1
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert len((await bus.log.read(0, START, limit=9, wait_s=5)).entries) == 1
     assert len(await drained(bus)) == 1
 
@@ -1134,7 +1136,7 @@ async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
 
         assert values(await eventually(rest)) == numbered(5, 5)
         await eventually(lambda: bus.dead_letters.put([letter()]))
-        assert await eventually(bus.dead_letters.count) == 1
+        assert await eventually(lambda: letter_count(bus.dead_letters)) == 1
     finally:
         if isinstance(kit, RedisKit):
             await kit.aclose()

@@ -26,7 +26,7 @@ from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import EmbedderUnavailable, EmbeddingRefused
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
-from graphweft_workers.retrieval.search import Found, Searcher
+from graphweft_workers.retrieval.search import Searcher, SearchRows
 
 # The first test on Neo4j waits for its start, and each new query is compiled for 50 ms and more.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -101,19 +101,19 @@ def query(text: str = "", index_type: str | None = None, k: int = 5, **more: Any
     return SearchQuery(text=text, index_type=index_type, top_k=k, memory=scope, **more)
 
 
-async def search(searcher: Searcher, asked: SearchQuery, timeout_s: float = 20) -> Found:
+async def search(searcher: Searcher, asked: SearchQuery, timeout_s: float = 20) -> SearchRows:
     return await searcher.search(APP, asked, timeout_s=timeout_s)
 
 
-def texts(found: Found) -> list[Any]:
+def texts(found: SearchRows) -> list[Any]:
     return [row[0] for row in found.table.rows]
 
 
-def scores(found: Found) -> list[Any]:
+def scores(found: SearchRows) -> list[Any]:
     return [row[1] for row in found.table.rows]
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: SearchRows) -> list[str]:
     at = found.table.columns.index("id")
     return [row[at] for row in found.table.rows]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.declared_fields import undeclared
 
-from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
+from graphweft.adapters.turn_book import CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 
 CHATS = (Chat(app_id="shop", chat_id="c1"), Chat(app_id="shop", chat_id="c2"), Chat(app_id="other", chat_id="c1"))
 chats = st.sampled_from([CHATS[0], *CHATS])  # what meets in one chat is what can go wrong
@@ -17,9 +17,9 @@ agents = st.sampled_from(["Planner", "Writer"])
 runs = st.sampled_from(["", "", "r2"])
 calls = st.sampled_from(["a", "b"])
 failures = st.none() | st.sampled_from(
-    [Failure(error_type="Timeout"), Failure(error_type="Refused", error_message="no")]
+    [ErrorFields(error_type="Timeout"), ErrorFields(error_type="Refused", error_message="no")]
 )
-failed = st.sampled_from([Failure(error_type="Timeout"), Failure(error_type="Refused", error_message="no")])
+failed = st.sampled_from([ErrorFields(error_type="Timeout"), ErrorFields(error_type="Refused", error_message="no")])
 
 steps = st.one_of(
     st.tuples(st.just("start_run"), chats, st.fixed_dictionaries({})),
@@ -58,7 +58,7 @@ def play(book: TurnBook, script: list[tuple[tuple[str, Chat, dict[str, Any]], fl
         if name == "tick":
             told += book.tick(now_s)
         else:
-            told += getattr(book, name)(Moment(chat=chat, context={"at": now_s}, now_s=now_s), **arguments)
+            told += getattr(book, name)(CallbackMoment(chat=chat, context={"at": now_s}, now_s=now_s), **arguments)
     return [*told, *book.close(now_s)]
 
 
@@ -144,6 +144,6 @@ def test_chats_do_not_meet(script: list[Any]) -> None:
             if name == "tick":
                 apart += book.tick(at_s)
             else:
-                apart += getattr(book, name)(Moment(chat=where, context={"at": at_s}, now_s=at_s), **arguments)
+                apart += getattr(book, name)(CallbackMoment(chat=where, context={"at": at_s}, now_s=at_s), **arguments)
         apart += book.close(now_s)
         assert [told for told in together if told.chat == chat] == apart

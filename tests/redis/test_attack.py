@@ -43,7 +43,7 @@ from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.timing import QueueTiming, Timing
 
@@ -283,7 +283,7 @@ async def test_an_event_that_took_effect_is_not_set_aside(
     async with working(bus, graph, rules_of(tmp_path)):
         await applied(bus)
         assert await value(graph, "a", COUNT) == 4
-        assert (await retry(bus, await bus.dead_letters.get(letter.id) or letter)).events == 1
+        assert (await retry(bus, await letter_with(bus.dead_letters, letter.id) or letter)).events == 1
         await applied(bus)
     assert [await value(graph, "a", ORDERS), await value(graph, "a", COUNT)] == [5, 5]
 
@@ -323,7 +323,7 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
     async with working(bus, graph, rules):
         await applied(bus)
         assert [await value(graph, app, ORDERS) for app in "ab"] == [4, 5]
-        found = await bus.dead_letters.get(letter.id)
+        found = await letter_with(bus.dead_letters, letter.id)
         assert found is not None
         assert found.heeded == (later[0].partition(":")[2],)
         lived = await PassedOver.as_lived(bus, found.partition)
@@ -331,7 +331,7 @@ async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
         retried = await retry(bus, found)
         assert (retried.events, "before it knew" in (retried.kept or "")) == (1, True)
         await applied(bus)
-        again = await bus.dead_letters.get(letter.id)
+        again = await letter_with(bus.dead_letters, letter.id)
         assert again is not None
         assert (again.count, (await retry(bus, again)).events) == (2, 0)
         assert await drop(bus, again) is None
@@ -354,7 +354,7 @@ async def test_an_event_that_a_graph_has_begun_to_take_stays_although_it_is_set_
     async with working(bus, graph, rules):
         await applied(bus)
     assert [await value(graph, app, query) for app in "ab" for query in (ORDERS, COUNT)] == [3, 3, 3, 3]
-    assert await bus.dead_letters.get(letter.id) == letter
+    assert await letter_with(bus.dead_letters, letter.id) == letter
     assert (await retry(bus, letter)).events == 0
 
 

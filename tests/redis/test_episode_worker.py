@@ -55,6 +55,7 @@ from graphweft_workers.features.episodes.ontologies.ontology import type_model
 from graphweft_workers.features.memory.embedding import SOURCE
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
@@ -214,7 +215,7 @@ async def test_while_nothing_is_read_the_position_waits(
             await applied(episodes_bus)
             await applied(bus)
     assert await facts(graph) == {f"n{number}": [f"Ann{number} owns Shop{number}"] for number in range(6)}
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert "Ann" not in str(logs)
 
 
@@ -275,7 +276,7 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
             assert (await retry(bus, second)).events == 1
             await until(lambda: facts_are(graph, "n2", ["Ann2 owns Shop2"]))
             await applied(bus, episodes_bus)
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert [event.id for event in await extracted(bus)][-1] == id_of(2, second.id)
     told = [entry["letter"] for entry in logs if entry["event"] == "episode_not_extracted"]
     assert told == [letter.id, second.id]
@@ -412,7 +413,7 @@ async def test_what_is_on_the_bus_is_not_asked_again(
             await applied(bus)
     assert len(model_server.requests) == asked
     assert len(await extracted(bus)) == 8
-    assert await bus.dead_letters.count() == 1
+    assert await letter_count(bus.dead_letters) == 1
     assert (await facts(graph)).pop("n7") == ["Ann7 owns Shop7"]
 
 
@@ -532,7 +533,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     assert "Traceback" not in said
     assert "Ann1" not in said
 
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert await facts(graph) == {f"n{number}": [f"Ann{number} owns Shop{number}"] for number in range(count)}
     counts = [
         (await rows(graph, f"MATCH {pattern} RETURN count(*)"))[0][0]

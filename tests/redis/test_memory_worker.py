@@ -46,9 +46,10 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.embedding import SOURCE, EmbeddingJob
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.settings import Settings
@@ -196,7 +197,7 @@ async def test_each_memory_gets_the_vector_of_its_text(bus_url: str, graph: Falk
         [one] = [event for event in made_events if event.data["memory_id"] == memory_id("/test", "e7", 1)]
         assert (one.id, one.source) == (derived_id("/test", "e7", "embedded", 1, "hash:32"), SOURCE)
         assert (one.appid, one.chatid, one.workflow, one.time) == (APP, "c2", None, events[7].time)
-        assert await buses[0].dead_letters.count() == 0
+        assert await letter_count(buses[0].dead_letters) == 0
     finally:
         await made.aclose()
         for bus in buses:
@@ -243,7 +244,7 @@ async def test_what_is_repeated_in_front_of_a_commit_is_the_same_event(
     assert len(embedded) == 80
     assert len({fields[wire.DATA] for fields in embedded}) == 20
     assert len(await vectors(graph)) == 20
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def test_a_copy_is_embedded_once_and_a_retry_again(
@@ -368,7 +369,7 @@ async def test_a_text_that_is_refused_holds_up_no_other(
     assert told["memory_id"] == memory_id("/test", "e1", 9)
     assert told["log_level"] == "error"
     assert "poison" not in str(logs)
-    assert await bus.dead_letters.count() == 0, "a retry of one would go to a worker that embeds nothing"
+    assert await letter_count(bus.dead_letters) == 0, "a retry of one would go to a worker that embeds nothing"
 
 
 async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: Bus, transport: Transport) -> None:
@@ -639,7 +640,7 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
     assert {text: (vector, model) for _, text, vector, model in found} == {
         text: (near(embedding_of(text, 64)), "m") for text in texts
     }
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     log = await embedded_events(bus)
     assert len({event.id for event in log}) == 600
     repeated = len(log) - 600
@@ -738,9 +739,9 @@ class Notes(Job):
     def __init__(self, tick_s: float) -> None:
         self.tick_s = tick_s
         self.ticks: set[tuple[int, int]] = set()
-        self.seen: list[Seen] = []
+        self.seen: list[JobEvent] = []
 
-    async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
         self.seen += seen
         for each in seen:
             yield [note(f"{each.event.id}-large", "x" * 2_000_000), note(f"{each.event.id}-small", "x")]
@@ -797,4 +798,4 @@ async def test_what_was_trimmed_unread_is_told_and_passed_over(url: str, memory_
     assert len(await embedded_events(memory_bus)) == 3
     [told] = [entry for entry in logs if entry["event"] == "events_lost"]
     assert (told["partition"], told["events"]) == (number, 7)
-    assert await memory_bus.dead_letters.count() == 0
+    assert await letter_count(memory_bus.dead_letters) == 0

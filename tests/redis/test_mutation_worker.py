@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import batched
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 import pytest
 import redis.asyncio as redis
@@ -36,6 +36,7 @@ from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import LettersAround, letter_count
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, Write
 from graphweft_workers.timing import QueueTiming, Timing
@@ -479,7 +480,7 @@ async def test_a_retry_runs_only_what_failed_and_once(
         await applied(bus)
     assert await column(graph, "MATCH (s:Share) RETURN s.part") == [100]
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def test_a_retry_that_fails_again_is_buried_again(
@@ -705,7 +706,7 @@ async def test_a_server_that_takes_no_writes_is_waited_out(
                 await raw.config_set("min-replicas-to-write", 1)  # answers NOREPLICAS, as a full disk answers MISCONF
                 await client.emit(tool("t"))
                 await until(lambda: [each for each in logs if "NOREPLICAS" in str(each)])
-                assert await bus.dead_letters.count() == 0
+                assert await letter_count(bus.dead_letters) == 0
                 await raw.config_set("min-replicas-to-write", 0)
                 await applied(bus)
                 assert worker
@@ -975,7 +976,7 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     found = await graph.read(APP, "MATCH (s:Share) RETURN s.id, count(s) AS n", {}, timeout_s=5)
     assert sorted(found.rows) == sorted(expected)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def test_failures_of_few_chats_put_nothing_in_quarantine(
@@ -1033,7 +1034,7 @@ async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
         assert not (await retry(bus, letter)).events
     async with running(bus, graph, good):
         await applied(bus)
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
     assert await column(graph, "MATCH (s) WHERE NOT s:__Progress RETURN count(s)") == [4]
 
 
@@ -1041,15 +1042,13 @@ async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
 async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_nothing(
     url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path, stop: str
 ) -> None:
-    class Dying:
+    class Dying(LettersAround):
         broke = False
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(bus, name)
-
-        async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        @override
+        async def put(self, letters: Sequence[DeadLetter]) -> None:
             if stop == "told" or self.broke:
-                await bus.dead_letters.put(letters)
+                await super().put(letters)
             if not self.broke:
                 self.broke = True
                 raise BusUnavailable("the bus went away", retry_after_s=0.01)
@@ -1057,9 +1056,9 @@ async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_no
     async with Client(url) as client:
         for parts in (2, 0, 5):
             await client.emit(split(parts, f"o{parts}"))
-    dying = Dying()
+    dying = Dying(bus.dead_letters)
     mended = RULES.replace("100 / $parts", "100 / (CASE WHEN $parts = 0 THEN 1 ELSE $parts END)")
-    first = MutationWorker(dying, graph, rules, name="w")  # type: ignore[arg-type]
+    first = MutationWorker(replace(bus, dead_letters=dying), graph, rules, name="w")
     running_first = asyncio.create_task(first.run())
 
     async def broke() -> bool:

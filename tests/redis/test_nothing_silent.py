@@ -38,6 +38,7 @@ from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.timing import QueueTiming, Timing
@@ -128,7 +129,7 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
         await applied(bus)
     for app in ("a", "b"):
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [50, 50]
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def test_what_is_sent_again_does_not_count_as_applied(
@@ -278,7 +279,7 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
     assert any(log["event"] == "app_parked" for log in logs) == (batch_events == 4)
     for app in ("slow", "quick"):
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [60, 60]
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
@@ -341,7 +342,7 @@ async def test_an_app_whose_graph_refuses_work_waits_alone(
         broken.mended = True
         await applied(bus)
     assert await value(graph, "ill", ORDERS) == 20
-    assert await bus.dead_letters.count() == 0
+    assert await letter_count(bus.dead_letters) == 0
 
 
 async def _true(found: bool) -> bool:
@@ -427,7 +428,7 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
             await applied(bus)
         assert [await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [40, 40]
         memories = await value(graph, "evil", "MATCH (m:Memory) RETURN count(m)") or 0
-        assert memories + 2 * await bus.dead_letters.count() == 16
+        assert memories + 2 * await letter_count(bus.dead_letters) == 16
 
 
 class Exploding(MemoryMutations):
@@ -527,6 +528,6 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
     assert (letter.reason, letter.event_id) == ("set_aside", "a3")
     monkeypatch.setattr(turns, "match_range", real)
     async with working(bus, graph, rules_of(tmp_path)):
-        assert (await retry(bus, await bus.dead_letters.get(letter.id) or letter)).events == 1
+        assert (await retry(bus, await letter_with(bus.dead_letters, letter.id) or letter)).events == 1
         await applied(bus)
     assert await value(graph, "a", ORDERS) == 20

@@ -26,7 +26,7 @@ from tests.neo4j.test_serial_equality import entries_of, rules_of
 
 from graphweft_contracts import wire
 from graphweft_rules import RuleSet
-from graphweft_rules.cypher.node_writes import Target
+from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_rules.matching.pack import Logged
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
@@ -51,7 +51,7 @@ _checked = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 _targets = st.builds(
-    Target,
+    NodeTarget,
     label=st.sampled_from(["A", "A", "A", "B", "B", "E", "Hot", "Total"]),
     keys=st.sampled_from(
         [{"k": ("a",)}, {"k": ("a",)}, {"k": ("b",)}, {"k": ("1", 1)}, {"k": ("ü",)}, {"id": ("a",)}, {"n": (2,)}]
@@ -80,11 +80,11 @@ class Server:
         self.url = url
         self.numbers = count()
 
-    def check(self, example: Example, given: Sequence[Target] = ()) -> None:
+    def check(self, example: Example, given: Sequence[NodeTarget] = ()) -> None:
         """Compare for all targets, or for some nodes of memories."""
         self.runner.run(self._check(example, given, f"a{next(self.numbers)}"))
 
-    async def _check(self, example: Example, given: Sequence[Target], app: str) -> None:
+    async def _check(self, example: Example, given: Sequence[NodeTarget], app: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             rules = rules_of(example, Path(folder))
         entries = entries_of(example, [app])
@@ -146,12 +146,12 @@ async def _run(store: Any, app: str, statement: str, params: Mapping[str, Any]) 
     await store._redis.execute_command("GRAPH.QUERY", f"serial_{app}", header(params) + statement)
 
 
-async def _memories(store: FalkorDBStore, app: str) -> list[Target]:
+async def _memories(store: FalkorDBStore, app: str) -> list[NodeTarget]:
     """Return the first node of each label of memories, and an erased one if there is none."""
-    found: list[Target] = []
+    found: list[NodeTarget] = []
     for label in ("Memory", "Fact", "Summary", "Preference", "UserProfile"):
         table = await store.read(app, f"MATCH (n:{label}) RETURN n.id ORDER BY n.id LIMIT 1", {}, timeout_s=10.0)
-        found += [Target(label=label, keys={"id": (row[0],)}) for row in table.rows]
+        found += [NodeTarget(label=label, keys={"id": (row[0],)}) for row in table.rows]
     return found
 
 
@@ -171,7 +171,7 @@ def server() -> Iterator[Server]:
 
 @settings(_checked, max_examples=int(_EXAMPLES or 10))
 @given(example=examples(events=25), given=st.lists(_targets, min_size=1, max_size=3))
-def test_random_rules(server: Server, example: Example, given: list[Target]) -> None:
+def test_random_rules(server: Server, example: Example, given: list[NodeTarget]) -> None:
     server.check(example, given)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphweft.settings import ClientSettings
-from graphweft.transports.access import Access
+from graphweft.transports.access import ServerLogin
 from graphweft.transports.kafka.url import split_kafka_url
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidSettings
@@ -15,26 +15,26 @@ from graphweft_workers.drivers.neo4j.url import split_neo4j_url, tls_options
 from graphweft_workers.drivers.redis_checks import check_redis_url
 from graphweft_workers.roles.settings import Settings
 
-LOGIN = Access(user="u@x", password="p/w")
+LOGIN = ServerLogin(user="u@x", password="p/w")
 
 
 @pytest.mark.parametrize(
     ("access", "url", "found"),
     [
-        (Access(), "redis://h", "redis://h"),
+        (ServerLogin(), "redis://h", "redis://h"),
         (LOGIN, "redis://h:1/0", "redis://u%40x:p%2Fw@h:1/0"),
         (LOGIN, "unix:///a/b.sock?db=1", "unix://u%40x:p%2Fw@/a/b.sock?db=1"),
         (LOGIN, "kafka://a:1,b:2", "kafka://u%40x:p%2Fw@a:1,b:2"),
         (LOGIN, "redis://me:own@h", "redis://me:own@h"),
-        (Access(ca="/c a.pem"), "rediss://h", "rediss://h?ssl_ca_certs=/c%20a.pem"),
-        (Access(ca="/ca.pem"), "bolt+s://h/db?x=1", "bolt+s://h/db?x=1&ca=/ca.pem"),
-        (Access(ca="/ca.pem"), "kafka+ssl://h?ca=/own.pem", "kafka+ssl://h?ca=/own.pem"),
-        (Access(cert="/c", cert_key="/k", sasl="PLAIN", user="u", password="p"), "kafka+ssl://h",
+        (ServerLogin(ca="/c a.pem"), "rediss://h", "rediss://h?ssl_ca_certs=/c%20a.pem"),
+        (ServerLogin(ca="/ca.pem"), "bolt+s://h/db?x=1", "bolt+s://h/db?x=1&ca=/ca.pem"),
+        (ServerLogin(ca="/ca.pem"), "kafka+ssl://h?ca=/own.pem", "kafka+ssl://h?ca=/own.pem"),
+        (ServerLogin(cert="/c", cert_key="/k", sasl="PLAIN", user="u", password="p"), "kafka+ssl://h",
          "kafka+ssl://u:p@h?sasl=PLAIN&cert=/c&key=/k"),
-        (Access(ca="/ca.pem"), "sqlite://file", "sqlite://file?ca=/ca.pem"),
+        (ServerLogin(ca="/ca.pem"), "sqlite://file", "sqlite://file?ca=/ca.pem"),
     ],
 )  # fmt: skip
-def test_a_url_gets_login_and_certificates(access: Access, url: str, found: str) -> None:
+def test_a_url_gets_login_and_certificates(access: ServerLogin, url: str, found: str) -> None:
     assert access.applied(url, "bus") == found
 
 
@@ -76,13 +76,13 @@ async def test_options_of_tls_need_a_url_of_tls(url: str, option: str) -> None:
 @pytest.mark.parametrize(
     ("access", "url", "said"),
     [
-        (Access(ca="/ca.pem"), "redis://h", "bus_ca has no effect with redis://; TLS needs rediss://"),
-        (Access(cert="/c"), "kafka://h", "bus_cert has no effect with kafka://; TLS needs kafka+ssl://"),
-        (Access(sasl="PLAIN"), "rediss://h", "bus_sasl has no effect with rediss://"),
-        (Access(cert="/c"), "neo4j+s://h", "bus_cert has no effect with neo4j+s://"),
+        (ServerLogin(ca="/ca.pem"), "redis://h", "bus_ca has no effect with redis://; TLS needs rediss://"),
+        (ServerLogin(cert="/c"), "kafka://h", "bus_cert has no effect with kafka://; TLS needs kafka+ssl://"),
+        (ServerLogin(sasl="PLAIN"), "rediss://h", "bus_sasl has no effect with rediss://"),
+        (ServerLogin(cert="/c"), "neo4j+s://h", "bus_cert has no effect with neo4j+s://"),
     ],
 )
-def test_what_a_server_cannot_have_is_refused(access: Access, url: str, said: str) -> None:
+def test_what_a_server_cannot_have_is_refused(access: ServerLogin, url: str, said: str) -> None:
     with pytest.raises(InvalidSettings) as refused:
         access.applied(url, "bus")
     assert str(refused.value) == said

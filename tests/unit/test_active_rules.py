@@ -311,7 +311,7 @@ class Entries:
         self.read_back = 0
         self.reread_entries = 0
 
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
         found = [each for each in self.all if is_after(each.offset, after.offset)][:limit]
         self.reread_entries += len(found)
         return Batch(entries=found)

@@ -50,8 +50,3 @@ def test_products_are_named_in_their_drivers_only() -> None:
         if PRODUCT.search(line.replace(LOG_NAME, ""))
     ]
     assert named == []
-
-
-def test_no_module_has_more_than_600_lines() -> None:
-    long = {str(path.relative_to(ROOT)) for path in modules() if len(path.read_text("utf-8").splitlines()) > 600}
-    assert long == set()

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tests.declared_fields import check_declared
 
-from graphweft_workers.coding_agents import Moment, Owner, UnreadableHook, read_hook
+from graphweft_workers.coding_agents import HookPlan, Owner, UnreadableHook, read_hook
 
 OWNER = Owner(app_id="acme", user_id="ada", workflow="default", agent="coder")
 SESSION = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -23,7 +23,7 @@ def hook(name: str, **fields: Any) -> dict[str, Any]:
     return {**common, "hook_event_name": name, **fields}
 
 
-def told(moment: Moment) -> list[tuple[str, dict[str, Any]]]:
+def told(moment: HookPlan) -> list[tuple[str, dict[str, Any]]]:
     """Return types and data of the events, without the context variables."""
     events = [*moment.before, *moment.after]
     check_declared(events)

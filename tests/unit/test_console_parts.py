@@ -30,12 +30,12 @@ from graphweft_workers.console.operation import operation
 from graphweft_workers.console.rules import TryQuestion, try_event
 from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.engine.app_use import AppUse
-from graphweft_workers.engine.dead_letter_counts import Cause
+from graphweft_workers.engine.dead_letter_counts import DeadLetterCause
 from graphweft_workers.gateway import protocol
 from graphweft_workers.gateway.limits import RequestLimiter
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.tokens import Role, Token
-from graphweft_workers.inspection.scan import Limits, newest_first
+from graphweft_workers.gateway.tokens import AccessToken, Role
+from graphweft_workers.inspection.scan import ScanLimits, newest_first
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
@@ -43,7 +43,7 @@ from graphweft_workers.roles.archive_state import ArchiveState
 from graphweft_workers.roles.console_process import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
 from graphweft_workers.roles.http_server import HttpServer, listening, server_config
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.status import Status
+from graphweft_workers.roles.status import ServiceStatus
 
 LIBRARY = {
     "vendor/cytoscape-3.34.4.min.mjs": "0d7e373a706f0f01d6fb7a6ccf04988c01307cee1c2f9bcc7b068e9f6b431e3f",
@@ -54,7 +54,7 @@ HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'&"
 
 
 def viewer(*roles: Role, app: str = "mine", workflows: frozenset[str] | None = None, may_write: bool = False) -> Viewer:
-    token = Token(app_id=app, name="t", sha256=b"", roles=frozenset(roles), workflows=workflows)
+    token = AccessToken(app_id=app, name="t", sha256=b"", roles=frozenset(roles), workflows=workflows)
     return Viewer(token=token, may_write=may_write, may_use=lambda app_id, workflow: workflow != "Forbidden")
 
 
@@ -190,13 +190,13 @@ def test_values_that_json_or_javascript_lack_become_text() -> None:
     assert shown("\ud800", redacts=False).isascii()
 
 
-def status() -> Status:
-    def cause(app: str | None, workflow: str | None = None) -> Cause:
-        return Cause(
+def status() -> ServiceStatus:
+    def cause(app: str | None, workflow: str | None = None) -> DeadLetterCause:
+        return DeadLetterCause(
             app_id=app, workflow=workflow, rule=None, mutation=None, reason="skipped", message=f"of {app}", place=None
         )
 
-    return Status(
+    return ServiceStatus(
         partitions=[
             PartitionStatus(id=n, position="1-0", end="2-0", lag=n, owner="host-7", written=5, trimmed=0)
             for n in range(64)
@@ -372,7 +372,7 @@ class _Log:
 
 async def test_a_look_at_the_log_is_bounded_by_bytes_and_says_so() -> None:
     log: Any = _Log([1_000_000] * 100)
-    limits = Limits(entries=2_000, size=4_000_000)
+    limits = ScanLimits(entries=2_000, size=4_000_000)
     found = [entry.offset async for _, entry in limits.within(newest_first(log, {0: "100"}))]
     assert (found, limits.cut) == (["100", "99", "98", "97"], True)
     assert log.read <= 32
@@ -380,7 +380,7 @@ async def test_a_look_at_the_log_is_bounded_by_bytes_and_says_so() -> None:
 
 async def test_a_look_at_the_log_ends_at_the_cursor() -> None:
     log: Any = _Log([1] * 100)
-    limits = Limits(entries=2_000, size=4_000_000)
+    limits = ScanLimits(entries=2_000, size=4_000_000)
     found = [entry.offset async for _, entry in limits.within(newest_first(log, {0: "100"}, {0: "97"}))]
     assert (found, limits.cut) == (["100", "99", "98"], False)
     assert [each async for each in newest_first(log, {0: "100"}, {0: "100"})] == []

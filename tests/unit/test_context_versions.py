@@ -24,8 +24,8 @@ from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
 from graphweft_workers.injection.query_runner import QueryRunner
-from graphweft_workers.injection.rows import Rows
-from graphweft_workers.injection.versions import Versions
+from graphweft_workers.injection.rows import RequestRows
+from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.graph_store import Checkpoint, Table
 from graphweft_workers.retrieval.search import Searcher
 
@@ -76,7 +76,7 @@ async def settle() -> None:
 async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
     graph = Graph()
     cache, breaker, background = Cache(10**6), Breaker(), Background()
-    versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
+    versions = GraphVersions(graph, breaker, background)  # type: ignore[arg-type]
     runner = QueryRunner(graph, Searcher(graph), None, background)  # type: ignore[arg-type]
     fetcher = RowFetcher(runner, cache, versions, breaker, background, query_timeout_s=60.0)
     asked: list[tuple[int, asyncio.Task[Any]]] = []
@@ -103,7 +103,7 @@ async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
         await settle()
     for confirmed, task in asked:
         [rows] = await asyncio.wait_for(task, 5)
-        assert isinstance(rows, Rows)
+        assert isinstance(rows, RequestRows)
         assert rows.table.rows[0][0] >= confirmed
     await background.aclose()
     return cache.hits, cache.joined
@@ -146,7 +146,7 @@ async def test_new_questions_share_one_version_while_it_is_recent() -> None:
     """A question without cached rows costs its own query, and not one of the version each time."""
     graph = Graph()
     cache, breaker, background = Cache(10**6), Breaker(), Background()
-    versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
+    versions = GraphVersions(graph, breaker, background)  # type: ignore[arg-type]
     runner = QueryRunner(graph, Searcher(graph), None, background)  # type: ignore[arg-type]
     fetcher = RowFetcher(runner, cache, versions, breaker, background, query_timeout_s=60.0)
     until = asyncio.get_running_loop().time() + 60

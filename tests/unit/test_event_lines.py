@@ -13,11 +13,11 @@ from graphweft_workers.cli.emit import Faults, events_of_lines
 from graphweft_workers.cli.options import past_time, since_time
 from graphweft_workers.cli.rebuild import read_to
 from graphweft_workers.gateway.cloud_events import SINGLE, read_events
-from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.imports.files import runs_of_json
 from graphweft_workers.imports.item_fields import Fields
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.imports.report import ImportReport
 
 
@@ -134,14 +134,14 @@ def test_all_ways_in_read_the_same_times(text: str) -> None:
     [run] = runs_of_json(
         json.dumps({"messages": [{"role": "user", "content": "x"}], "created": text}).encode(), file="f"
     )
-    first = next(iter(events_of_runs(iter([run]), ImportOptions(app_id="a", workflow="w"))))
+    first = next(iter(events_of_runs(iter([run]), ChatImportOptions(app_id="a", workflow="w"))))
     assert first.time == at
 
 
 @pytest.mark.parametrize("value", ["1769940000", "-5", "1769940000.5"])
 def test_the_gateway_refuses_a_number_as_text_for_a_time(value: str) -> None:
     with pytest.raises(Problem) as error:
-        read_events(SINGLE, Headers(), line("{}", time=value), app_id="acme", limits=Limits())
+        read_events(SINGLE, Headers(), line("{}", time=value), app_id="acme", limits=GatewayLimits())
     assert error.value.faults == [
         {"pointer": "#/time", "detail": "expected a text such as 2026-02-01T10:00:00Z, found a number"}
     ]

@@ -37,7 +37,7 @@ from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.lost_rules import MissingRules, RulesLost
-from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.dead_letters import DeadLetters, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.timing import TIMING, QuarantineTiming
@@ -189,8 +189,8 @@ class Letters:
             raise GraphUnavailable("the bus is away")
         self.kept |= {letter.id: letter for letter in letters}
 
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        return self.kept.get(letter_id)
+    async def read(self, *, limit: int, ids: Collection[str]) -> list[DeadLetter]:
+        return first_letters(self.kept.values(), limit, ids=ids)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
         await self.put([longer])
@@ -211,7 +211,7 @@ class OneEntry:
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         return [self.entry] if self.entry.offset in offsets else []
 
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
         return Batch(entries=[self.entry])
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:

@@ -8,7 +8,7 @@ import pytest
 
 from graphweft_workers.features.graphrag.context_block import pack
 from graphweft_workers.features.graphrag.expansion import Expansion
-from graphweft_workers.features.graphrag.rows import Node, Relation
+from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.redaction import REDACTED, redact, redact_beside
 
 # Put together here, so that no scanner takes this file for a leak.
@@ -222,11 +222,13 @@ def test_a_seed_phrase_goes_on_either_side_of_its_name() -> None:
     assert words not in redact(f"our recovery phrase, on paper: {words}")
 
 
-def node(handle: int, name: str, kind: str = "", description: str = "") -> Node:
-    return Node(handle=handle, entity=True, shown=True, key=str(handle), name=name, kind=kind, description=description)
+def node(handle: int, name: str, kind: str = "", description: str = "") -> EntityNode:
+    return EntityNode(
+        handle=handle, entity=True, shown=True, key=str(handle), name=name, kind=kind, description=description
+    )
 
 
-def shown(one: Node, other: Node, fact: str = "") -> str:
+def shown(one: EntityNode, other: EntityNode, fact: str = "") -> str:
     relation = Relation(handle=1, source=one, type="RELATED_TO", target=other, fact=fact, hop=1)
     *_, packed = pack(Expansion(pinned=(one,), nodes={1: one, 2: other}, relations={1: relation}), most=50)
     assert packed is not None

@@ -32,7 +32,7 @@ from graphweft_workers.features.graphrag.expansion import (
     expand,
 )
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
-from graphweft_workers.features.graphrag.rows import Node, Relation
+from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
 from graphweft_workers.features.graphrag.seeds import entity_terms, seed
 from graphweft_workers.features.graphrag.starting_entities import Pinned, documents_of, named, pin
@@ -53,15 +53,15 @@ SOUND: dict[Any, dict[str, Any]] = {
 ALLOWED = {"REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS"}
 
 
-def node(handle: int, name: str | None = None, *, entity: bool = True, **more: Any) -> Node:
+def node(handle: int, name: str | None = None, *, entity: bool = True, **more: Any) -> EntityNode:
     said: dict[str, Any] = {"shown": entity, "key": f"k{handle}", "kind": "", "description": "", **more}
-    return Node(handle=handle, entity=entity, name=f"N{handle:03}" if name is None else name, **said)
+    return EntityNode(handle=handle, entity=entity, name=f"N{handle:03}" if name is None else name, **said)
 
 
 def row(
-    source: int, link: int, other: Node, type: str = "RELATED_TO", *, out: bool = True, fact: str = ""
+    source: int, link: int, other: EntityNode, type: str = "RELATED_TO", *, out: bool = True, fact: str = ""
 ) -> dict[str, Any]:
-    columns = {name: getattr(other, name) for name in Node.__slots__}
+    columns = {name: getattr(other, name) for name in EntityNode.__slots__}
     return {"source": source, "link": link, "type": type, "out": out, "fact": fact, "label": "", **columns}
 
 
@@ -196,8 +196,8 @@ def test_names_end_with_their_sentence() -> None:
 # Pin
 
 
-def found_row(found: Any, one: Node) -> dict[str, Any]:
-    return {"found": found, **{name: getattr(one, name) for name in Node.__slots__}}
+def found_row(found: Any, one: EntityNode) -> dict[str, Any]:
+    return {"found": found, **{name: getattr(one, name) for name in EntityNode.__slots__}}
 
 
 def test_seeds_are_pinned_in_their_order_and_take_turns() -> None:
@@ -304,7 +304,7 @@ def test_bounds_hold_for_any_frontier() -> None:
 # Pack
 
 
-def packed(*relations: Relation, pinned: tuple[Node, ...] = (), **bounded: Any) -> tuple[str, tuple[str, ...]]:
+def packed(*relations: Relation, pinned: tuple[EntityNode, ...] = (), **bounded: Any) -> tuple[str, tuple[str, ...]]:
     nodes = {one.handle: one for each in relations for one in (each.source, each.target)}
     found = Expansion(
         pinned=pinned,
@@ -316,7 +316,7 @@ def packed(*relations: Relation, pinned: tuple[Node, ...] = (), **bounded: Any) 
     return result.text, result.facts
 
 
-def relation(handle: int, source: Node, target: Node, type: str = "DEPENDS_ON", fact: str = "") -> Relation:
+def relation(handle: int, source: EntityNode, target: EntityNode, type: str = "DEPENDS_ON", fact: str = "") -> Relation:
     return Relation(handle=handle, source=source, type=type, target=target, fact=fact, hop=1)
 
 
@@ -566,7 +566,7 @@ def test_kept_facts_are_the_same_as_new_ones() -> None:
     def some() -> str:
         return rnd.choice(long if rnd.random() < 0.1 else words)
 
-    def node_of(handle: int) -> Node:
+    def node_of(handle: int) -> EntityNode:
         return node(handle, some(), kind=some(), description=some())
 
     kept = FactTexts()

@@ -21,13 +21,20 @@ from tests.declared_fields import check_declared
 
 from graphweft.adapters.values import error_in
 from graphweft_contracts import Event
-from graphweft_workers.imports import ImportOptions, ImportProblem, Run, events_of, events_of_runs, read_runs
+from graphweft_workers.imports import (
+    ChatImportOptions,
+    ImportProblem,
+    RecordedRun,
+    events_of,
+    events_of_runs,
+    read_runs,
+)
 from graphweft_workers.imports.files import runs_of_json, runs_of_lines, runs_of_stream
 
 HERE = Path(__file__).parents[1]
 FIXTURES = HERE / "fixtures" / "imports"
 AIRLINE = HERE.parent / "examples" / "airline" / "data" / "tau-airline-gpt4o.jsonl.gz"
-OPTIONS = ImportOptions(app_id="demo", workflow="Support")
+OPTIONS = ChatImportOptions(app_id="demo", workflow="Support")
 
 Json = dict[str, Any]
 
@@ -53,11 +60,11 @@ def result(id: str, text: Any = "ok") -> Json:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
-def run(*messages: Any, number: int = 0, **fields: Any) -> Run:
-    return Run(place="runs.jsonl:7", number=number, messages=messages, fields={"chat_id": "c"} | fields)
+def run(*messages: Any, number: int = 0, **fields: Any) -> RecordedRun:
+    return RecordedRun(place="runs.jsonl:7", number=number, messages=messages, fields={"chat_id": "c"} | fields)
 
 
-def imported(*messages: Any, options: ImportOptions = OPTIONS, **fields: Any) -> tuple[Event, ...]:
+def imported(*messages: Any, options: ChatImportOptions = OPTIONS, **fields: Any) -> tuple[Event, ...]:
     events = events_of(run(*messages, **fields), options)
     check_declared(events)
     return events
@@ -71,7 +78,7 @@ def tool_calls(*messages: Any) -> list[Json]:
     return of_type(imported(*messages), "tool.call_complete")
 
 
-def turns(*messages: Any, options: ImportOptions = OPTIONS) -> list[tuple[str, Any, Any]]:
+def turns(*messages: Any, options: ChatImportOptions = OPTIONS) -> list[tuple[str, Any, Any]]:
     events = imported(*messages, options=options)
     return [(turn["agent_name"], turn["response"], turn["success"]) for turn in of_type(events, "agent.turn_complete")]
 
@@ -90,7 +97,7 @@ def test_a_file_becomes_these_events_to_the_byte() -> None:
 
 def test_the_airline_runs_give_the_counts_that_reading_their_messages_gives() -> None:
     counts = runpy.run_path(str(HERE / "oracle" / "airline_counts.py"))["counts"](AIRLINE)
-    options = ImportOptions(app_id="airline", workflow="AirlineSupport", chat_id="task{task_id}-trial{trial}")
+    options = ChatImportOptions(app_id="airline", workflow="AirlineSupport", chat_id="task{task_id}-trial{trial}")
     events = list(events_of_runs(read_runs(AIRLINE), options))
 
     assert Counter(event.type for event in events) == {
@@ -175,12 +182,12 @@ def test_how_turns_end(messages: list[Json], expected: list[tuple[str, Any, Any]
 
 
 def test_the_agent_option_names_every_turn() -> None:
-    options = ImportOptions(app_id="demo", workflow="Support", agent="Desk")
+    options = ChatImportOptions(app_id="demo", workflow="Support", agent="Desk")
     assert turns(user(), said("a", name="A"), said("b"), options=options) == [("Desk", "a", True), ("Desk", "b", True)]
 
 
 def test_hand_over_tools_are_a_choice() -> None:
-    options = ImportOptions(app_id="demo", workflow="Support", handover_tools=("escalate",))
+    options = ChatImportOptions(app_id="demo", workflow="Support", handover_tools=("escalate",))
     assert turns(user(), calling(("1", "escalate")), result("1"), options=options) == [("assistant", None, True)]
     assert turns(user(), calling(("1", "transfer_to_human")), result("1"), options=options)[0][2] is False
 
@@ -286,7 +293,7 @@ def test_the_deprecated_form_is_read_too() -> None:
 
 
 def test_every_event_carries_user_chat_and_the_latest_user_message() -> None:
-    options = ImportOptions(app_id="demo", workflow="Support", context_fields=("plan", "profile"))
+    options = ChatImportOptions(app_id="demo", workflow="Support", context_fields=("plan", "profile"))
     events = imported(
         user("one"), said(), user("two"), said(), options=options, user_id=7, plan="gold", profile={"vip": True}
     )
@@ -314,7 +321,7 @@ def test_outputs_are_the_scalar_fields_that_are_not_used_otherwise() -> None:
     ],
 )
 def test_where_the_chat_id_comes_from(fields: Json, template: str | None, expected: str) -> None:
-    options = ImportOptions(app_id="demo", workflow="Support", chat_id=template)
+    options = ChatImportOptions(app_id="demo", workflow="Support", chat_id=template)
     assert imported(said(), options=options, **fields)[0].chatid == expected
 
 
@@ -331,7 +338,11 @@ def test_ids_of_different_chats_never_meet() -> None:
 
 
 def test_other_apps_and_workflows_are_other_sources() -> None:
-    options = (OPTIONS, ImportOptions(app_id="b", workflow="Support"), ImportOptions(app_id="demo", workflow="Other"))
+    options = (
+        OPTIONS,
+        ChatImportOptions(app_id="b", workflow="Support"),
+        ChatImportOptions(app_id="demo", workflow="Other"),
+    )
     assert len({imported(said(), options=option)[0].identity for option in options}) == 3
 
 
@@ -369,7 +380,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("elsewhere")
 def test_a_time_without_a_zone_is_utc_wherever_it_is_imported() -> None:
     noon = datetime.fromisoformat("2024-05-01T12:00:00")
-    options = ImportOptions(app_id="demo", workflow="Support", start=noon)
+    options = ChatImportOptions(app_id="demo", workflow="Support", start=noon)
     assert imported(said(), options=options)[0].time == noon.replace(tzinfo=UTC)
     assert imported(said(), created_at="2024-05-01T12:00:00")[0].time == noon.replace(tzinfo=UTC)
     assert imported(said(), created=1714557600)[0].time == datetime(2024, 5, 1, 10, tzinfo=UTC)
@@ -444,9 +455,9 @@ def test_problems_name_the_place_and_the_value(
 ) -> None:
     chosen: Json = {"app_id": "demo", "workflow": "Support"} | options
     all_fields: Json = {"chat_id": "c", "order": 1} | fields
-    found = Run(place="runs.jsonl:7", number=1, messages=tuple(messages), fields=all_fields)
+    found = RecordedRun(place="runs.jsonl:7", number=1, messages=tuple(messages), fields=all_fields)
     with pytest.raises(ImportProblem) as caught:
-        events_of(found, ImportOptions(**chosen))
+        events_of(found, ChatImportOptions(**chosen))
     assert str(caught.value).startswith("runs.jsonl:7")
     for part in parts:
         assert part in str(caught.value)

@@ -18,7 +18,7 @@ from graphweft_contracts.episodes import EpisodeAdd
 from graphweft_contracts.memory import MemoryAdd
 from graphweft_workers.imports import ImportProblem
 from graphweft_workers.imports.graphiti_export import Graphiti
-from graphweft_workers.imports.items import MOST_DOCUMENT_BYTES, MOST_LINE_BYTES, Item, read_items
+from graphweft_workers.imports.items import MOST_DOCUMENT_BYTES, MOST_LINE_BYTES, ImportItem, read_items
 from graphweft_workers.imports.made_events import Store
 from graphweft_workers.imports.report import MOST_LISTED, ImportReport
 from graphweft_workers.imports.stored_events import events_of_items, grouped
@@ -43,7 +43,7 @@ TALK = {
 
 
 def of(store: Store, report: ImportReport, *items: Any, otherwise: MemoryScope | None = None) -> list[Event]:
-    read = [Item(f"f.jsonl:{number}", item) for number, item in enumerate(items, 1)]
+    read = [ImportItem(f"f.jsonl:{number}", item) for number, item in enumerate(items, 1)]
     events = list(events_of_items(read, store, report, app_id="acme", otherwise=otherwise, now=NOW))
     check_declared(events)
     return events
@@ -64,7 +64,7 @@ def graphiti(*items: Any, group_as: str = "user_id") -> tuple[list[Event], Impor
     return of(Graphiti(report, group_as=group_as), report, *items), report
 
 
-def read(path: Path, *sections: str) -> tuple[list[Item], ImportReport]:
+def read(path: Path, *sections: str) -> tuple[list[ImportItem], ImportReport]:
     report = ImportReport()
     return list(read_items(path, sections or ("results",), report)), report
 
@@ -365,7 +365,7 @@ def test_events_can_be_read_as_a_worker_reads_them() -> None:
 
 def test_a_document_may_hold_items_in_arrays(tmp_path: Path) -> None:
     one, report = read(file(tmp_path, "a.json", json.dumps({"results": [1, 2], "relations": [3]}, indent=1)))
-    assert one == [Item(f"{tmp_path}/a.json: results[0]", 1), Item(f"{tmp_path}/a.json: results[1]", 2)]
+    assert one == [ImportItem(f"{tmp_path}/a.json: results[0]", 1), ImportItem(f"{tmp_path}/a.json: results[1]", 2)]
     assert report.left_out == {"relations": 1}
     two, _ = read(file(tmp_path, "b.json", "[1, 2]"))
     assert [place.removeprefix(str(tmp_path)) for place, _ in two] == ["/b.json: [0]", "/b.json: [1]"]
@@ -386,7 +386,7 @@ def test_a_line_that_cannot_be_read_costs_only_itself(tmp_path: Path, name: str)
 
 
 def test_standard_input_may_be_lines_or_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    def given(content: bytes) -> Iterator[Item]:
+    def given(content: bytes) -> Iterator[ImportItem]:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
         return read_items("-", ("results",), ImportReport())
 

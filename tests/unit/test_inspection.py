@@ -21,7 +21,7 @@ from graphweft_workers.cli.output import printable
 from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.inspection.effects import _state
-from graphweft_workers.inspection.entries import Seen, see
+from graphweft_workers.inspection.entries import DecodedEntry, see
 from graphweft_workers.inspection.lookup import corrects
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry
@@ -145,7 +145,7 @@ def test_a_forged_activation_is_what_it_is_to_a_worker(value: bytes, kind: str) 
     ids=["as the console writes it", "of another app", "of another event", "of another entry"],
 )
 def test_a_corrected_event_is_found_from_the_old_one(change: dict[str, str], found: bool) -> None:
-    def seen(offset: str, event: Event, fields: Mapping[bytes, bytes] | None = None) -> Seen:
+    def seen(offset: str, event: Event, fields: Mapping[bytes, bytes] | None = None) -> DecodedEntry:
         entry = Entry(offset=offset, fields={**wire.encode(event), **(fields or {})}, received=NOW)
         return see(0, entry, [])
 

@@ -22,7 +22,7 @@ from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.judged_bus import judged
 from graphweft_workers.engine.key_file import files_open_to_others, read_keyring
-from graphweft_workers.engine.keyring import Key, Keyring
+from graphweft_workers.engine.keyring import Keyring, KeyringKey
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import letter_for, read_range
 from graphweft_workers.engine.retries import retry
@@ -42,11 +42,11 @@ def key(name: str) -> SigningKey:
 
 KEYRING = Keyring(
     [
-        Key(key=key("acme"), app_id="acme", begins=START, ends=START + 10 * DAY),
-        Key(key=key("new"), app_id="acme", begins=START + 8 * DAY),
-        Key(key=key("globex"), app_id="globex", begins=START),
-        Key(key=key("worker"), role="worker", begins=START),
-        Key(key=key("entry"), role="gateway", begins=START),
+        KeyringKey(key=key("acme"), app_id="acme", begins=START, ends=START + 10 * DAY),
+        KeyringKey(key=key("new"), app_id="acme", begins=START + 8 * DAY),
+        KeyringKey(key=key("globex"), app_id="globex", begins=START),
+        KeyringKey(key=key("worker"), role="worker", begins=START),
+        KeyringKey(key=key("entry"), role="gateway", begins=START),
     ]
 )
 
@@ -171,8 +171,8 @@ async def test_an_event_is_retried_after_its_key_was_added_and_the_worker_restar
 
 
 def test_every_app_needs_a_signature_from_a_time_on() -> None:
-    keyring = Keyring([Key(key=key("acme"), app_id="acme", begins=START + DAY),
-                       Key(key=key("entry"), role="gateway", begins=START)], START + 2 * DAY)  # fmt: skip
+    keyring = Keyring([KeyringKey(key=key("acme"), app_id="acme", begins=START + DAY),
+                       KeyringKey(key=key("entry"), role="gateway", begins=START)], START + 2 * DAY)  # fmt: skip
     fields = wire.encode(event("new"))
     keyring.check(fields, event("new"), START + DAY)
     keyring.check(key("entry").signed(fields), event("new"), START + 3 * DAY)
@@ -270,8 +270,8 @@ def test_a_request_is_signed_apart_from_events() -> None:
 
 
 def test_the_newest_valid_key_signs_what_workers_write() -> None:
-    later = Key(key=SigningKey("worker-2", "x" * 40), role="worker", begins=START + 2 * DAY)
-    ring = Keyring([Key(key=key("worker"), role="worker", begins=START, ends=START + 3 * DAY), later])
+    later = KeyringKey(key=SigningKey("worker-2", "x" * 40), role="worker", begins=START + 2 * DAY)
+    ring = Keyring([KeyringKey(key=key("worker"), role="worker", begins=START, ends=START + 3 * DAY), later])
     ids = [found and found.id for day in (-1, 1, 2, 4) for found in [ring.own_key("worker", START + day * DAY)]]
     assert ids == [None, "worker-1", "worker-2", "worker-2"]
 

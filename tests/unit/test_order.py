@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.services.rules import load_rules
 
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_rules.cypher.accesses import Access, commute
+from graphweft_rules.cypher.accesses import ResourceAccess, commute
 from graphweft_rules.cypher.read_write_sets import read_write_sets
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine.order import MOST_ROWS, Arranger
@@ -206,7 +206,7 @@ VALUES = st.sampled_from(["a", "b", "c", 1])
 ROWS = st.lists(st.tuples(st.sampled_from(sorted(CYPHERS)), VALUES, VALUES), max_size=25)
 
 
-def conflict(first: tuple[Access, Any], second: tuple[Access, Any]) -> bool:
+def conflict(first: tuple[ResourceAccess, Any], second: tuple[ResourceAccess, Any]) -> bool:
     (one, value), (other, another) = first, second
     meets = one.resource == other.resource and (value is None or another is None or value == another)
     return meets and not commute(one.access, other.access)

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from tests.chaos.memory_bus import MemoryUsage, memory_bus
+from tests.chaos.memory_bus import MemoryRecords, memory_bus
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock, PastClock
@@ -26,7 +26,7 @@ def at(seconds: float) -> Clock:
 
 
 async def uses(bus: Bus) -> AppUses:
-    apps, unread = read_uses(await bus.usage.records(), AppPolicies(), NOW)
+    apps, unread = read_uses((await bus.usage.after(None)).found, AppPolicies(), NOW)
     assert not unread
     return AppUses(apps=sorted(apps, key=lambda use: use.app_id))
 
@@ -38,7 +38,9 @@ async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.
         await responder.report()
         counts.update(counts.keys())
         await responder.report()
-    assert sorted(await bus.usage.records()) == ["responder:r1", "responder:r2"], "nothing to report is not reported"
+    assert sorted((await bus.usage.after(None)).found) == ["responder:r1", "responder:r2"], (
+        "nothing to report is not reported"
+    )
     found = await uses(bus)
     assert {use["app_id"]: use["without_turn"] for use in found.to_json()} == {"acme": 5, "other": 2}
     show_uses(found)
@@ -73,10 +75,10 @@ async def test_the_record_of_a_responder_that_is_long_gone_is_removed() -> None:
         await ResponderUsage(bus.usage, Counter(acme=1), name=name, clock=at(NOW - age_s)).report()
     await bus.usage.put("gateway:x", b"{}")
     await ResponderUsage(bus.usage, Counter(acme=1), name="new", clock=at(NOW)).report()
-    assert sorted(await bus.usage.records()) == ["gateway:x", "responder:new", "responder:young"]
+    assert sorted((await bus.usage.after(None)).found) == ["gateway:x", "responder:new", "responder:young"]
 
 
-class Refusing(MemoryUsage):
+class Refusing(MemoryRecords):
     refuses = True
 
     async def put(self, reporter: str, record: bytes | None) -> None:

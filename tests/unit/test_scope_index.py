@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors, node_of
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of
 
 COUNT = 10
 
 
 def index_of(vectors: Mapping[str, Sequence[float]]) -> ScopeIndex:
-    index = ScopeIndex([Node(key, "2026-02-01T10:00:00Z", "dog", 1) for key in vectors])
+    index = ScopeIndex([IndexedNode(key, "2026-02-01T10:00:00Z", "dog", 1) for key in vectors])
     while not index.read(1_000):
         pass
     index.vectors = Vectors()
@@ -117,7 +117,7 @@ def test_an_index_is_no_larger_than_it_says(text: str, terms: int, validity: boo
 
     def make() -> ScopeIndex:
         nodes = [
-            Node(
+            IndexedNode(
                 f"{key}{number}",
                 f"2026-02-01T10:00:00.{number:06}Z",
                 " ".join(f"{term}{rnd.randrange(terms)}" for _ in range(20)),

@@ -9,7 +9,6 @@ from importlib import import_module
 
 import pytest
 from tests.ports import toy
-from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import Event
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -41,7 +40,7 @@ async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
                 asked.set()
 
         waiting = asyncio.create_task(
-            wait_until_applied(bus, sent.last, on_lag=on_lag, on_unattended=said.append, clock=VIRTUAL)
+            wait_until_applied(bus, sent.last, on_lag=on_lag, on_unattended=said.append, poll_s=0)
         )
         await asked.wait()
         waiting.cancel()

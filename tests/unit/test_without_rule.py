@@ -32,7 +32,7 @@ class Rules:
     async def activations(self, after: int = 0) -> Sequence[Activation]:
         return [Activation(number=1, scope="*", digest="d", time=datetime.now(UTC))][after:]
 
-    async def stored_rules(self, digest: str) -> StoredRules | None:
+    async def stored(self, digest: str) -> StoredRules | None:
         return StoredRules(files={"Support/graph_injection.yaml": RULES})
 
 

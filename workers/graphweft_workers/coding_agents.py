@@ -65,7 +65,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class HookPlan:
     """What to do for one hook: emit ``before``, request context if ``asks``, and then emit ``after``."""
 
     name: str
@@ -81,7 +81,7 @@ class Moment:
     """Whether nothing is known of a moment with this name."""
 
 
-def read_hook(raw: object, owner: Owner) -> Moment:
+def read_hook(raw: object, owner: Owner) -> HookPlan:
     """Return what a hook says. Raises ``UnreadableHook``, and ``ValidationError`` for ids beyond the contract."""
     if not isinstance(raw, dict):
         raise UnreadableHook("a hook is a JSON object")
@@ -111,7 +111,7 @@ class _Session:
             **{key: value for key in ("cwd", "model", "permission_mode") if (value := _text(fields, key)) is not None},
         }
 
-    def moment(self) -> Moment:
+    def moment(self) -> HookPlan:
         match self._name:
             case "SessionStart":
                 return self._does(
@@ -173,15 +173,15 @@ class _Session:
             source=SOURCE,
         )
 
-    def _does(self, *before: Event, **more: Any) -> Moment:
-        return Moment(
+    def _does(self, *before: Event, **more: Any) -> HookPlan:
+        return HookPlan(
             name=self._name, chat_id=self._chat_id, before=before, variables=self._variables, agent=self._agent, **more
         )
 
     def _started(self) -> Event:
         return self.event("agent.turn_start", data_of(AgentTurnStart, agent_name=self._agent))
 
-    def _failed(self, error_type: str, message: str | None) -> Moment:
+    def _failed(self, error_type: str, message: str | None) -> HookPlan:
         ended = data_of(
             AgentTurnComplete,
             agent_name=self._agent,
@@ -200,7 +200,7 @@ class _Session:
             raise UnreadableHook(f"the hook {self._name} has no tool_name: pass on what the coding agent writes")
         return name
 
-    def _ended_tool(self, result: Any, error: str | None) -> Moment:
+    def _ended_tool(self, result: Any, error: str | None) -> HookPlan:
         ended = data_of(
             ToolCallComplete,
             tool_name=self._tool(),
@@ -228,7 +228,7 @@ class _Session:
         return None if said is None else redact_cell("", said[:_MAX_PROMPT])
 
 
-def _notified(fields: Mapping[str, Any], owner: Owner) -> Moment:
+def _notified(fields: Mapping[str, Any], owner: Owner) -> HookPlan:
     """Return the turn that ``notify`` of Codex reports when it has ended."""
     chat_id = _text(fields, "thread-id")
     if chat_id is None:
@@ -243,7 +243,7 @@ def _notified(fields: Mapping[str, Any], owner: Owner) -> Moment:
     started = _Session(hook, owner, "UserPromptSubmit", chat_id).moment()
     ended = _Session(hook, owner, "Stop", chat_id).moment()
     events = (*started.before, *started.after, *ended.before, *ended.after)
-    return Moment(name="notify", chat_id=chat_id, before=events, variables=ended.variables, agent=owner.agent)
+    return HookPlan(name="notify", chat_id=chat_id, before=events, variables=ended.variables, agent=owner.agent)
 
 
 def _shown(data: Mapping[str, Any]) -> dict[str, Any]:

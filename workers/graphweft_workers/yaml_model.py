@@ -86,12 +86,12 @@ def place_of_fault(path: Path) -> str:
 
 def _place(root: Node, loc: Sequence[str | int]) -> Place:
     """Return the place of the value at ``loc``, or of the nearest value around it."""
-    from graphweft_rules.files.tree import Items, Table
+    from graphweft_rules.files.tree import Items, KeyTable
 
     node, place = root, root.place
     for step in loc:
         match node:
-            case Table() if (entry := node.entries.get(str(step))) is not None:
+            case KeyTable() if (entry := node.entries.get(str(step))) is not None:
                 node, place = entry.value, entry.key
             case Items() if isinstance(step, int) and step < len(node.items):
                 node = node.items[step]

@@ -25,7 +25,7 @@ from graphweft.adapters.background_loop import BackgroundLoop
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
 from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
-from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, Turn, TurnBook
+from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.values import bounded_copy
 from graphweft.client import Client, ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
@@ -51,7 +51,7 @@ class _Request:
 
     after: Future[str | None] | None
     """The position of the event before the turn."""
-    turn: Turn | None = None
+    turn: AgentTurn | None = None
     future: Future[ContextReply] | None = None
     deadline_s: float = 0.0
     reply: ContextReply | None = None
@@ -60,7 +60,7 @@ class _Request:
 
 
 def _callback(
-    step: Callable[Concatenate[TurnBook, Moment, _P], list[EmittedEvent]],
+    step: Callable[Concatenate[TurnBook, CallbackMoment, _P], list[EmittedEvent]],
 ) -> Callable[Concatenate[Adapter, Mapping[str, Any], _P], None]:
     """Return a method that records ``step`` and takes the runtime's context variables in place of the moment."""
 
@@ -161,7 +161,7 @@ class Adapter:
 
     def fail_run(self, variables: Mapping[str, Any], error: BaseException) -> None:
         """See ``TurnBook.fail_run``."""
-        self._record(variables, partial(TurnBook.fail_run, failure=Failure.of(error)))
+        self._record(variables, partial(TurnBook.fail_run, failure=ErrorFields.of(error)))
 
     def end_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "", response: Any = None) -> None:
         """End the agent's turn successfully; see ``TurnBook.end_turn``."""
@@ -171,7 +171,7 @@ class Adapter:
         self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "", reported: bool = False
     ) -> None:
         """End the agent's turn as failed; see ``TurnBook.end_turn``."""
-        failure = Failure.of(error)
+        failure = ErrorFields.of(error)
         self._record(
             variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=failure, reported=reported)
         )  # fmt: skip
@@ -364,7 +364,7 @@ class Adapter:
                 return
             copied, context = bounded_copy(values or {}), self._carry(variables)
             with self._lock:
-                at = Moment(chat=chat, context=context, now_s=self._clock.monotonic())
+                at = CallbackMoment(chat=chat, context=context, now_s=self._clock.monotonic())
                 events = step(self._book, at, *args, **copied)
                 self._enqueue(events if stamp is None else stamp(events))
 
@@ -457,7 +457,7 @@ class Adapter:
             if turn is None:
                 self._enqueue(
                     self._book.start_turn(
-                        Moment(chat=chat, context=context, now_s=self._clock.monotonic()), agent, run=run
+                        CallbackMoment(chat=chat, context=context, now_s=self._clock.monotonic()), agent, run=run
                     )
                 )
                 turn = self._book.turn(chat, agent, run)

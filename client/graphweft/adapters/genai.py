@@ -25,7 +25,7 @@ from graphweft.adapters.events import (
     WORKFLOW_ERROR,
     WORKFLOW_START,
 )
-from graphweft.adapters.turn_book import Failure, TurnFields
+from graphweft.adapters.turn_book import ErrorFields, TurnFields
 from graphweft.adapters.values import milliseconds
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.events import (
@@ -183,13 +183,13 @@ class Span:
         return None
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> ErrorFields | None:
         """The failure of the span, if any."""
         named = self._text(_ERROR)
         if named is None and not self.failed:
             return None
         kind = named if named and named != _NO_ERROR_TYPE else self.exception_type
-        return Failure(error_type=kind or "Error", error_message=self.exception_message or self.status_message)
+        return ErrorFields(error_type=kind or "Error", error_message=self.exception_message or self.status_message)
 
     @property
     def duration_s(self) -> float:
@@ -212,7 +212,7 @@ class Span:
         """Return the id of the event of a moment."""
         return f"{self.trace_id}-{self.span_id}-{moment}"
 
-    def error_id(self, failure: Failure, chat_id: str) -> str:
+    def error_id(self, failure: ErrorFields, chat_id: str) -> str:
         """Return the id of the event of a failure, the same for all spans of a trace and chat that it ended."""
         text = f"{chat_id}\0{failure.error_type}\0{failure.error_message or ''}".encode(errors="replace")
         return f"{self.trace_id}-error-{hashlib.sha256(text).hexdigest()[:16]}"
@@ -226,7 +226,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SpanPlace:
     """The chat of a span, and the agent that runs it, with the id of the agent's span."""
 
     chat_id: str
@@ -238,7 +238,7 @@ class Place:
     """The number of workflow spans around and including this one; inner workflows emit no events."""
 
     @classmethod
-    def of(cls, span: Span, above: Place | None, conversation: str | None) -> Place:
+    def of(cls, span: Span, above: SpanPlace | None, conversation: str | None) -> SpanPlace:
         """Return a span's place from that of its parent, ``above``, and the known conversation of its trace."""
         kind = span.kind
         inherited = above or cls(chat_id=conversation or span.trace_id)
@@ -278,7 +278,7 @@ class SpanEvent:
     id: str
     time_ns: int
     span: Span
-    place: Place
+    place: SpanPlace
     data: dict[str, Any]
 
 
@@ -310,7 +310,7 @@ def events_of(
 
 def _walk(
     by_id: Mapping[tuple[str, str], Span], conversation: Callable[[str], str | None]
-) -> Iterator[tuple[Literal["start", "end"], Span, Place]]:
+) -> Iterator[tuple[Literal["start", "end"], Span, SpanPlace]]:
     """Yield each span's start, then its descendants, then its end. Not recursive, because traces may be deep."""
     below: dict[tuple[str, str], list[Span]] = {}
     roots: list[Span] = []
@@ -319,7 +319,7 @@ def _walk(
         (below.setdefault(above, []) if above in by_id else roots).append(span)
     seen: set[tuple[str, str]] = set()
     for root in (*roots, *by_id.values()):  # a cycle of parents has no root
-        stack: list[tuple[Span, Place | None, bool]] = [(root, None, False)]
+        stack: list[tuple[Span, SpanPlace | None, bool]] = [(root, None, False)]
         while stack:
             span, place, started = stack.pop()
             key = (span.trace_id, span.span_id)
@@ -327,13 +327,13 @@ def _walk(
                 yield "end", span, place
             elif key not in seen:
                 seen.add(key)
-                place = Place.of(span, place, conversation(span.trace_id))
+                place = SpanPlace.of(span, place, conversation(span.trace_id))
                 yield "start", span, place
                 stack.append((span, place, True))
                 stack += [(child, place, False) for child in reversed(below.get(key, []))]
 
 
-def _started(span: Span, place: Place) -> Iterator[SpanEvent]:
+def _started(span: Span, place: SpanPlace) -> Iterator[SpanEvent]:
     def event(type: str, data: dict[str, Any]) -> SpanEvent:
         return SpanEvent(
             type=type, id=span.event_id("start"), time_ns=span.start_ns, span=span, place=place, data=data
@@ -357,7 +357,7 @@ def _started(span: Span, place: Place) -> Iterator[SpanEvent]:
             pass
 
 
-def _ended(span: Span, place: Place) -> Iterator[SpanEvent]:
+def _ended(span: Span, place: SpanPlace) -> Iterator[SpanEvent]:
     def event(type: str, data: dict[str, Any], id: str | None = None) -> SpanEvent:
         return SpanEvent(
             type=type, id=id or span.event_id("end"), time_ns=span.end_ns, span=span, place=place, data=data

@@ -63,7 +63,7 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class CallbackMoment:
     """Where and when a callback happens.
 
     ``context`` holds the context variables. ``now_s`` is in seconds of one monotonic clock and never decreases.
@@ -86,7 +86,7 @@ class TurnFields(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ErrorFields:
     """The error fields of an event."""
 
     error_type: str
@@ -120,14 +120,14 @@ class EmittedEvent:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Turn:
+class AgentTurn:
     """An agent's open turn. The caller sets ``context_id``."""
 
     agent: str
     run: str
     number: int
     chat: Chat
-    last: Moment
+    last: CallbackMoment
     """The latest callback of the turn."""
     started_s: float
     model_calls: int = 0
@@ -152,12 +152,12 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _ChatState:
-    turns: dict[tuple[str, str], Turn] = field(default_factory=dict[tuple[str, str], Turn])
+    turns: dict[tuple[str, str], AgentTurn] = field(default_factory=dict[tuple[str, str], AgentTurn])
     last_turn: int = 0
     phase: str | None = None
     """The agent at work, in chats where agents work one at a time."""
     run_started_s: float | None = None
-    failures: set[Failure] = field(default_factory=set[Failure])
+    failures: set[ErrorFields] = field(default_factory=set[ErrorFields])
     """Failures of turns emitted since the run began: the runtime may report them again for the run."""
     calls: dict[str, _Call] = field(default_factory=lambda: BoundedDict(_MAX_CALLS))
     """Open tool calls outside of turns."""
@@ -182,7 +182,7 @@ class TurnBook:
 
     # Runs
 
-    def start_run(self, at: Moment) -> list[EmittedEvent]:
+    def start_run(self, at: CallbackMoment) -> list[EmittedEvent]:
         """Start a run of the workflow. If a run is open it continues, and no event is emitted."""
         state, events = self._state(at)
         if state.run_started_s is None:
@@ -192,7 +192,7 @@ class TurnBook:
             events.append(at.event(WORKFLOW_START, {}))
         return events
 
-    def end_run(self, at: Moment, *, outputs: Any = None) -> list[EmittedEvent]:
+    def end_run(self, at: CallbackMoment, *, outputs: Any = None) -> list[EmittedEvent]:
         """End the run successfully. Open turns are closed as abandoned, even without an open run."""
         state, events = self._state(at)
         events += self._close_turns(state, at.now_s)
@@ -204,7 +204,7 @@ class TurnBook:
         state.run_started_s = None
         return [*events, at.event(WORKFLOW_COMPLETE, data)]
 
-    def fail_run(self, at: Moment, failure: Failure) -> list[EmittedEvent]:
+    def fail_run(self, at: CallbackMoment, failure: ErrorFields) -> list[EmittedEvent]:
         """Fail the run and its open turns. A failure that a turn of the run emitted is not emitted again."""
         state, events = self._state(at)
         for turn in list(state.turns.values()):
@@ -218,7 +218,7 @@ class TurnBook:
     # Turns
 
     def start_turn(
-        self, at: Moment, agent: str, *, run: str = "", fresh: bool = False, sequential: bool = False
+        self, at: CallbackMoment, agent: str, *, run: str = "", fresh: bool = False, sequential: bool = False
     ) -> list[EmittedEvent]:
         """Start the agent's turn. If its turn is open this is one more step of it, and no event is emitted.
 
@@ -236,19 +236,19 @@ class TurnBook:
         if sequential:
             events += self._take_over(state, at, agent)
         state.last_turn += 1
-        turn = Turn(agent=agent, run=run, number=state.last_turn, chat=at.chat, last=at, started_s=at.now_s)
+        turn = AgentTurn(agent=agent, run=run, number=state.last_turn, chat=at.chat, last=at, started_s=at.now_s)
         state.turns[agent, run] = turn
         data = data_of(AgentTurnStart, agent_name=agent, turn_number=turn.number)
         return [*events, at.event(TURN_START, data)]
 
     def end_turn(
         self,
-        at: Moment,
+        at: CallbackMoment,
         agent: str,
         *,
         run: str = "",
         response: Any = None,
-        failure: Failure | None = None,
+        failure: ErrorFields | None = None,
         reported: bool = False,
     ) -> list[EmittedEvent]:
         """End the agent's turn, as failed if there is a ``failure``. If no turn is open only the failure is emitted.
@@ -270,7 +270,7 @@ class TurnBook:
             events.append(at.event(WORKFLOW_ERROR, failure.data(fields)))
         return events
 
-    def hand_over(self, at: Moment, agent: str, to: str, *, run: str = "") -> list[EmittedEvent]:
+    def hand_over(self, at: CallbackMoment, agent: str, to: str, *, run: str = "") -> list[EmittedEvent]:
         """Hand the chat over to the agent ``to``: the turn and the phase of ``agent`` end successfully."""
         state, events = self._state(at)
         turn = state.turns.get((agent, run))
@@ -281,7 +281,7 @@ class TurnBook:
         data = data_of(WorkflowPhaseComplete, phase_name=agent, next_phase=to)
         return [*events, at.event(PHASE_COMPLETE, data)]
 
-    def abandon_turn(self, at: Moment, agent: str, *, run: str = "") -> list[EmittedEvent]:
+    def abandon_turn(self, at: CallbackMoment, agent: str, *, run: str = "") -> list[EmittedEvent]:
         """End the agent's turn as abandoned, for example when the reader of a stream closes it."""
         state, events = self._state(at)
         turn = state.turns.get((agent, run))
@@ -291,7 +291,7 @@ class TurnBook:
         turn.last = at
         return [*events, *self._close(state, turn, at.now_s, "abandoned")]
 
-    def turn(self, chat: Chat, agent: str, run: str = "") -> Turn | None:
+    def turn(self, chat: Chat, agent: str, run: str = "") -> AgentTurn | None:
         """Return the agent's open turn."""
         state = self._chats.get(chat.key)
         return None if state is None else state.turns.get((agent, run))
@@ -300,7 +300,7 @@ class TurnBook:
 
     def start_tool(
         self,
-        at: Moment,
+        at: CallbackMoment,
         tool: str,
         call_id: str,
         *,
@@ -326,7 +326,7 @@ class TurnBook:
 
     def end_tool(
         self,
-        at: Moment,
+        at: CallbackMoment,
         tool: str,
         call_id: str,
         *,
@@ -362,7 +362,7 @@ class TurnBook:
         return [*events, at.event(TOOL_CALL_COMPLETE, data)]
 
     def model_call(
-        self, at: Moment, agent: str, *, run: str = "", success: bool, about: Mapping[str, Any] | None = None
+        self, at: CallbackMoment, agent: str, *, run: str = "", success: bool, about: Mapping[str, Any] | None = None
     ) -> list[EmittedEvent]:
         """Record a model call that has ended; ``about`` holds further fields of the event."""
         state, events = self._state(at)
@@ -374,7 +374,7 @@ class TurnBook:
         return [*events, at.event(MODEL_CALL_COMPLETE, data)]
 
     def emit(
-        self, at: Moment, type: str, data: Mapping[str, Any], *, agent: str | None = None, run: str = ""
+        self, at: CallbackMoment, type: str, data: Mapping[str, Any], *, agent: str | None = None, run: str = ""
     ) -> list[EmittedEvent]:
         """Emit an event of the runtime's own, as part of the agent's turn if one is open."""
         state, events = self._state(at)
@@ -398,12 +398,12 @@ class TurnBook:
         """Close all open turns as abandoned."""
         return [event for state in self._chats.values() for event in self._close_turns(state, now_s)]
 
-    def open_turns(self) -> Iterator[Turn]:
+    def open_turns(self) -> Iterator[AgentTurn]:
         """Yield the open turns of all chats."""
         for state in self._chats.values():
             yield from state.turns.values()
 
-    def _state(self, at: Moment) -> tuple[_ChatState, list[EmittedEvent]]:
+    def _state(self, at: CallbackMoment) -> tuple[_ChatState, list[EmittedEvent]]:
         """Return the chat's state, and the events of a chat that is forgotten for it."""
         state = self._chats.pop(at.chat.key, None) or _ChatState()
         self._chats[at.chat.key] = state  # the chat with the latest callback comes last
@@ -418,12 +418,12 @@ class TurnBook:
     def _close(
         self,
         state: _ChatState,
-        turn: Turn,
+        turn: AgentTurn,
         now_s: float,
         outcome: Outcome,
         *,
         response: Any = None,
-        failure: Failure | None = None,
+        failure: ErrorFields | None = None,
         handed_to: str | None = None,
     ) -> list[EmittedEvent]:
         del state.turns[turn.agent, turn.run]
@@ -455,7 +455,7 @@ class TurnBook:
         )
         return [*events, turn.event(TURN_COMPLETE, data)]
 
-    def _take_over(self, state: _ChatState, at: Moment, agent: str) -> list[EmittedEvent]:
+    def _take_over(self, state: _ChatState, at: CallbackMoment, agent: str) -> list[EmittedEvent]:
         events: list[EmittedEvent] = []
         others = [turn for turn in state.turns.values() if turn.agent != agent]
         if any(turn.calls for turn in others):  # this agent works for one of their tools
@@ -468,15 +468,15 @@ class TurnBook:
         state.phase = agent
         return events
 
-    def _calling(self, state: _ChatState, call_id: str) -> Turn | None:
+    def _calling(self, state: _ChatState, call_id: str) -> AgentTurn | None:
         return next((turn for turn in state.turns.values() if call_id in turn.calls), None)
 
-    def _turn_of(self, state: _ChatState, agent: str | None, run: str) -> Turn | None:
+    def _turn_of(self, state: _ChatState, agent: str | None, run: str) -> AgentTurn | None:
         if agent is not None:
             return state.turns.get((agent, run))
         return max(state.turns.values(), key=lambda turn: turn.last.now_s, default=None)
 
-    def _touch(self, turn: Turn | None, at: Moment) -> TurnFields:
+    def _touch(self, turn: AgentTurn | None, at: CallbackMoment) -> TurnFields:
         if turn is None:
             return {}
         turn.last = at

@@ -29,7 +29,7 @@ _OWN: Final = frozenset({"redis", "unix", "neo4j", "neo4j+ssc", "bolt", "bolt+ss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ServerLogin:
     """The login and the certificates for one server."""
 
     user: str = ""

@@ -12,7 +12,7 @@ type Resource = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class LookupKey:
     """The value by which a query looks an entity up: a literal, or a parameter and a path into it."""
 
     literal: str | int | None = None
@@ -49,14 +49,14 @@ def _all_of(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ResourceAccess:
     """One effect of a query on a resource."""
 
     resource: Resource
     access: str
     """``read``; ``create``, a new entity; ``ensure SHAPE``, a MERGE; ``merge SHAPE``, a MERGE with ON CREATE or ON
     MATCH, whose effect depends on the order; ``write``, anything else."""
-    key: Key | None = None
+    key: LookupKey | None = None
     """None: any entity of the resource."""
     certain: bool = False
     """For MERGE: whether every row reaches it, so that the entity exists afterwards.
@@ -73,7 +73,7 @@ class Access:
 class ReadWriteSet:
     """The accesses of a query. ``opaque`` is empty, or the reason why the query may touch anything."""
 
-    touches: tuple[Access, ...] = ()
+    touches: tuple[ResourceAccess, ...] = ()
     opaque: str = ""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from graphweft_rules.cypher.clauses import Outline
-from graphweft_rules.cypher.problems import Problem, Role
+from graphweft_rules.cypher.problems import QueryProblem, Role
 
 Mode = Literal["ordered", "single"]
 
@@ -62,6 +62,6 @@ class Dialect(Protocol):
         """
         ...
 
-    def problems(self, query: Outline, role: Role) -> Iterable[Problem]:
+    def problems(self, query: Outline, role: Role) -> Iterable[QueryProblem]:
         """Return the problems that a rule's query has on this kind of server. Never raises."""
         ...

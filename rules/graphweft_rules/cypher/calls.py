@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Clause, Outline, Words
-from graphweft_rules.cypher.tokens import Token
+from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
+from graphweft_rules.cypher.tokens import CypherToken
 
 _PROCEDURES: Final = (
     "db.labels",
@@ -104,14 +104,14 @@ def call_problems(query: Outline) -> Iterator[Call]:
             yield "escaped-character", message, token.start + token.text.index(escape)
 
 
-def is_index_change(words: Words, clause: Clause) -> bool:
+def is_index_change(words: QueryWords, clause: Clause) -> bool:
     """Tell whether a ``CALL`` creates or drops an index."""
     name, _ = _dotted(words, clause.words[0] + 1)
     lower = name.lower()
     return lower.startswith(("db.idx.", "db.index.")) and (".create" in lower or ".drop" in lower)
 
 
-def _dotted(words: Words, index: int) -> tuple[str, int]:
+def _dotted(words: QueryWords, index: int) -> tuple[str, int]:
     """Return the dotted name that begins at the index without quotes, and the index behind it."""
     parts: list[str] = []
     while words.identifier(index):
@@ -132,7 +132,7 @@ def _shown(allowed: tuple[str, ...]) -> str:
     return ", ".join(entry + "*" if entry.endswith(".") else entry for entry in allowed)
 
 
-def _begins_query(words: Words, index: int) -> bool:
+def _begins_query(words: QueryWords, index: int) -> bool:
     return (
         index == 0
         or words.text(index - 1) in ("{", ";")
@@ -140,7 +140,7 @@ def _begins_query(words: Words, index: int) -> bool:
     )
 
 
-def _hidden(token: Token) -> str:
+def _hidden(token: CypherToken) -> str:
     r"""Return the first ``\uXXXX`` that changes how the text is read, or an empty text.
 
     Some servers replace these escapes before they read the query. In a string they may stand for letters.

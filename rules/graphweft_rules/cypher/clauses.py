@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from graphweft_rules.cypher.tokens import Token, tokenize
+from graphweft_rules.cypher.tokens import CypherToken, tokenize
 
 WRITING: Final = frozenset({"CREATE", "MERGE", "SET", "DELETE", "DETACH", "REMOVE", "FOREACH", "DROP", "LOAD"})
 PARTS: Final = frozenset({"WHERE", "ORDER", "SKIP", "LIMIT", "YIELD"})
@@ -40,10 +40,10 @@ class Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class QueryWords:
     """The tokens of a query without spaces and comments. An index out of range gives the empty text."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[CypherToken, ...]
 
     def text(self, index: int) -> str:
         """Return the word at the index."""
@@ -73,12 +73,12 @@ class Words:
 class Outline:
     """The words of a query, and its clauses in the order of their keywords."""
 
-    tokens: tuple[Token, ...]
-    words: Words
+    tokens: tuple[CypherToken, ...]
+    words: QueryWords
     clauses: tuple[Clause, ...]
     in_map: frozenset[int]
     """Indices of the words directly inside the braces of a map."""
-    stray: Token | None
+    stray: CypherToken | None
     """The first unmatched bracket."""
 
 
@@ -95,10 +95,10 @@ class _Frame:
 def outline(text: str) -> Outline:
     """Return the outline of any text. Never raises."""
     tokens = tuple(tokenize(text))
-    words = Words(tuple(token for token in tokens if token.kind not in ("space", "comment")))
+    words = QueryWords(tuple(token for token in tokens if token.kind not in ("space", "comment")))
     clauses: list[Clause] = []
     in_map: set[int] = set()
-    stray: Token | None = None
+    stray: CypherToken | None = None
     stack = [_Frame("query", -1, 0)]
     for index, word in enumerate(words.tokens):
         frame = stack[-1]
@@ -126,7 +126,7 @@ def outline(text: str) -> Outline:
     return Outline(tokens=tokens, words=words, clauses=tuple(clauses), in_map=frozenset(in_map), stray=stray)
 
 
-def _starts(words: Words, index: int, frame: _Frame) -> bool:
+def _starts(words: QueryWords, index: int, frame: _Frame) -> bool:
     keyword = words.keyword(index)
     if keyword not in _STARTING or frame.scope not in ("query", "foreach") or not frame.open:
         return False
@@ -150,7 +150,7 @@ def _starts(words: Words, index: int, frame: _Frame) -> bool:
     return previous not in _OPERATORS or is_name
 
 
-def _inner(words: Words, index: int, frame: _Frame) -> _Frame:
+def _inner(words: QueryWords, index: int, frame: _Frame) -> _Frame:
     """Return the frame opened by the bracket at the index."""
     before = words.keyword(index - 1)
     if words.text(index) == "(":

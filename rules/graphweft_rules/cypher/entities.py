@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from graphweft_rules.cypher.accesses import Key
-from graphweft_rules.cypher.clauses import Outline, Words
+from graphweft_rules.cypher.accesses import LookupKey
+from graphweft_rules.cypher.clauses import Outline, QueryWords
 from graphweft_rules.cypher.expressions import uses
 from graphweft_rules.cypher.part_parser import literal_map, read_parts
 from graphweft_rules.cypher.parts import (
@@ -45,7 +45,7 @@ class Entity:
     kind: Literal["node", "relationship"]
     names: set[str] = field(default_factory=set[str])
     """The labels that it has, gets or is tested for; for a relationship, its possible types."""
-    keys: dict[str, Key] = field(default_factory=dict[str, Key])
+    keys: dict[str, LookupKey] = field(default_factory=dict[str, LookupKey])
     """Property in the first pattern -> value, if the value is known before the query runs."""
     known: bool = True
     """Whether its first pattern has a label; a later label test does not count."""
@@ -53,7 +53,7 @@ class Entity:
     """The start node of a relationship, if it is certain."""
     ends: tuple[Entity, ...] = ()
     """Both nodes of a relationship, if it is a single one."""
-    listed: dict[str, Key] = field(default_factory=dict[str, Key])
+    listed: dict[str, LookupKey] = field(default_factory=dict[str, LookupKey])
     """Like ``keys``, for values that are items of a list: the key stands for the values in all items."""
 
 
@@ -71,7 +71,7 @@ class Action:
     by_one: bool = False
     """A MERGE of a node by one property, which never creates a second entity for the same value."""
     if_created: bool = False
-    value: Key | None = None
+    value: LookupKey | None = None
     """The value that a property gets, or the map of ``*``, if it is known before the query runs."""
 
 
@@ -80,7 +80,7 @@ class EntityReader:
 
     def __init__(self, query: Outline) -> None:
         self.query = query
-        self.words: Words = query.words
+        self.words: QueryWords = query.words
         self.acts: list[Action] = []
         self.things: list[Entity] = []
         self.picks = False
@@ -92,7 +92,7 @@ class EntityReader:
         self._derived: dict[str, list[Entity]] = {}
         """Plain value -> the entities whose properties it is computed from."""
         self._certain = True
-        self._unwound: dict[str, Key] = {}
+        self._unwound: dict[str, LookupKey] = {}
         """Variable of an UNWIND -> the list, if it is a parameter."""
 
     def read(self) -> None:
@@ -364,7 +364,7 @@ class EntityReader:
             if thing is not None and use.place not in counted and not is_null:
                 raise Opaque(f"{use.variable!r} is used as a whole")
 
-    def _listed(self, value: range) -> Key | None:
+    def _listed(self, value: range) -> LookupKey | None:
         """Return the values of an item of an unwound list, or of a path into it."""
         tokens = [self.words.tokens[index] for index in value]
         items = self._unwound.get(tokens[0].identifier) if tokens and tokens[0].kind in ("name", "quoted") else None
@@ -373,17 +373,17 @@ class EntityReader:
             return None
         if any(name.kind not in ("name", "quoted") for name in names):
             return None
-        return Key(parameter=items.parameter, path=(*items.path, *(name.identifier for name in names)))
+        return LookupKey(parameter=items.parameter, path=(*items.path, *(name.identifier for name in names)))
 
-    def _key(self, value: range) -> Key | None:
+    def _key(self, value: range) -> LookupKey | None:
         tokens = [self.words.tokens[index] for index in value]
         first = tokens[0]
         if first.kind == "param" and len(tokens) % 2 == 1:
             dots, names = tokens[1::2], tokens[2::2]
             if all(dot.text == "." for dot in dots) and all(name.kind in ("name", "quoted") for name in names):
-                return Key(parameter=first.identifier, path=tuple(name.identifier for name in names))
+                return LookupKey(parameter=first.identifier, path=tuple(name.identifier for name in names))
         if len(tokens) == 1 and first.kind == "string" and "\\" not in first.text:
-            return Key(literal=first.text[1:-1])
+            return LookupKey(literal=first.text[1:-1])
         if len(tokens) == 1 and first.kind == "number" and first.text.isdigit():
-            return Key(literal=int(first.text))
+            return LookupKey(literal=int(first.text))
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, Words
+from graphweft_rules.cypher.clauses import Outline, QueryWords
 from graphweft_rules.cypher.parts import PatternError
 from graphweft_rules.cypher.pattern_parser import (
     KEYWORDS,
@@ -261,5 +261,5 @@ class _Walk:
             raise PatternError(index, "a pattern in an expression")
 
 
-def _ends_list(words: Words, index: int) -> bool:
+def _ends_list(words: QueryWords, index: int) -> bool:
     return words.text(index) == "|" or words.keyword(index) == "WHERE"

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from graphweft_rules.cypher.accesses import Key
+from graphweft_rules.cypher.accesses import LookupKey
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.entities import ANYTHING
 from graphweft_rules.cypher.part_parser import literal_map, read_parts
 from graphweft_rules.cypher.parts import CallPart, NodePattern, PatternError, PatternPart, RelationshipPattern, SetPart
 from graphweft_rules.cypher.read_write_sets import read_statement
 
-_EVERY_MAP = Key(parameter=ANYTHING)
+_EVERY_MAP = LookupKey(parameter=ANYTHING)
 """A map of any parameter: where it comes from is not known."""
 
 
 @lru_cache(maxsize=16_384)
-def name_sources(statement: str) -> tuple[Key, ...]:
+def name_sources(statement: str) -> tuple[LookupKey, ...]:
     """Return the maps whose keys become names of properties. It is empty if the text has all names, as it usually has.
 
     ``given_names`` reads them.
@@ -28,7 +28,7 @@ def name_sources(statement: str) -> tuple[Key, ...]:
         parts = read_parts(query)
     except PatternError:
         return (_EVERY_MAP,)
-    found: list[Key] = []
+    found: list[LookupKey] = []
     unknown = False
     for part in parts:
         if isinstance(part, CallPart) and part.procedure:
@@ -38,7 +38,7 @@ def name_sources(statement: str) -> tuple[Key, ...]:
             for path in part.paths:
                 patterns += path.nodes
                 patterns += path.relationships
-            found += [Key(parameter=each.map_parameter) for each in patterns if each.map_parameter]
+            found += [LookupKey(parameter=each.map_parameter) for each in patterns if each.map_parameter]
         elif isinstance(part, SetPart):
             unknown = unknown or any(
                 item.kind in ("replace", "update")
@@ -57,7 +57,7 @@ def name_sources(statement: str) -> tuple[Key, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def given_names(sources: tuple[Key, ...], params: Mapping[str, Any]) -> Iterator[str]:
+def given_names(sources: tuple[LookupKey, ...], params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names that the parameters of a row give to properties; more than that if the source is not known."""
     for source in sources:
         if source is _EVERY_MAP:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from functools import lru_cache
 
-from graphweft_rules.cypher.accesses import Key
+from graphweft_rules.cypher.accesses import LookupKey
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.entities import EntityReader, Opaque
 from graphweft_rules.cypher.part_parser import read_parts
@@ -31,7 +31,7 @@ def merge_keys(statement: str) -> frozenset[tuple[str, tuple[str, ...]]]:
 
 
 @lru_cache(maxsize=4_096)
-def looked_up(statement: str) -> frozenset[tuple[str, str, Key]]:
+def looked_up(statement: str) -> frozenset[tuple[str, str, LookupKey]]:
     """Return label, property and value of the nodes that a query names, where the value is known before it runs."""
     reader = EntityReader(outline(statement))
     with contextlib.suppress(PatternError, Opaque):  # what was read until then is true

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from graphweft_rules.cypher.accesses import Key
+from graphweft_rules.cypher.accesses import LookupKey
 from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader
 from graphweft_rules.cypher.mutation_summary import MutationSummary
 from graphweft_rules.cypher.query import Cypher
@@ -23,7 +23,7 @@ type KeyValue = str | int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class NodeTarget:
     """The nodes with a label whose key properties have given values."""
 
     label: str
@@ -39,9 +39,9 @@ class Target:
 class _Check:
     """A node that a query writes; it is the target only if all its known keys are."""
 
-    keys: tuple[tuple[str, Key], ...]
+    keys: tuple[tuple[str, LookupKey], ...]
     """Key properties of the target, and where the node's values are."""
-    unlike: tuple[tuple[str, Key], ...] | None = ()
+    unlike: tuple[tuple[str, LookupKey], ...] | None = ()
     """Key properties that the node may get, or maps with them (under ``*``); None if any value is possible."""
     because: str
 
@@ -49,7 +49,7 @@ class _Check:
 class NodeWriters:
     """Tells for each row whether it may write a target."""
 
-    def __init__(self, target: Target, summary: MutationSummary) -> None:
+    def __init__(self, target: NodeTarget, summary: MutationSummary) -> None:
         """``summary`` is of all mutations that may have run, those of packs included."""
         self._target = target
         self._labels = _labels_beside(target.label, summary)
@@ -72,7 +72,7 @@ class NodeWriters:
             return True
         return check.unlike is None or any(self._may_get(name, key, params) for name, key in check.unlike)
 
-    def _may_get(self, name: str, key: Key, params: Mapping[str, Any]) -> bool:
+    def _may_get(self, name: str, key: LookupKey, params: Mapping[str, Any]) -> bool:
         """Return whether a node may get the key of the target from a value or a map."""
         keys = self._target.keys
         if name != ANYTHING:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphweft_rules.cypher.clauses import Clause, Outline, Words
+from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
 from graphweft_rules.cypher.parts import (
     CallPart,
     DeletePart,
     ExpressionPart,
     ForeachPart,
-    Item,
     Part,
     PatternError,
     PatternKeyword,
     PatternPart,
+    ProjectionItem,
     ProjectionKeyword,
     ProjectionPart,
     Property,
@@ -103,7 +103,7 @@ def _part(query: Outline, clause: Clause, before: str) -> Part | None:
         case "FOREACH":
             return _foreach(words, clause)
         case "WHERE" | "SKIP" | "LIMIT":
-            whole = (Item(expression=inside, alias="", place=inside.start),)
+            whole = (ProjectionItem(expression=inside, alias="", place=inside.start),)
             return ExpressionPart(clause=clause, keyword=keyword, items=whole)
         case "ORDER":
             return ExpressionPart(clause=clause, keyword="ORDER", items=tuple(_sort_items(words, inside)))
@@ -117,7 +117,7 @@ def _part(query: Outline, clause: Clause, before: str) -> Part | None:
             raise PatternError(clause.words[0], f"{keyword} is not supported")
 
 
-def _inside(words: Words, clause: Clause) -> range:
+def _inside(words: QueryWords, clause: Clause) -> range:
     """Return the words after the clause's keyword, nested clauses included."""
     start, stop = clause.words[0] + 1, clause.words[-1] + 1
     while stop > start and words.text(stop - 1) == ";":
@@ -125,7 +125,7 @@ def _inside(words: Words, clause: Clause) -> range:
     return range(start, stop)
 
 
-def _set_item(words: Words, span: range) -> SetItem:
+def _set_item(words: QueryWords, span: range) -> SetItem:
     start, stop = span.start, span.stop
     second, third, fourth = (words.text(start + number) for number in (1, 2, 3))
     if second == "." and fourth == "=" and words.identifier(start + 2):
@@ -146,7 +146,7 @@ def _set_item(words: Words, span: range) -> SetItem:
     return _labels_item(words, span)
 
 
-def _remove_item(words: Words, span: range) -> SetItem:
+def _remove_item(words: QueryWords, span: range) -> SetItem:
     if len(span) == 3 and words.text(span.start + 1) == "." and words.identifier(span.start + 2):
         return SetItem(
             kind="property",
@@ -158,7 +158,7 @@ def _remove_item(words: Words, span: range) -> SetItem:
     return _labels_item(words, span)
 
 
-def _labels_item(words: Words, span: range) -> SetItem:
+def _labels_item(words: QueryWords, span: range) -> SetItem:
     labels: list[str] = []
     for index in range(span.start + 1, span.stop, 2):
         if words.text(index) != ":" or index + 1 >= span.stop or not words.identifier(index + 1):
@@ -175,15 +175,17 @@ def _labels_item(words: Words, span: range) -> SetItem:
     )
 
 
-def _item(words: Words, span: range) -> Item:
+def _item(words: QueryWords, span: range) -> ProjectionItem:
     if len(span) > 2 and words.keyword(span.stop - 2) == "AS":
         alias = variable_name(words, span.stop - 1)
-        return Item(expression=range(span.start, span.stop - 2), alias=alias, place=span.start)
+        return ProjectionItem(expression=range(span.start, span.stop - 2), alias=alias, place=span.start)
     own = len(span) == 1 and words.keyword(span.start) not in KEYWORDS
-    return Item(expression=not_empty(span), alias=words.identifier(span.start) if own else "", place=span.start)
+    return ProjectionItem(
+        expression=not_empty(span), alias=words.identifier(span.start) if own else "", place=span.start
+    )
 
 
-def _projection(words: Words, clause: Clause, keyword: ProjectionKeyword, inside: range) -> ProjectionPart:
+def _projection(words: QueryWords, clause: Clause, keyword: ProjectionKeyword, inside: range) -> ProjectionPart:
     distinct = words.keyword(inside.start) == "DISTINCT"
     if distinct:
         inside = inside[1:]
@@ -198,17 +200,17 @@ def _projection(words: Words, clause: Clause, keyword: ProjectionKeyword, inside
     )
 
 
-def _sort_items(words: Words, inside: range) -> Iterator[Item]:
+def _sort_items(words: QueryWords, inside: range) -> Iterator[ProjectionItem]:
     if words.keyword(inside.start) != "BY":
         raise PatternError(inside.start, "ORDER without BY")
     for span in split_at_commas(words, inside[1:]):
         stop = span.stop
         if words.keyword(stop - 1) in ("ASC", "ASCENDING", "DESC", "DESCENDING"):
             stop -= 1
-        yield Item(expression=not_empty(range(span.start, stop)), alias="", place=span.start)
+        yield ProjectionItem(expression=not_empty(range(span.start, stop)), alias="", place=span.start)
 
 
-def _foreach(words: Words, clause: Clause) -> ForeachPart:
+def _foreach(words: QueryWords, clause: Clause) -> ForeachPart:
     opening = clause.words[0] + 1
     bar = next((index for index in clause.words if words.text(index) == "|" and _outside(words, opening, index)), None)
     if bar is None or words.text(opening) != "(" or words.keyword(opening + 2) != "IN":
@@ -217,7 +219,7 @@ def _foreach(words: Words, clause: Clause) -> ForeachPart:
     return ForeachPart(clause=clause, variable=variable_name(words, opening + 1), expression=expression)
 
 
-def _outside(words: Words, opening: int, index: int) -> bool:
+def _outside(words: QueryWords, opening: int, index: int) -> bool:
     """Tell whether the index is directly inside the bracket at ``opening``."""
     return index in outside_brackets(words, range(opening + 1, words.closing(opening)))
 

@@ -89,7 +89,7 @@ class PathPattern:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class ProjectionItem:
     """An expression of WITH, RETURN, YIELD, DELETE or ORDER BY."""
 
     expression: range
@@ -146,7 +146,7 @@ class DeletePart:
 
     clause: Clause
     detach: bool
-    items: tuple[Item, ...]
+    items: tuple[ProjectionItem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class ProjectionPart:
     distinct: bool
     star: bool
     """``*`` is one of the items."""
-    items: tuple[Item, ...]
+    items: tuple[ProjectionItem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class ExpressionPart:
 
     clause: Clause
     keyword: Literal["WHERE", "ORDER", "SKIP", "LIMIT"]
-    items: tuple[Item, ...]
+    items: tuple[ProjectionItem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Words
+from graphweft_rules.cypher.clauses import QueryWords
 from graphweft_rules.cypher.parts import (
     Direction,
     NodePattern,
@@ -27,7 +27,7 @@ _PATH_FUNCTIONS: Final = frozenset({"shortestpath", "allshortestpaths"})
 OPENING: Final = frozenset("([{")
 
 
-def split_at_commas(words: Words, span: range) -> Iterator[range]:
+def split_at_commas(words: QueryWords, span: range) -> Iterator[range]:
     """Yield the spans between commas outside of brackets. Raises ``PatternError`` for an empty one."""
     start, index = span.start, span.start
     while index < span.stop:
@@ -45,7 +45,7 @@ def not_empty(span: range) -> range:
     return span
 
 
-def variable_name(words: Words, index: int) -> str:
+def variable_name(words: QueryWords, index: int) -> str:
     """Return the variable at the index. Raises ``PatternError`` for another word or a keyword."""
     name = words.identifier(index)
     if not name:
@@ -55,7 +55,7 @@ def variable_name(words: Words, index: int) -> str:
     return name
 
 
-def path_patterns(words: Words, span: range) -> Iterator[PathPattern]:
+def path_patterns(words: QueryWords, span: range) -> Iterator[PathPattern]:
     """Yield the paths of a MATCH, MERGE or CREATE. Raises ``PatternError``."""
     for path in split_at_commas(words, span):
         index, variable, function = path.start, "", ""
@@ -71,7 +71,7 @@ def path_patterns(words: Words, span: range) -> Iterator[PathPattern]:
         yield _path(words, range(index, stop), variable, function)
 
 
-def _path(words: Words, span: range, variable: str, function: str) -> PathPattern:
+def _path(words: QueryWords, span: range, variable: str, function: str) -> PathPattern:
     nodes = [_node(words, span.start, span.stop)]
     relationships: list[RelationshipPattern] = []
     index = words.closing(span.start) + 1
@@ -89,7 +89,7 @@ def _path(words: Words, span: range, variable: str, function: str) -> PathPatter
     )
 
 
-def _arrow_end(words: Words, index: int, stop: int) -> int:
+def _arrow_end(words: QueryWords, index: int, stop: int) -> int:
     """Return where the next node begins, given the first word of an arrow."""
     position = index
     while position < stop and words.text(position) != "(":
@@ -99,7 +99,7 @@ def _arrow_end(words: Words, index: int, stop: int) -> int:
     return position
 
 
-def _node(words: Words, index: int, stop: int) -> NodePattern:
+def _node(words: QueryWords, index: int, stop: int) -> NodePattern:
     end = words.closing(index)
     if words.text(index) != "(" or end >= stop:
         raise PatternError(index, "expected a node")
@@ -119,7 +119,7 @@ def _node(words: Words, index: int, stop: int) -> NodePattern:
     )
 
 
-def _relationship(words: Words, arrow: range, left: NodePattern, right: NodePattern) -> RelationshipPattern:
+def _relationship(words: QueryWords, arrow: range, left: NodePattern, right: NodePattern) -> RelationshipPattern:
     texts = [words.text(index) for index in arrow]
     bracket = texts.index("[") if "[" in texts else -1
     inner = _Inner()
@@ -166,7 +166,7 @@ def _relationship(words: Words, arrow: range, left: NodePattern, right: NodePatt
     )
 
 
-def outside_brackets(words: Words, span: range) -> Iterator[int]:
+def outside_brackets(words: QueryWords, span: range) -> Iterator[int]:
     """Yield the indices of the span outside of brackets."""
     index = span.start
     while index < span.stop:
@@ -177,7 +177,7 @@ def outside_brackets(words: Words, span: range) -> Iterator[int]:
         index += 1
 
 
-def _length_end(words: Words, star: int, stop: int) -> int:
+def _length_end(words: QueryWords, star: int, stop: int) -> int:
     """Return the index after ``*``, ``*2``, ``*1..3``, ``*..3`` or ``*1..``."""
     index = star + 1
     while index < stop and (words.text(index) == "." or words.text(index).isdigit()):
@@ -196,7 +196,7 @@ class _Inner:
     where: range | None = None
 
 
-def _inner(words: Words, head: range, rest_start: int | None = None, rest_stop: int = 0) -> _Inner:
+def _inner(words: QueryWords, head: range, rest_start: int | None = None, rest_stop: int = 0) -> _Inner:
     """Parse ``variable:Labels {…} WHERE …``; after a length (``*1..3``), map and condition begin at ``rest_start``."""
     index = head.start
     variable = ""
@@ -234,11 +234,11 @@ def _inner(words: Words, head: range, rest_start: int | None = None, rest_stop: 
     return _Inner(variable=variable, labels=labels, properties=properties, map_parameter=map_parameter, where=where)
 
 
-def _ends_labels(words: Words, index: int) -> bool:
+def _ends_labels(words: QueryWords, index: int) -> bool:
     return words.text(index) == "{" or words.tokens[index].kind == "param" or words.keyword(index) == "WHERE"
 
 
-def _label_expression(words: Words, span: range) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+def _label_expression(words: QueryWords, span: range) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     """Return (labels of every node, labels of which each node has one, whether the expression is more complex)."""
     if not span:
         return (), (), False
@@ -262,7 +262,7 @@ def _label_expression(words: Words, span: range) -> tuple[tuple[str, ...], tuple
     return ((), tuple(names), False) if operators == {"|"} else (tuple(names), (), False)
 
 
-def map_entries(words: Words, brace: int) -> Iterator[Property]:
+def map_entries(words: QueryWords, brace: int) -> Iterator[Property]:
     """Yield the entries of the map that opens at ``brace``. Raises ``PatternError``."""
     span = range(brace + 1, words.closing(brace))
     if not span:

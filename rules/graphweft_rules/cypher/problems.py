@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple
 
 from graphweft_rules.cypher.calls import call_problems, is_index_change
-from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, Words
+from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, QueryWords
 from graphweft_rules.cypher.statement import clock_call
 from graphweft_rules.matching.clock import OWN_PREFIX
 
@@ -15,7 +15,7 @@ Role = Literal["injection", "mutation"]
 Level = Literal["error", "warning"]
 
 
-class Problem(NamedTuple):
+class QueryProblem(NamedTuple):
     """Something to change in a query."""
 
     level: Level
@@ -36,95 +36,95 @@ _NO_DATETIME: Final = "pass the time as ISO 8601 text in a parameter"
 _OWN_PROPERTIES: Final = frozenset({"partition", "pos", "plan", "done", "note", "app_id", "only", "lock"})
 
 
-def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[Problem]:
+def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[QueryProblem]:
     """Yield the problems of a query that calls ``randomUUID()`` ``uuids`` times, in no particular order."""
     words = query.words
     if not words.tokens:
-        yield Problem("error", "empty", "the query is empty: write Cypher, or remove the entry", 0)
+        yield QueryProblem("error", "empty", "the query is empty: write Cypher, or remove the entry", 0)
         return
     yield from _text_problems(query)
     yield from _outer_problems(query)
     yield from _name_problems(query)
     yield from _clock_problems(words, role)
     for code, message, start in call_problems(query):
-        yield Problem("error", code, message, start)
+        yield QueryProblem("error", code, message, start)
     admin = [clause for clause in query.clauses if _is_admin(words, clause)]
     for clause in admin:
         message = "a rule cannot change the schema or load files: remove the clause; graphweft indexes the look-up keys"
-        yield Problem("error", "admin", message, words.tokens[clause.words[0]].start)
+        yield QueryProblem("error", "admin", message, words.tokens[clause.words[0]].start)
     writing = [clause for clause in query.clauses if clause.keyword in WRITING and clause not in admin]
     if role == "injection":
         for clause in writing[:1]:
             message = f"{clause.keyword} writes, and injection rules only read: move it to a mutation rule"
-            yield Problem("error", "write-in-injection", message, words.tokens[clause.words[0]].start)
+            yield QueryProblem("error", "write-in-injection", message, words.tokens[clause.words[0]].start)
         return
     if not writing and not admin:
         message = "the mutation changes nothing: add CREATE, MERGE, SET or DELETE, or make it an injection rule"
-        yield Problem("warning", "no-write", message, words.tokens[0].start)
+        yield QueryProblem("warning", "no-write", message, words.tokens[0].start)
     rows = next((clause for clause in query.clauses if clause.keyword in ("UNWIND", "FOREACH")), None)
     if uuids and rows:
         message = "randomUUID() gives the same id to every item of the list: pass an id in each item"
-        yield Problem("warning", "uuid-per-row", message, words.tokens[rows.words[0]].start)
+        yield QueryProblem("warning", "uuid-per-row", message, words.tokens[rows.words[0]].start)
     for keyword, start in bare_nodes(query):
         message = f"{keyword} without a label also matches graphweft's own nodes: give the node a label"
-        yield Problem("error", "bare-node", message, start)
+        yield QueryProblem("error", "bare-node", message, start)
 
 
-def _text_problems(query: Outline) -> Iterator[Problem]:
+def _text_problems(query: Outline) -> Iterator[QueryProblem]:
     words = query.words.tokens
     broken = next((word for word in words if word.kind == "broken"), None)
     if broken:
         kind = "comment" if broken.text.startswith("/*") else "string" if broken.text[0] in "'\"" else "quoted name"
-        yield Problem("error", "unterminated", f"the {kind} that begins here does not end: close it", broken.start)
+        yield QueryProblem("error", "unterminated", f"the {kind} that begins here does not end: close it", broken.start)
     elif query.stray:
         message = f"the bracket {query.stray.text!r} has no partner: add the partner, or remove the bracket"
-        yield Problem("error", "unbalanced", message, query.stray.start)
+        yield QueryProblem("error", "unbalanced", message, query.stray.start)
     end = next((index for index, word in enumerate(words) if word.text == ";"), len(words))
     after = next((word for word in words[end:] if word.text != ";"), None)
     if after:
         message = "a second statement begins here: give it an entry of its own"
-        yield Problem("error", "several-statements", message, after.start)
+        yield QueryProblem("error", "several-statements", message, after.start)
     if words[0].keyword in _PREFIXES:
         message = f"the query begins with {words[0].text!r}, which rules cannot use: remove it"
-        yield Problem("error", "cypher-prefix", message, words[0].start)
+        yield QueryProblem("error", "cypher-prefix", message, words[0].start)
 
 
-def _outer_problems(query: Outline) -> Iterator[Problem]:
+def _outer_problems(query: Outline) -> Iterator[QueryProblem]:
     """Yield problems of the first and last clause, which a server reports only when the query runs."""
     first = query.words.tokens[0]
     if first.kind not in ("name", "broken") or (first.keyword not in _FIRST | _PREFIXES):
         near = get_close_matches(first.keyword, _FIRST, n=1)
         hint = f"did you mean {near[0]}?" if near else "begin with MATCH, MERGE, CREATE or CALL, for example"
         if first.kind != "broken":
-            yield Problem("error", "no-clause", f"a query cannot begin with {first.text!r}: {hint}", first.start)
+            yield QueryProblem("error", "no-clause", f"a query cannot begin with {first.text!r}: {hint}", first.start)
         return
     main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
     whole = query.stray is None and query.words.tokens[-1].kind != "broken"
     if whole and main and main[-1].keyword in ("MATCH", "OPTIONAL", "UNWIND", "WITH"):
         last = query.words.tokens[main[-1].words[0]]
         message = f"the query ends with {last.text}: add RETURN, or a clause that writes"
-        yield Problem("error", "no-end", message, last.start)
+        yield QueryProblem("error", "no-end", message, last.start)
 
 
-def _name_problems(query: Outline) -> Iterator[Problem]:
+def _name_problems(query: Outline) -> Iterator[QueryProblem]:
     words = query.words
     reserved: set[str] = set()
     for index, word in enumerate(words.tokens):
         if word.identifier.startswith(OWN_PREFIX) and word.identifier not in reserved:
             reserved.add(word.identifier)
             message = f"the name {word.identifier!r} starts with two underscores, which graphweft reserves: rename it"
-            yield Problem("error", "reserved-name", message, word.start)
+            yield QueryProblem("error", "reserved-name", message, word.start)
         if word.kind == "param" and words.text(index - 1) == ":" and index - 1 not in query.in_map:
             message = f"the parameter {word.text!r} cannot be a label or type: write the name itself, or use a property"
-            yield Problem("error", "param-as-label", message, word.start)
+            yield QueryProblem("error", "param-as-label", message, word.start)
 
 
-def _clock_problems(words: Words, role: Role) -> Iterator[Problem]:
+def _clock_problems(words: QueryWords, role: Role) -> Iterator[QueryProblem]:
     for index, word in enumerate(words.tokens):
         name = words.identifier(index).lower()
         if role == "mutation" and name == "rand" and words.text(index + 1) == "(" and words.text(index - 1) != ".":
             message = "rand() gives another value when events are replayed: take the number from the event"
-            yield Problem("error", "nondeterministic", message, word.start)
+            yield QueryProblem("error", "nondeterministic", message, word.start)
         if name not in _TEXT_CALLS or words.text(index - 1) == ".":
             continue
         call = clock_call(words, index)
@@ -139,10 +139,10 @@ def _clock_problems(words: Words, role: Role) -> Iterator[Problem]:
             message = f"{name}() returns text in rules: {_NO_DATETIME}, or add the duration to localdatetime()"
         else:
             continue
-        yield Problem("error", "no-datetime", message, word.start)
+        yield QueryProblem("error", "no-datetime", message, word.start)
 
 
-def _is_admin(words: Words, clause: Clause) -> bool:
+def _is_admin(words: QueryWords, clause: Clause) -> bool:
     after = clause.words[0] + 1
     match clause.keyword:
         case "LOAD" | "DROP":
@@ -179,7 +179,7 @@ def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
                 seen.add(words.identifier(index))
 
 
-def _own_map(words: Words, brace: int) -> bool:
+def _own_map(words: QueryWords, brace: int) -> bool:
     """Tell whether a map begins at the index that is empty or names a property of graphweft's own nodes."""
     inside = range(brace + 1, words.closing(brace))
     return words.text(brace) == "{" and (
@@ -188,7 +188,7 @@ def _own_map(words: Words, brace: int) -> bool:
     )
 
 
-def _begins_relationship(words: Words, index: int) -> bool:
+def _begins_relationship(words: QueryWords, index: int) -> bool:
     """Tell whether a mandatory relationship begins at the index; graphweft's own nodes have no relationships."""
     if words.text(index) in ("--", "<--", "-->"):
         return True
@@ -204,7 +204,7 @@ def _begins_relationship(words: Words, index: int) -> bool:
     )
 
 
-def _names_variable(words: Words, index: int, clause: Clause) -> bool:
+def _names_variable(words: QueryWords, index: int, clause: Clause) -> bool:
     """Tell whether the name at the index is a variable and not a label, a map key or a property."""
     before = words.text(index - 1)
     return before in ("(", "[") or words.keyword(index - 1) in ("AS", "YIELD") or clause.keyword in ("WITH", "YIELD")

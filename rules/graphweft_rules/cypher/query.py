@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
-from graphweft_rules.cypher.clauses import PARTS, WRITING, Outline, Words, outline
+from graphweft_rules.cypher.clauses import PARTS, WRITING, Outline, QueryWords, outline
 from graphweft_rules.cypher.names import Name, graph_names
-from graphweft_rules.cypher.problems import Level, Problem, Role, own_problems
+from graphweft_rules.cypher.problems import Level, QueryProblem, Role, own_problems
 from graphweft_rules.cypher.statement import Piece, clock_edits, edited, uuid_edits
 from graphweft_rules.matching.clock import UUID_PREFIX
 
@@ -90,7 +90,7 @@ def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = ()) -> Cypher:
 
 
 @lru_cache(maxsize=16_384)  # the checks of a rule file parse each query before it is compiled
-def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[Problem, ...]]:
+def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...]]:
     """Return a query without problems, and the problems that it has on any server."""
     query = outline(text)
     words = query.words
@@ -116,7 +116,7 @@ def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[Problem, ...]]:
     return cypher, tuple(own_problems(query, role, len(uuids)))
 
 
-def placed(text: str, problem: Problem) -> CypherProblem:
+def placed(text: str, problem: QueryProblem) -> CypherProblem:
     """Return a problem of a text with its line and column."""
     line, column = _line_and_column(text, problem.start)
     return CypherProblem(code=problem.code, level=problem.level, message=problem.message, line=line, column=column)
@@ -143,7 +143,7 @@ def _keys(query: Outline) -> Iterator[tuple[str, str]]:
                 yield from ((label, key) for key in _map_keys(words, brace))
 
 
-def _map_keys(words: Words, brace: int) -> Iterator[str]:
+def _map_keys(words: QueryWords, brace: int) -> Iterator[str]:
     index, end = brace + 1, words.closing(brace)
     while index < end:
         if words.text(index + 1) == ":" and words.identifier(index):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource
+from graphweft_rules.cypher.accesses import LookupKey, ReadWriteSet, Resource, ResourceAccess
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, Opaque
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, Pick
@@ -135,7 +135,7 @@ class _Entities:
             return [("relationship", name) for name in pick.names]
         return [("node", self._root(min(pick.names)))] if pick.names else []
 
-    def touches(self, reader: EntityReader) -> Iterable[Access]:
+    def touches(self, reader: EntityReader) -> Iterable[ResourceAccess]:
         """Yield the accesses of a query. Raises ``Opaque``."""
         sure = True
         for act in reader.acts:
@@ -145,11 +145,11 @@ class _Entities:
             if act.certain and not sure:
                 act = replace(act, certain=False)  # noqa: PLW2901
             if act.label:
-                yield Access(resource=("label", act.label), access=act.access)
+                yield ResourceAccess(resource=("label", act.label), access=act.access)
                 if act.access == "write" and not self._bases(thing):
                     raise Opaque("a node without a label gets or loses one")
                 if act.access == "write":  # patterns with the label match other nodes from here on
-                    yield from (Access(resource=base, access="write") for base in self._bases(thing))
+                    yield from (ResourceAccess(resource=base, access="write") for base in self._bases(thing))
                 continue
             key = self._key(thing)
             bases = self._bases(thing)
@@ -166,26 +166,30 @@ class _Entities:
                 rekeys = base[0] == "node" and act.access == "write" and bool(by) and act.name in (ANYTHING, by)
                 key_of_act = None if rekeys else key
                 for name in sorted(names):
-                    touch = Access(resource=(f"{base[0]} property", base[1], name), access=act.access, key=key_of_act)
+                    touch = ResourceAccess(
+                        resource=(f"{base[0]} property", base[1], name), access=act.access, key=key_of_act
+                    )
                     yield replace(touch, if_created=act.if_created)
                 if rekeys:
-                    yield Access(resource=base, access="write")  # a key may mean another entity from here on
+                    yield ResourceAccess(resource=base, access="write")  # a key may mean another entity from here on
 
-    def _on_entity(self, act: Action, base: Resource, key: Key | None) -> Access:
+    def _on_entity(self, act: Action, base: Resource, key: LookupKey | None) -> ResourceAccess:
         making = act.access.startswith(("create", "ensure", "merge"))
         if making and (self._all_ordered or base in self._ordered):
-            return Access(resource=base, access="write")
+            return ResourceAccess(resource=base, access="write")
         if making and base in self._ordered_by_key and not act.by_one:
-            return Access(resource=base, access="write", key=key)
+            return ResourceAccess(resource=base, access="write", key=key)
         certain = act.certain and key is not None
-        return Access(resource=base, access=act.access, key=key, certain=certain, finds=act.finds if key else "")
+        return ResourceAccess(
+            resource=base, access=act.access, key=key, certain=certain, finds=act.finds if key else ""
+        )
 
     def _bases(self, thing: Entity) -> tuple[Resource, ...]:
         if thing.kind == "relationship":
             return tuple(("relationship", name) for name in sorted(thing.names))
         return (("node", self._class(thing)),) if thing.names and thing.known else ()
 
-    def _key(self, thing: Entity) -> Key | None:
+    def _key(self, thing: Entity) -> LookupKey | None:
         node = thing.start if thing.kind == "relationship" else thing
         if node is None or not node.names or not node.known:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, Words
+from graphweft_rules.cypher.clauses import Outline, QueryWords
 from graphweft_rules.matching.clock import CALLS, UUID_PREFIX
 
 type Edit = tuple[int, int, str]
@@ -20,7 +20,7 @@ type Piece = tuple[int, int, bool]
 _CLOCK_VARIANTS: Final = frozenset({"TRANSACTION", "STATEMENT", "REALTIME"})
 
 
-def clock_edits(words: Words, clock: set[str]) -> Iterator[Edit]:
+def clock_edits(words: QueryWords, clock: set[str]) -> Iterator[Edit]:
     """Yield the edits that turn clock calls into parameters; add the parameters' names to ``clock``."""
     for index in range(len(words.tokens)):
         call = clock_call(words, index)
@@ -30,7 +30,7 @@ def clock_edits(words: Words, clock: set[str]) -> Iterator[Edit]:
             yield words.tokens[index].start, words.tokens[call + 1].end, replacement
 
 
-def clock_call(words: Words, index: int) -> int:
+def clock_call(words: QueryWords, index: int) -> int:
     """Return the index of the parenthesis when a clock function is called at the index, else 0."""
     if words.identifier(index).lower() not in CALLS or words.text(index - 1) == ".":
         return 0
@@ -40,14 +40,14 @@ def clock_call(words: Words, index: int) -> int:
     return after if words.text(after) == "(" else 0
 
 
-def uuid_edits(words: Words) -> Iterator[Edit]:
+def uuid_edits(words: QueryWords) -> Iterator[Edit]:
     """Yield the edits that turn calls of ``randomUUID()`` into parameters."""
     calls = [index for index in range(len(words.tokens)) if _calls(words, index, "randomuuid")]
     for number, index in enumerate(calls):
         yield words.tokens[index].start, words.tokens[words.closing(index + 1)].end, f"${UUID_PREFIX}{number}"
 
 
-def _calls(words: Words, index: int, function: str) -> bool:
+def _calls(words: QueryWords, index: int, function: str) -> bool:
     called = words.identifier(index).lower() == function and words.text(index - 1) != "."
     return called and words.text(index + 1) == "(" and words.text(index + 2) == ")"
 

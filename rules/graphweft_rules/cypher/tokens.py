@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class CypherToken:
     """A piece of the text that begins at the offset ``start``, in characters."""
 
     kind: Kind
@@ -54,6 +54,6 @@ class Token:
         return ""
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str) -> list[CypherToken]:
     """Split any text into tokens; their texts, joined, equal the text."""
-    return [Token(cast("Kind", match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(text)]
+    return [CypherToken(cast("Kind", match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(text)]

@@ -17,7 +17,7 @@ from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class RowExplanation:
     """How rows of a mutation run on one kind of server."""
 
     place: Place
@@ -64,7 +64,7 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = ()) -> list[Findin
     return list(ordered(findings))
 
 
-def explain(paths: Iterable[Path], dialects: Iterable[Dialect]) -> list[Explanation]:
+def explain(paths: Iterable[Path], dialects: Iterable[Dialect]) -> list[RowExplanation]:
     """Return how rows of each mutation run on each kind of server, for files that load. Never raises on content.
 
     Labels that share a node are taken from all rules together, as in a worker. A mutation that several files extend
@@ -79,12 +79,12 @@ def explain(paths: Iterable[Path], dialects: Iterable[Dialect]) -> list[Explanat
             for rule in config.mutation_rules if config else ():
                 given += ((rule.name, each, parse(each.cypher, role="mutation")) for each in rule.mutations)
     shared = shared_labels(cypher for _, _, cypher in given)
-    found: dict[tuple[str, int, int, str, str], Explanation] = {}
+    found: dict[tuple[str, int, int, str, str], RowExplanation] = {}
     for rule_name, mutation, cypher in given:
         place = mutation.place
         for dialect in dialects:
             batch_query = cypher.batch_query(dialect, shared)
-            found[place.file, place.line, place.column, mutation.id, dialect.name] = Explanation(
+            found[place.file, place.line, place.column, mutation.id, dialect.name] = RowExplanation(
                 place=place,
                 rule=rule_name,
                 mutation=mutation.id,

@@ -39,7 +39,7 @@ from graphweft_rules.files.model import (
 )
 from graphweft_rules.files.shapes import Entries, Shapes
 from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Broken, Items, Node, Scalar, Table, plain
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, plain
 from graphweft_rules.matching import conditions
 from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
@@ -163,7 +163,7 @@ class _Checks(Shapes):
         required, optional = {"id", "inject_as"}, {*_KINDS, "params", "format", "max_results"}
         entries = self.table(node, "a query", required=required, optional=optional)
         kinds = [kind for kind in _KINDS if kind in entries]
-        if isinstance(node, Table) and not kinds:
+        if isinstance(node, KeyTable) and not kinds:
             self.error("missing-key", "a query needs one of the keys 'cypher', 'search' and 'graphrag'", node.place)
         if len(kinds) > 1:
             message = "a query has only one of 'cypher', 'search' and 'graphrag': write several queries"
@@ -236,7 +236,7 @@ class _Checks(Shapes):
     def _search(self, node: Node, above: frozenset[str] = frozenset()) -> tuple[InjectionSearch, Node | None]:
         """Return a search and the node of its ``retrieval_query``; the keys ``above`` are inherited."""
         entries = self.table(node, "a search", required=set(), optional=_SEARCH_KEYS)
-        if isinstance(node, Table):
+        if isinstance(node, KeyTable):
             self._search_keys(entries, node, above)
         search = InjectionSearch(
             memory=self._scopes(entries["memory"].value) if "memory" in entries else None,
@@ -252,7 +252,7 @@ class _Checks(Shapes):
         )
         return search, _value(entries, "retrieval_query")
 
-    def _search_keys(self, entries: Entries, node: Table, above: frozenset[str]) -> None:
+    def _search_keys(self, entries: Entries, node: KeyTable, above: frozenset[str]) -> None:
         """Report missing keys, and keys that others make useless."""
         asks = plain(entries["index_type"].value) if "index_type" in entries else None
         indexes = {"index_name", "fulltext_index_name"} & entries.keys()
@@ -291,7 +291,7 @@ class _Checks(Shapes):
     def _scopes(self, node: Node) -> dict[str, Any]:
         """Return the scopes of a search for memories: at least one, each a text or a reference."""
         entries = self.table(node, "memory", required=set(), optional=set(SCOPES))
-        if isinstance(node, Table) and not node.entries:
+        if isinstance(node, KeyTable) and not node.entries:
             self.error("missing-key", f"a memory needs a scope: give at least one of {', '.join(SCOPES)}", node.place)
         scopes: dict[str, Any] = {}
         for name, entry in entries.items():
@@ -440,8 +440,8 @@ class _Checks(Shapes):
         known = True
         if "params" in entries:
             node = entries["params"].value
-            known = isinstance(node, Table)
-            if isinstance(node, Table):
+            known = isinstance(node, KeyTable)
+            if isinstance(node, KeyTable):
                 given = node.entries
             else:
                 self.wrong_type(node, "params", "a mapping, {} for none")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from graphweft_rules.files.findings import Finding, did_you_mean
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.tree import Broken, Entry, Items, Node, Scalar, Table, plain
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
 
-Entries = Mapping[str, Entry]
+Entries = Mapping[str, TableEntry]
 
 
 class Shapes:
@@ -23,7 +23,7 @@ class Shapes:
 
     def table(self, node: Node, what: str, *, required: set[str], optional: set[str]) -> Entries:
         """Return the known entries of a mapping; report missing and unknown keys."""
-        if not isinstance(node, Table):
+        if not isinstance(node, KeyTable):
             self.wrong_type(node, what, "a mapping of " + ", ".join(sorted(required | optional)))
             return {}
         for key in sorted(required - node.entries.keys()):
@@ -51,7 +51,7 @@ class Shapes:
         seen: dict[str, Place] = {}
         for item in node.items:
             yield make(item)
-            entry = item.entries.get(unique) if unique is not None and isinstance(item, Table) else None
+            entry = item.entries.get(unique) if unique is not None and isinstance(item, KeyTable) else None
             value = plain(entry.value) if entry is not None else None
             if entry is None or not isinstance(value, str):
                 continue
@@ -122,7 +122,7 @@ class Shapes:
                 found = f"{node.value!r}"
             case Items():
                 found = "a list"
-            case Table():
+            case KeyTable():
                 found = "a mapping"
         self.error("wrong-type", f"{what} is {found}: it must be {wanted}", node.place)
 

@@ -16,7 +16,7 @@ import yaml
 
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.tree import Broken, Entry, Items, Node, Scalar, Table
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry
 
 _MAX_DEPTH: Final = 64
 """Limit of levels, because later code recurses; rules need six."""
@@ -69,7 +69,7 @@ class _Loader(yaml.SafeLoader):
 def parse(data: bytes, file: str) -> tuple[Node, tuple[Finding, ...]]:
     """Return the root of a YAML document and the findings about its YAML. Never raises on content.
 
-    An empty file is an empty ``Table``. A value with a finding is ``Broken``; the value of an unquoted key is kept.
+    An empty file is an empty ``KeyTable``. A value with a finding is ``Broken``; the value of an unquoted key is kept.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -115,7 +115,7 @@ class _Reading:
         except RecursionError:
             return self._too_deep(self._place(loader.get_mark()))
         if node is None or (node.tag == _NULL and node.value == ""):
-            return Table(entries={}, place=top)
+            return KeyTable(entries={}, place=top)
         return self._node(node, depth=1)
 
     def _node(self, node: yaml.Node, depth: int) -> Node:
@@ -143,8 +143,8 @@ class _Reading:
         finally:
             self._open.remove(id(node))
 
-    def _table(self, node: yaml.MappingNode, place: Place, depth: int) -> Table:
-        entries: dict[str, Entry] = {}
+    def _table(self, node: yaml.MappingNode, place: Place, depth: int) -> KeyTable:
+        entries: dict[str, TableEntry] = {}
         for key_node, value_node in node.value:
             key_place = self._place(key_node.start_mark)
             key = self._key(key_node, key_place)
@@ -156,8 +156,8 @@ class _Reading:
                 message = f"the key {key!r} is used at line {first.line} of this mapping already: keep one of them"
                 self._refuse("repeated-key", message, key_place)
             else:
-                entries[key] = Entry(key=key_place, value=value)
-        return Table(entries=entries, place=place)
+                entries[key] = TableEntry(key=key_place, value=value)
+        return KeyTable(entries=entries, place=place)
 
     def _key(self, node: yaml.Node, place: Place) -> str | None:
         if not isinstance(node, yaml.ScalarNode):

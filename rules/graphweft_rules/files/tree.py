@@ -45,7 +45,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TableEntry:
     """The value of a key, and the key's place."""
 
     key: Place
@@ -53,10 +53,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class KeyTable:
     """A mapping; its keys are strings in the file's order."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TableEntry]
     place: Place
 
 
@@ -67,7 +67,7 @@ class Broken:
     place: Place
 
 
-Node = Scalar | Items | Table | Broken
+Node = Scalar | Items | KeyTable | Broken
 
 
 def plain(node: Node) -> Any:
@@ -77,7 +77,7 @@ def plain(node: Node) -> Any:
             return node.value
         case Items():
             return [plain(item) for item in node.items]
-        case Table():
+        case KeyTable():
             return {key: plain(entry.value) for key, entry in node.entries.items()}
         case Broken():
             return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from graphweft_rules.cypher.accesses import Access, Key, Resource, commute
+from graphweft_rules.cypher.accesses import LookupKey, Resource, ResourceAccess, commute
 from graphweft_rules.cypher.read_write_sets import read_write_sets
 from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.matching.mutation import CompiledMutation
@@ -20,7 +20,7 @@ _UNIQUE: Final = frozenset({"$workflow.chat_id", "$context.chat_id", "$event.id"
 @dataclass(frozen=True, slots=True)
 class _Touch:
     mutation: CompiledMutation
-    access: Access
+    access: ResourceAccess
     own: bool
     """Whether only events of the same chat reach the entity."""
 
@@ -62,7 +62,7 @@ def _conflicts(mutation: CompiledMutation, touches: dict[Resource, list[_Touch]]
                 yield f"events of other chats {_verb(other.access)} {_name(resource)} too, {_by(mutation, other)}"
 
 
-def _is_unique(mutation: CompiledMutation, key: Key) -> bool:
+def _is_unique(mutation: CompiledMutation, key: LookupKey) -> bool:
     if key.path or not key.parameter:
         return False
     source = dict(mutation.sources).get(key.parameter)
@@ -75,7 +75,7 @@ def _finding(mutation: CompiledMutation, why: str) -> Finding:
     return Finding(level="warning", code="order-across-chats", message=message, place=mutation.place)
 
 
-def _verb(access: Access) -> str:
+def _verb(access: ResourceAccess) -> str:
     if access.access == "read":
         return "read"
     if access.access.startswith("merge"):

@@ -23,7 +23,7 @@ _NAMED: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unmatched:
+class UnmatchedRule:
     """A rule for the type of an event that does not match the event."""
 
     rule: str
@@ -32,7 +32,7 @@ class Unmatched:
     """It quotes short values of the event, so do not log it."""
 
 
-def unmatched(rules: RuleSet, event: Event) -> list[Unmatched]:
+def unmatched(rules: RuleSet, event: Event) -> list[UnmatchedRule]:
     """Return the rules for the event's type that are not for its agent, or whose condition is false.
 
     Rules whose condition cannot be decided are skips of ``RuleSet.match_event``.
@@ -41,7 +41,7 @@ def unmatched(rules: RuleSet, event: Event) -> list[Unmatched]:
     if workflow is None:
         return []
     scope = Scope.of_event(event)
-    found: list[Unmatched] = []
+    found: list[UnmatchedRule] = []
     for compiled in workflow.rules_for(event.type):
         rule = compiled.rule
         if not is_for_agent(compiled, event.agent):
@@ -51,7 +51,7 @@ def unmatched(rules: RuleSet, event: Event) -> list[Unmatched]:
             reason = false
         else:
             continue
-        found.append(Unmatched(rule=rule.name, place=rule.place, reason=reason))
+        found.append(UnmatchedRule(rule=rule.name, place=rule.place, reason=reason))
     return found
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules.files.model import InjectionGraphrag
-from graphweft_rules.matching.parameters import Absent, ParamError, Scope, Source, compile_param
+from graphweft_rules.matching.parameters import Absent, ParamError, ParameterSource, Scope, compile_param
 from graphweft_rules.matching.searches import (
     CompiledSearch,
     NotReadyError,
@@ -41,11 +41,11 @@ class GraphragQuery:
 class CompiledGraphrag:
     """A ``graphrag`` with parsed references."""
 
-    query: Source
+    query: ParameterSource
     history: int
-    seeds: Source | None
+    seeds: ParameterSource | None
     search: CompiledSearch | None
-    memory: tuple[tuple[str, Source], ...] | None
+    memory: tuple[tuple[str, ParameterSource], ...] | None
 
     def bind(self, scope: Scope) -> GraphragQuery | str:
         """Return the look-up for one request, or why it is skipped: with names of references, never values.

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.model import Place, Written
-from graphweft_rules.matching.parameters import Source
+from graphweft_rules.matching.parameters import ParameterSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class CompiledMutation:
     rule: str
     id: str
     cypher: Cypher
-    sources: tuple[tuple[str, Source], ...]
+    sources: tuple[tuple[str, ParameterSource], ...]
     place: Place
     written: Written | None = None
     """The place of the query's text."""

@@ -71,7 +71,7 @@ class Absent:
     name: str
 
 
-class Source(Protocol):
+class ParameterSource(Protocol):
     """Gives the value of one parameter for one event or request."""
 
     def resolve(self, scope: Scope) -> Any:
@@ -208,7 +208,7 @@ class LiteralSource:
     value: Any
 
     def resolve(self, scope: Scope) -> Any:
-        """See ``Source.resolve``."""
+        """See ``ParameterSource.resolve``."""
         return self.value
 
 
@@ -216,10 +216,10 @@ class LiteralSource:
 class MapSource:
     """A map of sources."""
 
-    fields: tuple[tuple[str, Source], ...]
+    fields: tuple[tuple[str, ParameterSource], ...]
 
     def resolve(self, scope: Scope) -> Any:
-        """See ``Source.resolve``."""
+        """See ``ParameterSource.resolve``."""
         resolved: dict[str, Any] = {}
         for name, source in self.fields:
             resolved[name] = value = source.resolve(scope)
@@ -232,10 +232,10 @@ class MapSource:
 class ListSource:
     """A list of sources."""
 
-    items: tuple[Source, ...]
+    items: tuple[ParameterSource, ...]
 
     def resolve(self, scope: Scope) -> Any:
-        """See ``Source.resolve``."""
+        """See ``ParameterSource.resolve``."""
         resolved: list[Any] = []
         for source in self.items:
             value = source.resolve(scope)
@@ -245,7 +245,7 @@ class ListSource:
         return resolved
 
 
-def compile_param(value: Any) -> Source:
+def compile_param(value: Any) -> ParameterSource:
     """Compile a value of ``params``: a reference, ``$$…`` for text that starts with ``$``, or a literal.
 
     Maps and lists may hold references; if one has no value, the whole value is absent. Raises ``ParamError``.

@@ -3,8 +3,8 @@
 ``decider_of`` makes a function of a condition that compares references with constants, ``group_decider_of`` one of many
 such conditions, and ``binder_of`` one of the parameters of a rule. Each is one Python expression, in which names and
 literals of the rule are constants. These functions decide in the plain case alone. If a value is missing, is of another
-type than its constant or lies in a list, they leave the decision to ``Condition`` and ``Source``, which also word what
-is wrong.
+type than its constant or lies in a list, they leave the decision to ``Condition`` and ``ParameterSource``, which also
+word what is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from graphweft_contracts import Event
 from graphweft_rules.matching.clock import clock_values, utc_text, uuid_values
 from graphweft_rules.matching.conditions import PLAIN_TEXT, Condition, conjunction
 from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
-from graphweft_rules.matching.parameters import ListSource, LiteralSource, MapSource, Reference, Source, has_path
+from graphweft_rules.matching.parameters import (
+    ListSource,
+    LiteralSource,
+    MapSource,
+    ParameterSource,
+    Reference,
+    has_path,
+)
 
 type Values = Mapping[str, Any]
 type Decide = Callable[[Event, Values, Values, str | None], bool | None]
@@ -283,7 +290,7 @@ class _Code:
             test += f" and {name} - {name} == 0"  # a finite number
         return test
 
-    def value(self, source: Source) -> str:
+    def value(self, source: ParameterSource) -> str:
         """Return the expression for the value of a parameter."""
         match source:
             case Reference():

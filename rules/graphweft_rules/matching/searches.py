@@ -16,11 +16,11 @@ from graphweft_contracts.memory import SCOPE_PATTERN, MemoryScope
 from graphweft_contracts.search import IndexType, Searched, SearchQuery, query_text
 from graphweft_rules.cypher.clauses import Outline, outline
 from graphweft_rules.cypher.part_parser import read_parts
-from graphweft_rules.cypher.parts import ExpressionPart, Item, PatternError, ProjectionPart
-from graphweft_rules.cypher.problems import Level, Problem
+from graphweft_rules.cypher.parts import ExpressionPart, PatternError, ProjectionItem, ProjectionPart
+from graphweft_rules.cypher.problems import Level, QueryProblem
 from graphweft_rules.cypher.query import Cypher, parse, placed
 from graphweft_rules.files.model import InjectionSearch
-from graphweft_rules.matching.parameters import Absent, Scope, Source, compile_param
+from graphweft_rules.matching.parameters import Absent, ParameterSource, Scope, compile_param
 
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
@@ -43,9 +43,9 @@ class SearchError(ValueError):
 class CompiledSearch:
     """A search with parsed references."""
 
-    memory: tuple[tuple[str, Source], ...] | None
+    memory: tuple[tuple[str, ParameterSource], ...] | None
     of: Searched
-    query: Source | None
+    query: ParameterSource | None
     history: int
     index_type: IndexType | None
     index_name: str | None
@@ -81,7 +81,7 @@ class NotReadyError(ValueError):
     """A request lacks a value for a search; the message names keys and references, never values."""
 
 
-def scope_of(sources: tuple[tuple[str, Source], ...], scope: Scope) -> MemoryScope:
+def scope_of(sources: tuple[tuple[str, ParameterSource], ...], scope: Scope) -> MemoryScope:
     """Return the scope of a request's search. Raises ``NotReadyError``."""
     given: dict[str, str] = {}
     for name, source in sources:
@@ -97,7 +97,7 @@ def scope_of(sources: tuple[tuple[str, Source], ...], scope: Scope) -> MemorySco
         raise NotReadyError(f"invalid scope: {said(error)}") from error
 
 
-def text_of(source: Source, scope: Scope, history: int) -> str:
+def text_of(source: ParameterSource, scope: Scope, history: int) -> str:
     """Return the text of a search: the value itself, or ``query_text`` of messages. Raises ``NotReadyError``."""
     value = source.resolve(scope)
     if isinstance(value, Absent):
@@ -168,11 +168,11 @@ def parse_retrieval(text: str) -> Cypher:
     return cypher
 
 
-def _retrieval_problems(query: Outline) -> Iterator[Problem]:
+def _retrieval_problems(query: Outline) -> Iterator[QueryProblem]:
     words = query.words
 
-    def problem(level: Level, code: str, message: str, index: int) -> Problem:
-        return Problem(level, code, message, words.tokens[index].start)
+    def problem(level: Level, code: str, message: str, index: int) -> QueryProblem:
+        return QueryProblem(level, code, message, words.tokens[index].start)
 
     main = [clause for clause in query.clauses if clause.depth == 0]
     union = next((clause for clause in main if clause.keyword == "UNION"), None)
@@ -207,7 +207,7 @@ def _retrieval_problems(query: Outline) -> Iterator[Problem]:
         yield problem("warning", "retrieval-order", message, order.clause.words[0] if order else last.words[0])
 
 
-def _sorted_by(query: Outline, item: Item) -> str:
+def _sorted_by(query: Outline, item: ProjectionItem) -> str:
     """Return the column or property of a sort item; empty for other expressions."""
     words, expression = query.words, item.expression
     alone = len(expression) == 1 or (len(expression) == 3 and words.text(expression.start + 1) == ".")

@@ -31,7 +31,7 @@ from graphweft_rules.matching.conditions import (
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.matching.mutation import CompiledMutation
-from graphweft_rules.matching.parameters import ParamError, Reference, Scope, Source, compile_param
+from graphweft_rules.matching.parameters import ParamError, ParameterSource, Reference, Scope, compile_param
 from graphweft_rules.matching.rule_functions import (
     Bind,
     Comparison,
@@ -67,7 +67,7 @@ class CompiledInjection:
     """The query, or the ``retrieval_query`` of a search; None without one."""
     search: CompiledSearch | None = None
     graphrag: CompiledGraphrag | None = None
-    sources: tuple[tuple[str, Source], ...]
+    sources: tuple[tuple[str, ParameterSource], ...]
     place: Place
 
 
@@ -311,8 +311,8 @@ class _Compiler:
             self._error("bad-condition", str(error), place)
             return None
 
-    def _sources(self, params: Mapping[str, Any], place: Place) -> tuple[tuple[str, Source], ...]:
-        sources: list[tuple[str, Source]] = []
+    def _sources(self, params: Mapping[str, Any], place: Place) -> tuple[tuple[str, ParameterSource], ...]:
+        sources: list[tuple[str, ParameterSource]] = []
         for name, value in params.items():
             try:
                 sources.append((name, compile_param(value)))

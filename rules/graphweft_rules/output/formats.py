@@ -73,7 +73,7 @@ class Rendered:
     rows: int
 
 
-class Rows:
+class RenderedRows:
     """The rows of one query in one format; any number of first rows can be rendered.
 
     ``count`` is the number of rows: at most ``max_results``, and at most 1 for ``single``. Rows are rendered on first
@@ -212,7 +212,7 @@ def render(
     A column ``p.name`` is called ``name`` if no other column would be. The value does not contain ``name``, the name of
     the block: ``assemble`` writes the heading.
     """
-    all_rows = Rows(format, columns, rows, max_results)
+    all_rows = RenderedRows(format, columns, rows, max_results)
     return Rendered(value=all_rows.value(all_rows.count), rows=all_rows.count)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from graphweft_contracts import Block, Explanation, Missing, ReasonCode
 from graphweft_contracts.prompt_text import enclose
 from graphweft_rules.matching.rule_set import BoundQuery
-from graphweft_rules.output.formats import Gate, Rows, heading
+from graphweft_rules.output.formats import Gate, RenderedRows, heading
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 
 _USUAL: Final = 4
@@ -25,7 +25,7 @@ _BREAK: Final = "\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class AllRows:
     """All rows of one query, before ``max_results``.
 
     Packing only reads them, and blocks share nothing with them. ``age_ms`` and ``explanation`` go into the block.
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedBlocks:
     """Blocks and missing blocks in the order of the queries, and the text of the blocks with its tokens.
 
     ``errors`` holds the exceptions behind the missing blocks with ``internal_error``, for a log.
@@ -53,14 +53,14 @@ class Packed:
 
 
 def pack(
-    found: Sequence[Found],
+    found: Sequence[AllRows],
     *,
     max_tokens: int | None = None,
     count: TokenCounter = count_characters,
     headings: bool = True,
     enclosed: bool = False,
     gate: Gate | None = None,
-) -> Packed:
+) -> PackedBlocks:
     """Return the blocks of a reply, in the order of ``found``.
 
     The text has at most ``max_tokens`` by ``count``, and the blocks of a rule have at most the rule's ``max_tokens``
@@ -74,7 +74,7 @@ def pack(
     budget = _Budget(found, max_tokens, count, headings=headings, enclosed=enclosed, gate=gate)
     sections = budget.sections
     text, tokens = budget.spend()
-    return Packed(
+    return PackedBlocks(
         blocks=tuple([section.block() for section in sections if section.missing is None]),
         missing=tuple([section.missing for section in sections if section.missing is not None]),
         text=text,
@@ -88,11 +88,11 @@ class _Section:
 
     __slots__ = ("_found", "_lead", "bound", "error", "kept", "missing", "rows", "tokens")
 
-    def __init__(self, found: Found, before: str, *, headings: bool, gate: Gate | None) -> None:
+    def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None) -> None:
         self._found = found
         self.bound = found.bound
         query = self.bound.query
-        self.rows = Rows(query.format, found.columns, found.rows, query.max_results, gate)
+        self.rows = RenderedRows(query.format, found.columns, found.rows, query.max_results, gate)
         self._lead = before + (heading(query.inject_as) if headings else "")
         self.kept = 0
         self.tokens = 0
@@ -136,7 +136,7 @@ class _Budget:
 
     def __init__(
         self,
-        found: Sequence[Found],
+        found: Sequence[AllRows],
         max_tokens: int | None,
         count: TokenCounter,
         *,
@@ -255,7 +255,9 @@ class _Budget:
         return enclose(text) if self._enclosed else text
 
 
-def _most(rows: Rows, over: int, limit: int, text: Callable[[int], str], count: TokenCounter) -> tuple[int, int]:
+def _most(
+    rows: RenderedRows, over: int, limit: int, text: Callable[[int], str], count: TokenCounter
+) -> tuple[int, int]:
     """Return the greatest number of rows below ``over`` whose ``text`` has at most ``limit`` tokens, and its tokens.
 
     An interpolation search, which usually needs three or four counts. Every third step halves the interval, so rows of

@@ -16,7 +16,7 @@ from graphweft_contracts.admission import admission_faults
 from graphweft_contracts.events import payload_of
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.shapes import Entries, Shapes
-from graphweft_rules.files.tree import Broken, Items, Node, Scalar, Table, plain
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, plain
 
 FIRST_TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of the first event, if it has none. Each later event without a time follows one second after the last."""
@@ -64,11 +64,11 @@ class Events:
 
     def _inline(self, node: Node) -> None:
         entries = self._shapes.table(node, "an event", required={"type"}, optional=_KEYS - {"type"})
-        if not isinstance(node, Table) or "type" not in entries or is_broken(node):
+        if not isinstance(node, KeyTable) or "type" not in entries or is_broken(node):
             return
         fields: dict[str, Any] = {key: plain(entry.value) for key, entry in entries.items()}
         data_node = entries["data"].value if "data" in entries else None
-        if data_node is not None and not isinstance(data_node, Table):
+        if data_node is not None and not isinstance(data_node, KeyTable):
             self._shapes.wrong_type(data_node, "data", "a mapping")
             return
         data: dict[str, Any] = dict(fields.get("data") or {})
@@ -172,7 +172,7 @@ def _errors(error: ValidationError) -> Sequence[Any]:
     return error.errors(include_input=False, include_url=False, include_context=False)
 
 
-def _locate(node: Table, entries: Entries, steps: Sequence[str | int]) -> Place:
+def _locate(node: KeyTable, entries: Entries, steps: Sequence[str | int]) -> Place:
     """Return the place of the value at ``steps``, or of the nearest value around it; short keys are known."""
     path = list(steps)
     for short, long in _SHORT.items():
@@ -183,7 +183,7 @@ def _locate(node: Table, entries: Entries, steps: Sequence[str | int]) -> Place:
             path[:2] = [short]
     found: Node = node
     for step in path:
-        if isinstance(found, Table) and str(step) in found.entries:
+        if isinstance(found, KeyTable) and str(step) in found.entries:
             found = found.entries[str(step)].value
         elif isinstance(found, Items) and isinstance(step, int) and step < len(found.items):
             found = found.items[step]
@@ -199,7 +199,7 @@ def is_broken(node: Node) -> bool:
             return True
         case Items():
             return any(map(is_broken, node.items))
-        case Table():
+        case KeyTable():
             return any(is_broken(entry.value) for entry in node.entries.values())
         case Scalar():
             return False

@@ -9,15 +9,15 @@ from graphweft_contracts import ContextReply
 from graphweft_contracts.plurals import counted
 from graphweft_rules.files.loader import covers_type
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, QueryCheck, StatementChecks
-from graphweft_rules.rule_tests.outcome import Counts, Failure, Outcome, Rows, Trouble
+from graphweft_rules.rule_tests.outcome import CaseFailure, CaseOutcome, CaseRows, Counts, Trouble
 from graphweft_rules.rule_tests.values import aligned, cut, differences, is_same, lines_of, shown
 
 _LEGEND: Final = "(- expected, + got)"
 
 
-def failures_of(case: Case, outcome: Outcome) -> list[Failure]:
+def failures_of(case: Case, outcome: CaseOutcome) -> list[CaseFailure]:
     """Return what does not hold, in the order of the kinds of expectations."""
-    found: list[Failure] = []
+    found: list[CaseFailure] = []
     if case.statements is not None:
         found += _statements(case.statements, outcome)
     for check, answer in zip(case.graph, outcome.graph, strict=False):
@@ -28,11 +28,11 @@ def failures_of(case: Case, outcome: Outcome) -> list[Failure]:
     for event in outcome.unmatched:
         if not any(covers_type(pattern, event.type) for pattern in case.unmatched):
             message = f"{event.message}; if that is right, add {event.type!r} to `unmatched` of the case"
-            found.append(Failure(place=event.place, message=message))
+            found.append(CaseFailure(place=event.place, message=message))
     return found
 
 
-def _statements(expected: StatementChecks, outcome: Outcome) -> Iterator[Failure]:
+def _statements(expected: StatementChecks, outcome: CaseOutcome) -> Iterator[CaseFailure]:
     wanted = [check for check in expected.checks if not check.skipped]
     names, ran = [check.name for check in wanted], [each.name for each in outcome.ran]
     if names != ran:
@@ -42,17 +42,17 @@ def _statements(expected: StatementChecks, outcome: Outcome) -> Iterator[Failure
         texts = iter(got)
         diff = [line if line.startswith("-") else f"{line[:2]}{next(texts)}" for line in lines]
         message = f"other mutations run {_LEGEND}"
-        yield Failure(place=expected.place, message=message, diff=cut(diff))
+        yield CaseFailure(place=expected.place, message=message, diff=cut(diff))
     else:
         for check, each in zip(wanted, outcome.ran, strict=True):
             for name, value in check.params.items():
                 if name not in each.params:
                     has = ", ".join(each.params) or "none"
                     message = f"{check.name} has no parameter {name!r}; its parameters: {has}"
-                    yield Failure(place=value.place, message=message)
+                    yield CaseFailure(place=value.place, message=message)
                 elif not is_same(value.value, each.params[name]):
                     message = f"the parameter {name!r} of {check.name} has another value {_LEGEND}"
-                    yield Failure(place=value.place, message=message, diff=_values(value.value, each.params[name]))
+                    yield CaseFailure(place=value.place, message=message, diff=_values(value.value, each.params[name]))
     left = list(outcome.skipped)
     for check in expected.checks:
         if check.skipped:
@@ -64,17 +64,17 @@ def _statements(expected: StatementChecks, outcome: Outcome) -> Iterator[Failure
             message = f"{check.name} is not skipped" if check.name not in {one.name for one in left} else (
                 f"{check.name} is skipped for another reason"
             )  # fmt: skip
-            yield Failure(place=check.place, message=message, diff=cut(others))
+            yield CaseFailure(place=check.place, message=message, diff=cut(others))
     again = {check.name for check in expected.checks if check.skipped} & {one.name for one in left}
     for name in sorted(again):
         times = sum(one.name == name for one in outcome.skipped)
         message = f"{name} is skipped {times} times: list each, or use `dead_letters`"
-        yield Failure(place=expected.place, message=message)
+        yield CaseFailure(place=expected.place, message=message)
 
 
-def _query(check: QueryCheck, answer: Rows | Counts | str) -> Iterator[Failure]:
-    if not isinstance(answer, Rows):
-        yield Failure(place=check.place, message=f"the query fails: {answer}")
+def _query(check: QueryCheck, answer: CaseRows | Counts | str) -> Iterator[CaseFailure]:
+    if not isinstance(answer, CaseRows):
+        yield CaseFailure(place=check.place, message=f"the query fails: {answer}")
         return
     expected = [row.value for row in check.rows]
     got: list[Any] = [list(row) for row in answer.rows]
@@ -86,39 +86,39 @@ def _query(check: QueryCheck, answer: Rows | Counts | str) -> Iterator[Failure]:
         diff = cut([*lines_of("-", missing), *lines_of("+", surplus)])
         absent, others = counted(len(missing), "row is", "rows are"), counted(len(surplus), "is", "are")
         message = f"{absent} missing and {others} not expected {_LEGEND}; {columns}"
-        yield Failure(place=check.rows_place, message=message, diff=diff)
+        yield CaseFailure(place=check.rows_place, message=message, diff=diff)
     elif check.ordered and not is_same(expected, got):
         diff = cut(aligned([shown(row) for row in expected], [shown(row) for row in got]))
-        yield Failure(place=check.rows_place, message=f"the rows come in another order {_LEGEND}", diff=diff)
+        yield CaseFailure(place=check.rows_place, message=f"the rows come in another order {_LEGEND}", diff=diff)
 
 
-def _counts(check: CountCheck, answer: Rows | Counts | str) -> Iterator[Failure]:
+def _counts(check: CountCheck, answer: CaseRows | Counts | str) -> Iterator[CaseFailure]:
     counts: Mapping[str, int] = answer.by_name if isinstance(answer, Counts) else {}
     for name, expected in check.counts.items():
         number = counts.get(name, 0)
         if number != expected.value:
             what = f"{check.of} {name}".rstrip()
             message = f"the graph has another number of {what} {_LEGEND}"
-            yield Failure(place=expected.place, message=message, diff=_values(expected.value, number))
+            yield CaseFailure(place=expected.place, message=message, diff=_values(expected.value, number))
 
 
-def _context(check: ContextCheck, reply: ContextReply) -> Iterator[Failure]:
+def _context(check: ContextCheck, reply: ContextReply) -> Iterator[CaseFailure]:
     if reply.reason is not None and not reply.missing:
-        yield Failure(place=check.place, message=f"the agent gets no context: {reply.reason}: {reply.detail}")
+        yield CaseFailure(place=check.place, message=f"the agent gets no context: {reply.reason}: {reply.detail}")
         return
     text = cut([f"+ {line}" for line in reply.text.splitlines()])
     for part in check.contains:
         if part.value not in reply.text:
-            yield Failure(place=part.place, message=f"the context lacks {shown(part.value)} (+ got)", diff=text)
+            yield CaseFailure(place=part.place, message=f"the context lacks {shown(part.value)} (+ got)", diff=text)
     for part in check.excludes:
         if part.value in reply.text:
-            yield Failure(place=part.place, message=f"the context contains {shown(part.value)} (+ got)", diff=text)
+            yield CaseFailure(place=part.place, message=f"the context contains {shown(part.value)} (+ got)", diff=text)
     if check.equals is not None and check.equals.value.rstrip("\n") != reply.text.rstrip("\n"):
         diff = aligned(check.equals.value.rstrip("\n").split("\n"), reply.text.rstrip("\n").split("\n"))
-        yield Failure(place=check.equals.place, message=f"the context differs {_LEGEND}", diff=cut(diff))
+        yield CaseFailure(place=check.equals.place, message=f"the context differs {_LEGEND}", diff=cut(diff))
     if check.empty is not None and check.empty.value is not (not reply.text):
         message = "the context is not empty (+ got)" if reply.text else "the context is empty"
-        yield Failure(place=check.empty.place, message=message, diff=text)
+        yield CaseFailure(place=check.empty.place, message=message, diff=text)
     left = list(reply.missing)
     for expected in check.missing:
         found = next((one for one in left if one.name == expected.name and expected.reason in (None, one.reason)), None)
@@ -129,14 +129,14 @@ def _context(check: ContextCheck, reply: ContextReply) -> Iterator[Failure]:
             message = f"the block {expected.name!r} is not missing" + (
                 f" for the reason {expected.reason}" if expected.reason else ""
             )
-            yield Failure(place=expected.place, message=message, diff=others)
+            yield CaseFailure(place=expected.place, message=message, diff=others)
     for one in left:
         message = f"the block {one.name!r} is missing: {one.reason}: {one.detail}"
         message += "; if that is right, add it to `missing`"
-        yield Failure(place=check.place, message=message)
+        yield CaseFailure(place=check.place, message=message)
 
 
-def _troubles(case: Case, outcome: Outcome) -> Iterator[Failure]:
+def _troubles(case: Case, outcome: CaseOutcome) -> Iterator[CaseFailure]:
     checks = case.statements.checks if case.statements is not None else ()
     skips = {check.name for check in checks if check.skipped}
     expected: set[int] = set()
@@ -154,13 +154,13 @@ def _troubles(case: Case, outcome: Outcome) -> Iterator[Failure]:
         events = sum(outcome.troubles[number].events for number in found)
         if not found:
             others = cut([f"+ {_said(one)}" for one in outcome.troubles])
-            yield Failure(place=check.place, message="there is no such dead letter (+ got)", diff=others)
+            yield CaseFailure(place=check.place, message="there is no such dead letter (+ got)", diff=others)
         elif check.events not in (None, events):
             message = f"these dead letters stand for another number of events {_LEGEND}"
-            yield Failure(place=check.place, message=message, diff=_values(check.events, events))
+            yield CaseFailure(place=check.place, message=message, diff=_values(check.events, events))
     for number, one in enumerate(outcome.troubles):
         if number not in expected and not (one.reason == "skipped" and one.name in skips):
-            yield Failure(place=case.place, message=f"{_said(one)}; if that is right, add it to `dead_letters`")
+            yield CaseFailure(place=case.place, message=f"{_said(one)}; if that is right, add it to `dead_letters`")
 
 
 def _said(one: Trouble) -> str:

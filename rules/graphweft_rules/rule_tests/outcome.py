@@ -48,7 +48,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class CaseRows:
     """The rows of a query."""
 
     columns: Sequence[str]
@@ -63,7 +63,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unmatched:
+class UnmatchedEvent:
     """An event that no rule is for."""
 
     type: str
@@ -72,20 +72,20 @@ class Unmatched:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """What came of a case. The answers are in the order of its checks."""
 
     ran: Sequence[Ran] = ()
     skipped: Sequence[NotRan] = ()
     troubles: Sequence[Trouble] = ()
-    unmatched: Sequence[Unmatched] = ()
-    graph: list[Rows | Counts | str] = field(default_factory=list[Rows | Counts | str])
+    unmatched: Sequence[UnmatchedEvent] = ()
+    graph: list[CaseRows | Counts | str] = field(default_factory=list[CaseRows | Counts | str])
     """Rows, counts, or why the graph refused the query."""
     replies: list[ContextReply] = field(default_factory=list[ContextReply])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class CaseFailure:
     """An expectation that does not hold, or trouble that nothing expects."""
 
     place: Place

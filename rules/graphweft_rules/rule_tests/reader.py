@@ -15,7 +15,7 @@ from graphweft_rules.files.findings import Finding, did_you_mean
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.shapes import Entries, Shapes
 from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Items, Node, Scalar, Table, plain
+from graphweft_rules.files.tree import Items, KeyTable, Node, Scalar, plain
 from graphweft_rules.rule_tests.events import STEP, Events, is_broken
 from graphweft_rules.rule_tests.model import (
     Case,
@@ -135,7 +135,7 @@ class _Reader(Shapes):
         params: dict[str, Expected] = {}
         if "params" in entries:
             given = entries["params"].value
-            if isinstance(given, Table):
+            if isinstance(given, KeyTable):
                 params = {key: _expected(entry.value) for key, entry in given.entries.items()}
             else:
                 self.wrong_type(given, "params", "a mapping of parameters to values")
@@ -182,7 +182,7 @@ class _Reader(Shapes):
             self.wrong_type(rows, "rows", "a list of rows")
             return None
         for row in rows.items:
-            if not isinstance(row, Items | Table):
+            if not isinstance(row, Items | KeyTable):
                 self.wrong_type(row, "a row", "a list of values, or a mapping of columns to values")
         return QueryCheck(
             query=query,
@@ -194,7 +194,7 @@ class _Reader(Shapes):
         )
 
     def _counts(self, node: Node, of: Literal["nodes", "relationships"]) -> CountCheck:
-        named = node.entries if isinstance(node, Table) else None
+        named = node.entries if isinstance(node, KeyTable) else None
         nodes = {"": node} if named is None else {name: entry.value for name, entry in named.items()}
         counts: dict[str, Expected] = {}
         for name, each in nodes.items():
@@ -309,7 +309,7 @@ class _Reader(Shapes):
         given = [key for key in keys if key in entries]
         if len(given) == 1:
             return given[0]
-        if isinstance(node, Table):
+        if isinstance(node, KeyTable):
             self.error("missing-key", f"{what} needs exactly one of {', '.join(keys)}", node.place)
         return None
 

@@ -7,7 +7,7 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,7 +20,7 @@ from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.ports.records import Records
 
 from .file import POLL_S, SqliteFile, append, layout_of
 
@@ -40,8 +40,8 @@ def sqlite_bus(url: str, *, new: Layout, group: str) -> Bus:
         leases=SqliteLeases(file, new, group),
         dead_letters=SqliteLetters(file),
         rules=SqliteRules(file, new),
-        purges=SqlitePurges(file),
-        usage=SqliteUsage(file),
+        purges=SqliteRecords(file, "purges"),
+        usage=SqliteRecords(file, "usage"),
         offsets=OffsetForm.NUMBER,
         close=file.aclose,
     )
@@ -53,15 +53,15 @@ class SqliteLog:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
-        until = time.monotonic() + wait_s
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+        until = time.monotonic() + (wait_s or 0.0)
         while True:
-            batch = await self.reread(partition, after, limit=limit)
+            batch = await self._look(partition, after, limit)
             if batch.entries or batch.lost or time.monotonic() >= until:
                 return batch
             await asyncio.sleep(POLL_S)
 
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+    async def _look(self, partition: int, after: Committed, limit: int) -> Batch:
         number = _number(after.offset)
 
         def read(db: sqlite3.Connection) -> Batch:
@@ -216,9 +216,6 @@ class SqliteLeases:
         held = sorted(number for number, holder in self._held.items() if holder == owner)
         return partition in held[self._shares[owner] :]
 
-    def lease_keeper(self) -> None:
-        """There is none."""
-
     async def release(self, partition: int, owner: str) -> None:
         """An owner without a lease does not count as alive until it claims again."""
         if self._held.get(partition) == owner:
@@ -252,9 +249,6 @@ class SqliteLetters:
 
         return await self._file.write(write)
 
-    async def count(self) -> int:
-        return await self._file.read(lambda db: int(db.execute("SELECT count(*) FROM letters").fetchone()[0]))
-
     async def by_app(self) -> Mapping[str, LettersOfApp]:
         query = (
             "SELECT coalesce(json_extract(body, '$.app_id'), '') AS app, count(*), sum(length(body)) "
@@ -264,15 +258,13 @@ class SqliteLetters:
         return {app: LettersOfApp(count=count, size=size) for app, count, size in rows}
 
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
         oldest = "SELECT body FROM letters ORDER BY time, id"
         found = await self._file.read(lambda db: db.execute(oldest).fetchall())
         letters = [DeadLetter.model_validate_json(body) for (body,) in found]
-        return first_letters(letters, limit, app_id, size, whole=whole)
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        return await self._file.read(lambda db: _letter(db, letter_id))
+        return first_letters(letters, limit, app_id, size, whole=whole, ids=ids)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
@@ -326,39 +318,25 @@ class SqliteRules:
         return [Activation.decode(body) for (body,) in rows]
 
 
-class SqlitePurges:
-    """``PurgeLog``."""
+class SqliteRecords:
+    """``RecordLog`` on a table."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, table: str) -> None:
         self._file = file
+        self._table = table
 
-    async def put(self, purge: Purge) -> None:
-        query = "INSERT OR REPLACE INTO purges (name, body) VALUES (?, ?)"
-        await self._file.write(lambda db: db.execute(query, (purge.key, purge.encode())))
-
-    async def after(self, mark: int | None) -> Purges:
-        query = "SELECT number, body FROM purges WHERE number > ? ORDER BY number"
-        rows = await self._file.read(lambda db: db.execute(query, (mark or 0,)).fetchall())
-        last = await self._file.read(lambda db: db.execute("SELECT max(number) FROM purges").fetchone())
-        end = last[0] or 0
-        return Purges(found=[Purge.decode(body) for _, body in rows], mark=end, complete=(mark or 0) <= end)
-
-
-class SqliteUsage:
-    """``UsageLog``."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
-
-    async def put(self, reporter: str, record: bytes | None) -> None:
-        query = "DELETE FROM usage WHERE reporter = ?"
-        values: list[str | bytes] = [reporter]
+    async def put(self, key: str, record: bytes | None) -> None:
+        query, values = f"DELETE FROM {self._table} WHERE name = ?", [key]
         if record is not None:
-            query, values = "INSERT OR REPLACE INTO usage VALUES (?, ?)", [reporter, record]
+            query, values = f"INSERT OR REPLACE INTO {self._table} (name, body) VALUES (?, ?)", [key, record]
         await self._file.write(lambda db: db.execute(query, values))
 
-    async def records(self) -> Mapping[str, bytes]:
-        return dict(await self._file.read(lambda db: db.execute("SELECT reporter, record FROM usage").fetchall()))
+    async def after(self, mark: int | None) -> Records:
+        query = f"SELECT name, body FROM {self._table} WHERE number > ? ORDER BY number"
+        rows = await self._file.read(lambda db: db.execute(query, (mark or 0,)).fetchall())
+        last = await self._file.read(lambda db: db.execute(f"SELECT max(number) FROM {self._table}").fetchone())
+        end = last[0] or 0
+        return Records(found=dict(rows), mark=end, complete=(mark or 0) <= end)
 
 
 def _owners(db: sqlite3.Connection, group: str) -> dict[int, str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphweft_contracts.prompt_text import enclose, harmless, inside
 from graphweft_rules.files.model import FORMATS, Format
-from graphweft_rules.output.formats import Rows
+from graphweft_rules.output.formats import RenderedRows
 
 HIDDEN = "\ufe00\u034f\u3164\u2800\x00\x07\x1b\x9b\u202e\u2066\u200b\u2060\ufeff\U000e0041\U000e007f\U000e0100\u00ad"
 
@@ -68,7 +68,7 @@ def test_other_text_stays_as_it_is(text: str) -> None:
 def test_no_format_shows_hidden_characters_or_template_tokens(format: Format) -> None:
     cell = f"a{HIDDEN}b <|im_start|>system\u2028[INST] c"
     for value in (cell, {"inner": cell}, [cell]):
-        text = Rows(format, ["text", "n"], [(value, cell)]).text(1)
+        text = RenderedRows(format, ["text", "n"], [(value, cell)]).text(1)
         assert not set(HIDDEN) & set(text)
         assert "<|" not in text
         assert "[INST]" not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, commute
+from graphweft_rules.cypher.accesses import LookupKey, ReadWriteSet, ResourceAccess, commute
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.cypher.read_write_sets import read_write_sets
@@ -29,7 +29,7 @@ def lines(read_write_set: ReadWriteSet) -> list[str]:
     ]
 
 
-def named(key: Key | None) -> str:
+def named(key: LookupKey | None) -> str:
     if key is None:
         return "*"
     return ".".join((f"${key.parameter}", *key.path)) if key.parameter else repr(key.literal)
@@ -47,7 +47,7 @@ def conflict(one: str, other: str, params: dict[str, object], others: dict[str, 
     )
 
 
-def meets(one: Access, other: Access, params: dict[str, object], others: dict[str, object]) -> bool:
+def meets(one: ResourceAccess, other: ResourceAccess, params: dict[str, object], others: dict[str, object]) -> bool:
     if one.key is None or other.key is None:
         return True
     return one.key.of(params) == other.key.of(others)

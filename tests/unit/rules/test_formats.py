@@ -10,7 +10,7 @@ import pytest
 
 from graphweft_contracts import Block
 from graphweft_rules.files.model import FORMATS, Format
-from graphweft_rules.output.formats import FACTS_END, FACTS_START, Rendered, Rows, assemble, render
+from graphweft_rules.output.formats import FACTS_END, FACTS_START, Rendered, RenderedRows, assemble, render
 
 
 def markdown(columns: list[str], *rows: tuple[Any, ...]) -> str:
@@ -280,7 +280,7 @@ def test_the_gate_stands_before_every_string_of_a_text() -> None:
         return f"{name}({text})"
 
     row = ("a", {"k": ["b", 1]}, 2)
-    texts = {format: Rows(format, ["x.text", "m", "n"], [row], gate=gate) for format in FORMATS}
+    texts = {format: RenderedRows(format, ["x.text", "m", "n"], [row], gate=gate) for format in FORMATS}
     assert texts["list"].text(1) == '[{"text": "text(a)", "m": {"k": ["k(b)", 1]}, "n": 2}]'
     assert texts["list"].value(1) == [{"text": "a", "m": {"k": ["b", 1]}, "n": 2}]
     assert texts["single"].value(1) == {"text": "a", "m": {"k": ["b", 1]}, "n": 2}

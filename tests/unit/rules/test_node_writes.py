@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters, Slice, Target
+from graphweft_rules.cypher.node_writes import ENSURES, NodeTarget, NodeWriters, Slice
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.cypher.read_write_sets import summary_of
 
-TOOL = Target(label="Tool", keys={"name": ("x",)})
+TOOL = NodeTarget(label="Tool", keys={"name": ("x",)})
 
 
 def cypher(text: str) -> Cypher:
     return parse(text, role="mutation")
 
 
-def reason(text: str, target: Target = TOOL, *others: str, **params: Any) -> str:
+def reason(text: str, target: NodeTarget = TOOL, *others: str, **params: Any) -> str:
     query = cypher(text)
     summary = summary_of([query, *map(cypher, others)])
     return NodeWriters(target, summary).reason(query, params)
@@ -71,7 +71,7 @@ def test_labels_that_may_be_on_one_node_count_as_one() -> None:
 
 def test_a_number_equals_a_float_and_no_text() -> None:
     text = "MERGE (t:Tool {name: $n})"
-    target = Target(label="Tool", keys={"name": (7,)})
+    target = NodeTarget(label="Tool", keys={"name": (7,)})
     assert [bool(reason(text, target, n=value)) for value in (7, 7.0, True, None, 8, "7")] == [True] * 4 + [False] * 2
 
 
@@ -85,15 +85,15 @@ def test_a_plain_merge_only_makes_sure_that_the_node_exists() -> None:
         "MERGE (:Chat {id: $n})-[:CALLED]->(t:Tool {name: $n})",
     ):
         assert reason(text, n="x") not in ("", ENSURES)
-    doubtful = Target(label="Tool", keys={"name": ("7", 7)})
+    doubtful = NodeTarget(label="Tool", keys={"name": ("7", 7)})
     assert reason("MERGE (t:Tool {name: $n})", doubtful, n=7) not in ("", ENSURES)
 
 
 def test_a_property_or_a_relationship_narrows_the_rows() -> None:
-    calls = Target(label="Tool", keys={"name": ("x",)}, property="calls")
+    calls = NodeTarget(label="Tool", keys={"name": ("x",)}, property="calls")
     assert reason("MATCH (t:Tool {name: $n}) SET t.calls = 1", calls, n="x")
     assert not reason("MATCH (t:Tool {name: $n}) SET t.other = 1", calls, n="x")
-    uses = Target(label="Tool", keys={"name": ("x",)}, relationship="USES")
+    uses = NodeTarget(label="Tool", keys={"name": ("x",)}, relationship="USES")
     merge = "MATCH (t:Tool {name: $n}) MATCH (a:Agent {id: $a}) MERGE (a)-[:USES]->(t)"
     assert reason(merge, uses, n="x", a="y")
     assert not reason(merge, uses, n="y", a="x")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphweft_contracts import Block, Explanation, Missing
-from graphweft_rules import BoundQuery, Found, Packed, TokenCounter, assemble, count_characters, pack
+from graphweft_rules import AllRows, BoundQuery, PackedBlocks, TokenCounter, assemble, count_characters, pack
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.files.model import FORMATS, Format, InjectionQuery, Place
 
@@ -36,7 +36,7 @@ def found(
     rule_tokens: int | None = None,
     max_results: int | None = None,
     line: int = 1,
-) -> Found:
+) -> AllRows:
     query = InjectionQuery(
         id=f"q_{name}",
         cypher="RETURN 1",
@@ -46,14 +46,14 @@ def found(
         place=Place(file="rules.yaml", line=line),
     )
     bound = BoundQuery(rule=rule, query=query, cypher=CYPHER, params={}, priority=priority, max_tokens=rule_tokens)
-    return Found(bound=bound, columns=columns, rows=rows)
+    return AllRows(bound=bound, columns=columns, rows=rows)
 
 
 def words(number: int, size: int = 1) -> list[tuple[str]]:
     return [(" ".join([f"w{place}"] * size),) for place in range(number)]
 
 
-def shapes(packed: Packed) -> list[str]:
+def shapes(packed: PackedBlocks) -> list[str]:
     blocks = [f"{block.name} {block.rows}-{block.cut}" for block in packed.blocks]
     return blocks + [f"{missing.name} {missing.reason}" for missing in packed.missing]
 
@@ -103,10 +103,10 @@ ROWS = st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * wid
 
 
 @st.composite
-def everything(draw: st.DrawFn) -> list[Found]:
+def everything(draw: st.DrawFn) -> list[AllRows]:
     limits = draw(st.dictionaries(st.sampled_from("rst"), st.integers(1, 60), max_size=2))
     priorities = draw(st.fixed_dictionaries({rule: st.integers(-1, 1) for rule in "rst"}))
-    result: list[Found] = []
+    result: list[AllRows] = []
     for place in range(draw(st.integers(0, 5))):
         rows = draw(ROWS)
         rule = draw(st.sampled_from("rst"))
@@ -158,7 +158,7 @@ def test_no_text_and_no_rule_is_over_its_budget(count: TokenCounter, data: st.Da
     assert all(uncut[gone.name].rows and gone.reason == "token_budget" for gone in packed.missing)
 
 
-def given_rows_without_rules(given_rows: Sequence[Found]) -> list[Found]:
+def given_rows_without_rules(given_rows: Sequence[AllRows]) -> list[AllRows]:
     return [
         found(
             each.bound.query.inject_as,
@@ -376,7 +376,7 @@ def test_nothing_of_the_rows_is_in_the_blocks() -> None:
 def test_age_and_explanation_go_into_the_block() -> None:
     explanation = Explanation(place="rules.yaml:1:1", cypher="RETURN 1", found=1, elapsed_ms=0.5)
     one = found("one", words(1))
-    (block,) = pack([Found(bound=one.bound, columns=["n"], rows=one.rows, age_ms=5, explanation=explanation)]).blocks
+    (block,) = pack([AllRows(bound=one.bound, columns=["n"], rows=one.rows, age_ms=5, explanation=explanation)]).blocks
     assert (block.age_ms, block.explanation) == (5, explanation)
 
 
@@ -384,7 +384,7 @@ def test_age_and_explanation_go_into_the_block() -> None:
 
 
 def answer_of(case: dict[str, Any]) -> str:
-    blocks: list[Found] = []
+    blocks: list[AllRows] = []
     for block in case["blocks"]:
         rows = block.pop("repeat", 1) * [tuple(row) for row in block.pop("rows")]
         blocks.append(found(block.pop("name"), rows, **block))

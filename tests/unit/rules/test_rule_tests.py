@@ -16,7 +16,7 @@ from graphweft_rules import RuleSet, lint
 from graphweft_rules.rule_tests.folder import load_tests
 from graphweft_rules.rule_tests.judge import failures_of
 from graphweft_rules.rule_tests.model import Case, CountCheck, QueryCheck
-from graphweft_rules.rule_tests.outcome import Counts, NotRan, Outcome, Ran, Rows, Trouble, Unmatched
+from graphweft_rules.rule_tests.outcome import CaseOutcome, CaseRows, Counts, NotRan, Ran, Trouble, UnmatchedEvent
 from graphweft_rules.rule_tests.reader import read_cases
 from graphweft_rules.rule_tests.values import cut, differences, is_same
 
@@ -40,7 +40,7 @@ def case_of(text: str) -> Case:
     return cases[0]
 
 
-def said(text: str, outcome: Outcome) -> list[str]:
+def said(text: str, outcome: CaseOutcome) -> list[str]:
     """Return the failures of a case as ``line:column message``."""
     return [f"{one.place.line}:{one.place.column} {one.message}" for one in failures_of(case_of(text), outcome)]
 
@@ -292,45 +292,47 @@ def test_a_diff_is_short_and_does_not_steer_a_terminal() -> None:
 def test_mutations_must_run_in_order_with_the_parameters() -> None:
     text = "    statements:\n      - r/m\n      - {mutation: r/n, params: {id: 1}}\n"
     ran = [Ran(name="r/m", params={}), Ran(name="r/n", params={"id": 1, "x": 2})]
-    assert said(text, Outcome(ran=ran)) == []
-    assert said(text, Outcome(ran=ran[::-1])) == ["4:7 other mutations run (- expected, + got)"]
+    assert said(text, CaseOutcome(ran=ran)) == []
+    assert said(text, CaseOutcome(ran=ran[::-1])) == ["4:7 other mutations run (- expected, + got)"]
     other = [ran[0], Ran(name="r/n", params={"id": 2})]
-    assert said(text, Outcome(ran=other)) == ["5:38 the parameter 'id' of r/n has another value (- expected, + got)"]
+    assert said(text, CaseOutcome(ran=other)) == [
+        "5:38 the parameter 'id' of r/n has another value (- expected, + got)"
+    ]
     lacking = [ran[0], Ran(name="r/n", params={"x": 2})]
-    assert said(text, Outcome(ran=lacking)) == ["5:38 r/n has no parameter 'id'; its parameters: x"]
+    assert said(text, CaseOutcome(ran=lacking)) == ["5:38 r/n has no parameter 'id'; its parameters: x"]
 
 
 def test_skips_are_expected_one_by_one() -> None:
     text = "    statements:\n      - {skipped: r/m, reason: $x}\n"
     skip, troubles = NotRan(name="r/m", reason="needs $x"), [trouble()]
-    assert said(text, Outcome(skipped=[skip], troubles=troubles)) == []
-    assert said(text, Outcome()) == ["4:9 r/m is not skipped"]
-    twice = Outcome(skipped=[skip, skip], troubles=[trouble(events=2)])
+    assert said(text, CaseOutcome(skipped=[skip], troubles=troubles)) == []
+    assert said(text, CaseOutcome()) == ["4:9 r/m is not skipped"]
+    twice = CaseOutcome(skipped=[skip, skip], troubles=[trouble(events=2)])
     assert said(text, twice) == ["4:7 r/m is skipped 2 times: list each, or use `dead_letters`"]
-    assert said(text.replace("$x", "$z"), Outcome(skipped=[skip], troubles=troubles))[0] == (
+    assert said(text.replace("$x", "$z"), CaseOutcome(skipped=[skip], troubles=troubles))[0] == (
         "4:9 r/m is skipped for another reason"
     )
 
 
 def test_nothing_without_effect_is_silent() -> None:
-    outcome = Outcome(troubles=[trouble(), trouble("no_rules", rule=None, mutation=None)])
+    outcome = CaseOutcome(troubles=[trouble(), trouble("no_rules", rule=None, mutation=None)])
     assert said("    statements: []\n", outcome) == [
         "2:11 r/m (f:1:1): skipped: needs $x; if that is right, add it to `dead_letters`",
         "2:11 the event a.b (f:1:1): no_rules: needs $x; if that is right, add it to `dead_letters`",
     ]
     text = "    dead_letters:\n      - {reason: skipped, rule: r, mutation: m, events: 1}\n      - {reason: no_rules}\n"
     assert said(text, outcome) == []
-    assert said("    dead_letters: [{reason: query_error}]\n", Outcome()) == [
+    assert said("    dead_letters: [{reason: query_error}]\n", CaseOutcome()) == [
         "3:20 there is no such dead letter (+ got)"
     ]
-    assert said("    dead_letters: [{reason: skipped, events: 2}]\n", Outcome(troubles=[trouble()])) == [
+    assert said("    dead_letters: [{reason: skipped, events: 2}]\n", CaseOutcome(troubles=[trouble()])) == [
         "3:20 these dead letters stand for another number of events (- expected, + got)"
     ]
 
 
 def test_an_event_without_a_rule_fails_unless_its_type_is_named() -> None:
     place = case_of("").place
-    outcome = Outcome(unmatched=[Unmatched(type="tool.start", message="no rule", place=place)])
+    outcome = CaseOutcome(unmatched=[UnmatchedEvent(type="tool.start", message="no rule", place=place)])
     assert len(said("    statements: []\n", outcome)) == 1
     for pattern in ("tool.start", "tool.*", "*"):
         assert said(f"    unmatched: ['{pattern}']\n", outcome) == []
@@ -346,21 +348,21 @@ def test_rows_and_counts_of_the_graph() -> None:
         "      - {relationships: 3}\n"
     )
     good = [
-        Rows(columns=["x", "y"], rows=[["b", None], ["a", 1]]),
-        Rows(columns=["x"], rows=[[1]]),
-        Rows(columns=["x"], rows=[[1], [2]]),
+        CaseRows(columns=["x", "y"], rows=[["b", None], ["a", 1]]),
+        CaseRows(columns=["x"], rows=[[1]]),
+        CaseRows(columns=["x"], rows=[[1], [2]]),
         Counts(by_name={"": 5, "A": 2}),
         Counts(by_name={"": 3, "R": 3}),
     ]
-    assert said(text, Outcome(graph=[*good])) == []
+    assert said(text, CaseOutcome(graph=[*good])) == []
     bad = [
-        Rows(columns=["x", "y"], rows=[["b", None]]),
+        CaseRows(columns=["x", "y"], rows=[["b", None]]),
         "Unknown function",
-        Rows(columns=["x"], rows=[[2], [1]]),
+        CaseRows(columns=["x"], rows=[[2], [1]]),
         Counts(by_name={"": 5, "A": 1, "B": 1}),
         Counts(by_name={}),
     ]
-    assert said(text, Outcome(graph=[*bad])) == [
+    assert said(text, CaseOutcome(graph=[*bad])) == [
         "4:33 1 row is missing and 0 are not expected (- expected, + got); the columns are x, y",
         "5:17 the query fails: Unknown function",
         "6:44 the rows come in another order (- expected, + got)",
@@ -375,7 +377,7 @@ def test_rows_and_counts_of_the_graph() -> None:
 def test_a_context_contains_equals_or_is_empty() -> None:
     def failures(check: str, text: str, **more: Any) -> list[str]:
         reply = ContextReply(id="1", text=text, **more)
-        return said(f"    context: [{{agent: g, {check}}}]\n", Outcome(replies=[reply]))
+        return said(f"    context: [{{agent: g, {check}}}]\n", CaseOutcome(replies=[reply]))
 
     assert failures("contains: [a, b], excludes: z, equals: 'a b', empty: false", "a b\n") == []
     assert failures("contains: [a, z]", "a b") == ['3:40 the context lacks "z" (+ got)']

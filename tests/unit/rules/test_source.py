@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Entry, Items, Scalar, Table, plain
+from graphweft_rules.files.tree import Items, KeyTable, Scalar, TableEntry, plain
 
 FILE = "w/graph_injection.yaml"
 
@@ -33,13 +33,13 @@ def message_of(text: str) -> str:
     return finding.message
 
 
-def entry(text: str, *path: str) -> Entry:
+def entry(text: str, *path: str) -> TableEntry:
     node, _ = parse(text.encode(), FILE)
     *outer, last = path
     for key in outer:
-        assert isinstance(node, Table)
+        assert isinstance(node, KeyTable)
         node = node.entries[key].value
-    assert isinstance(node, Table)
+    assert isinstance(node, KeyTable)
     return node.entries[last]
 
 
@@ -218,18 +218,18 @@ def test_bytes_that_are_no_utf8() -> None:
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "\n\n"])
 def test_an_empty_file_is_an_empty_mapping(text: str) -> None:
     root, findings = parse(text.encode(), FILE)
-    assert root == Table(entries={}, place=Place(file=FILE))
+    assert root == KeyTable(entries={}, place=Place(file=FILE))
     assert findings == ()
 
 
 def test_keys_and_values_know_their_places() -> None:
     text = "top:\n  - name: x\n    items: [1,  two]\r\n    last: {k: v}\n"
     root, _ = parse(text.encode(), FILE)
-    assert isinstance(root, Table)
+    assert isinstance(root, KeyTable)
     items = root.entries["top"].value
     assert isinstance(items, Items)
     first = items.items[0]
-    assert isinstance(first, Table)
+    assert isinstance(first, KeyTable)
     assert str(first.place) == f"{FILE}:2:5"
     assert str(first.entries["items"].key) == f"{FILE}:3:5"
     two = first.entries["items"].value

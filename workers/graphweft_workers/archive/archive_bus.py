@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
@@ -11,11 +11,11 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
+from graphweft_workers.ports.dead_letters import LettersOfApp, counted_by_app, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.ports.purges import Purge
+from graphweft_workers.ports.records import Records
 
 
 def archive_bus(blobs: BlobStore) -> Bus:
@@ -27,8 +27,8 @@ def archive_bus(blobs: BlobStore) -> Bus:
         leases=_Leases(),
         dead_letters=_Letters(state),
         rules=_Rules(state),
-        purges=_Purges(),
-        usage=_Usage(),
+        purges=_Records(),
+        usage=_Records(),
         offsets=OffsetForm.EITHER,
         close=_nothing,
         archive=blobs,
@@ -45,12 +45,8 @@ class ArchiveLog:
     def __init__(self, reader: ArchiveReader) -> None:
         self._reader = reader
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``."""
-        return await self.reread(partition, after, limit=limit)
-
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        """See ``EventLog.reread``."""
         entries, position = await self._reader.run_after(partition, after.offset, limit=limit)
         if position is not None or not entries:
             return Batch(entries=entries)
@@ -125,9 +121,6 @@ class _Leases:
     def is_revoked(self, partition: int) -> bool:
         return False
 
-    def lease_keeper(self) -> None:
-        return
-
 
 class _Letters:
     """The newest copy of the dead letters."""
@@ -135,20 +128,14 @@ class _Letters:
     def __init__(self, state: ArchivedState) -> None:
         self._state = state
 
-    async def count(self) -> int:
-        return len(await self._state.dead_letters())
-
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
-        return first_letters(await self._state.dead_letters(), limit, app_id, size, whole=whole)
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        return next((each for each in await self._state.dead_letters() if each.id == letter_id), None)
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
+        return first_letters(await self._state.dead_letters(), limit, app_id, size, whole=whole, ids=ids)
 
     async def by_app(self) -> Mapping[str, LettersOfApp]:
-        """Return none: the archive does not count dead letters."""
-        return {}
+        return counted_by_app(await self._state.dead_letters())
 
     async def put(self, letters: Sequence[DeadLetter]) -> NoReturn:
         _refuse()
@@ -179,20 +166,14 @@ class _Rules:
         _refuse()
 
 
-class _Purges:
-    async def put(self, purge: Purge) -> NoReturn:
+class _Records:
+    """There are none."""
+
+    async def put(self, key: str, record: bytes | None) -> NoReturn:
         _refuse()
 
-    async def after(self, mark: int | None) -> NoReturn:
-        _refuse()
-
-
-class _Usage:
-    async def put(self, reporter: str, record: bytes | None) -> NoReturn:
-        _refuse()
-
-    async def records(self) -> Mapping[str, bytes]:
-        return {}
+    async def after(self, mark: int | None) -> Records:
+        return Records(found={}, mark=0)
 
 
 def _refuse() -> NoReturn:

@@ -29,7 +29,7 @@ async def missing_entries(bus: Bus, partition: int) -> int:
     gaps = await reader.gaps(partition)
     # The bus counts from the start, and so fills a gap of the archive after what was trimmed.
     lost = sum(max(0, min(gap.last, trimmed) - gap.first + 1) for gap in gaps)
-    return lost + (await bus.log.reread(partition, await reader.end(partition), limit=1)).lost
+    return lost + (await bus.log.read(partition, await reader.end(partition), limit=1)).lost
 
 
 class ArchivedLog:
@@ -45,14 +45,9 @@ class ArchivedLog:
         self._trimmed: dict[int, int] = {}
         """By partition: entries that the bus lacked when the archive was last looked at."""
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``: nothing is lost that the archive holds."""
         batch = await self._log.read(partition, after, limit=limit, wait_s=wait_s)
-        return await self._instead_of_lost(partition, after, batch, limit)
-
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        """See ``EventLog.reread``: nothing is lost that the archive holds."""
-        batch = await self._log.reread(partition, after, limit=limit)
         return await self._instead_of_lost(partition, after, batch, limit)
 
     async def _instead_of_lost(self, partition: int, after: Committed, batch: Batch, limit: int) -> Batch:
@@ -94,7 +89,7 @@ class ArchivedLog:
             if position is not None and len(found) == limit:
                 return found
             if position is not None:
-                batch = await self._log.reread(partition, position, limit=limit - len(found))
+                batch = await self._log.read(partition, position, limit=limit - len(found))
                 if not batch.lost:
                     return [*found, *batch.entries]
                 if looked:
@@ -126,7 +121,7 @@ class ArchivedLog:
 
     async def _is_up_to_date(self, partition: int) -> bool:
         """Look for new segments if the bus has been trimmed since the last look, and return False then."""
-        trimmed = (await self._log.reread(partition, Committed(), limit=1)).lost
+        trimmed = (await self._log.read(partition, Committed(), limit=1)).lost
         if trimmed == self._trimmed.get(partition, 0):
             return True
         await self._reader.refresh(partition)

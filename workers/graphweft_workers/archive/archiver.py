@@ -231,7 +231,7 @@ class PartitionCopy:
                 retry_after_s=5.0,
             )
         try:
-            await self._bus.log.reread(number, end, limit=1)
+            await self._bus.log.read(number, end, limit=1)
         except BusUnavailable as error:
             raise ArchiveUnavailable(
                 f"the bus does not continue the archive, which ends at {number}:{end.offset}: {error}. If the bus was "
@@ -253,7 +253,7 @@ async def archive_now(bus: Bus, blobs: BlobStore) -> tuple[int, int]:
         copy = PartitionCopy(bus, reader, state, number)
         await copy.begin()
         while is_after(end, copy.position.offset):
-            batch = await bus.log.reread(number, copy.position, limit=_READ)
+            batch = await bus.log.read(number, copy.position, limit=_READ)
             if not batch.entries and not batch.lost:
                 break
             await copy.add(batch)

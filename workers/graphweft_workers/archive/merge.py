@@ -8,7 +8,7 @@ from typing import Final
 
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.archive.segments import Piece
+from graphweft_workers.archive.segments import SegmentPiece
 from graphweft_workers.ports.event_log import Entry
 
 SMALL: Final = 1_000
@@ -43,9 +43,9 @@ async def merge_small(reader: ArchiveReader, partition: int) -> bool:
     return True
 
 
-def _small_at_end(pieces: Sequence[Piece]) -> list[Piece]:
+def _small_at_end(pieces: Sequence[SegmentPiece]) -> list[SegmentPiece]:
     """Return the consecutive pieces at the end that together fit into one segment, without gaps."""
-    row: list[Piece] = []
+    row: list[SegmentPiece] = []
     total = 0
     for piece in reversed(pieces):
         total += piece.last - piece.first + 1

@@ -10,7 +10,7 @@ from typing import Final
 
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment
+from graphweft_workers.archive.segments import DamagedSegment, Segment, SegmentPiece
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.offsets import offset_order
@@ -34,7 +34,7 @@ class ArchiveReader:
 
     def __init__(self, blobs: BlobStore) -> None:
         self.blobs = blobs
-        self._pieces: dict[int, list[Piece]] = {}
+        self._pieces: dict[int, list[SegmentPiece]] = {}
         self._segments: dict[int, list[Segment]] = {}
         self._kept: dict[str, list[Entry]] = {}
         """By name: entries of the segments last read, the latest last."""
@@ -51,7 +51,7 @@ class ArchiveReader:
             await self.refresh(partition)
         return self._segments[partition]
 
-    async def pieces(self, partition: int) -> Sequence[Piece]:
+    async def pieces(self, partition: int) -> Sequence[SegmentPiece]:
         """Return the entries that the archive holds, in order, as of the last ``refresh``, or now."""
         await self.segments(partition)
         return self._pieces[partition]
@@ -203,7 +203,7 @@ class ArchiveReader:
             raise ArchiveUnavailable(f"the segment {segment.name} is gone: another one replaces it, try again")
         return data
 
-    async def read(self, piece: Piece) -> list[Entry]:
+    async def read(self, piece: SegmentPiece) -> list[Entry]:
         """Return the entries of a piece."""
         entries = await self.load(piece.segment)
         if piece.first == piece.segment.first and piece.last == piece.segment.last:

@@ -80,7 +80,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SegmentPiece:
     """Consecutive entries, and the segment to read them from, which may hold more."""
 
     segment: Segment
@@ -168,7 +168,7 @@ def read_segment(segment: Segment, data: bytes) -> tuple[Header, list[Entry]]:
     return read, entries
 
 
-def pieces(segments: Iterable[Segment]) -> list[Piece]:
+def pieces(segments: Iterable[Segment]) -> list[SegmentPiece]:
     """Return which entries to read from which segment, in order; each entry once, missing ones left out.
 
     Of segments that hold the same entry, the one with the highest generation counts, then the one that reaches
@@ -176,7 +176,7 @@ def pieces(segments: Iterable[Segment]) -> list[Piece]:
     """
     given = sorted(segments, key=lambda each: each.first)
     edges = sorted({each.first for each in given} | {each.last + 1 for each in given})
-    found: list[Piece] = []
+    found: list[SegmentPiece] = []
     active: list[Segment] = []
     at = 0
     for start, end in pairwise(edges):
@@ -188,9 +188,9 @@ def pieces(segments: Iterable[Segment]) -> list[Piece]:
             continue
         best = max(active, key=lambda each: (each.generation, each.last, each.first, each.name))
         if found and found[-1].segment == best and found[-1].last == start - 1:
-            found[-1] = Piece(segment=best, first=found[-1].first, last=end - 1)
+            found[-1] = SegmentPiece(segment=best, first=found[-1].first, last=end - 1)
         else:
-            found.append(Piece(segment=best, first=start, last=end - 1))
+            found.append(SegmentPiece(segment=best, first=start, last=end - 1))
     return found
 
 

@@ -10,7 +10,7 @@ from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.reader import ArchiveReader, Gap
-from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment
+from graphweft_workers.archive.segments import DamagedSegment, Segment, SegmentPiece
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
@@ -107,7 +107,7 @@ async def _check(
     ]
 
 
-def _count(found: VerifiedPartition, piece: Piece, entries: Sequence[Entry]) -> None:
+def _count(found: VerifiedPartition, piece: SegmentPiece, entries: Sequence[Entry]) -> None:
     held = entries[piece.first - piece.segment.first : piece.last - piece.segment.first + 1]
     found.entries += len(held)
     found.erased += sum(entry.erased for entry in held)
@@ -140,7 +140,7 @@ def _last_of(name: str) -> int:
 async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) -> None:
     end = await reader.end(found.partition)
     try:
-        lost = (await bus.log.reread(found.partition, end, limit=1)).lost
+        lost = (await bus.log.read(found.partition, end, limit=1)).lost
     except BusUnavailable as error:
         found.faults.append(f"partition {found.partition}: the bus does not continue the archive: {error}")
         return

@@ -12,14 +12,14 @@ from typing import Annotated, Any, override
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphweft_workers.cli.command_table import COMMANDS, Group, Place
+from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group
 
 __all__ = ("app", "main")
 
 
-def _loading(commands: Mapping[str, Place | Group]) -> type[TyperGroup]:
+def _loading(commands: Mapping[str, CommandPlace | Group]) -> type[TyperGroup]:
     """Return a group that imports a command on first use, and lists all without importing any."""
-    places = {name: place for name, place in commands.items() if isinstance(place, Place)}
+    places = {name: place for name, place in commands.items() if isinstance(place, CommandPlace)}
 
     class Loading(TyperGroup):
         @override
@@ -58,7 +58,7 @@ def _loading(commands: Mapping[str, Place | Group]) -> type[TyperGroup]:
     return Loading
 
 
-def _load(name: str, place: Place) -> Any:
+def _load(name: str, place: CommandPlace) -> Any:
     single = typer.Typer(add_completion=False)
     single.command(name)(getattr(import_module(f"{__name__}.{place.module}"), place.function))
     return typer.main.get_command(single)

@@ -26,7 +26,7 @@ from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.inspection.coverage import Coverage
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
-from graphweft_workers.inspection.scan import Decoder, Limits, ends, forwards, newest_first
+from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.rules import load_rules, rules_maker
 from graphweft_workers.roles.running import running_bus
@@ -69,7 +69,7 @@ async def coverage(
             found = _of_file(Path(log), settings, app)
     else:
         async with running_bus(settings) as bus:
-            limits = Limits(entries=limit, since=oldest, on_progress=tell_progress)
+            limits = ScanLimits(entries=limit, since=oldest, on_progress=tell_progress)
             found = await _of_bus(bus, settings, app, limits, folder=rules is not None)
         if limits.cut:
             warn(f"only the newest {counted(limit, 'entry was', 'entries were')} read: see --limit")
@@ -113,7 +113,7 @@ def _events(path: Path) -> Iterator[Event]:
         raise InvalidEvent(f"{path}: it holds no event")
 
 
-async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits, *, folder: bool) -> Coverage:
+async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: ScanLimits, *, folder: bool) -> Coverage:
     from graphweft_workers.inspection.judging import judge_event
 
     given = load_rules(settings) if folder else None

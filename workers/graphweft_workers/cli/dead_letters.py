@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,11 +15,16 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of letters, from `dlq list`.")]
 Every = Annotated[bool, typer.Option("--all", help="All letters.")]
+
+
+_EVERY: Final = 1_000_000_000
+"""More dead letters than there can be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class Filter:
     async def letters(self, bus: Bus, limit: int) -> list[DeadLetter]:
         """Return the first ``limit`` letters that match, oldest first."""
         wanted = self.wanted.items()
-        found = await bus.dead_letters.read(limit=limit if not wanted else await bus.dead_letters.count() or 1)
+        found = await bus.dead_letters.read(limit=limit if not wanted else _EVERY)
         return [each for each in found if all(getattr(each, name) == value for name, value in wanted)][:limit]
 
 
@@ -76,7 +81,7 @@ async def dlq_show(
     from graphweft_workers.engine.letter_payloads import payload_of
 
     async with running_bus(Settings.load(data=data)) as bus:
-        letter = await bus.dead_letters.get(letter_id)
+        letter = await letter_with(bus.dead_letters, letter_id)
         payload = await payload_of(bus, letter) if letter is not None else dict[str, str]()
     if letter is None:
         raise InvalidSettings(f"unknown dead letter {letter_id!r}: run `graphweft dlq list` to see the letters")
@@ -179,14 +184,11 @@ async def _chosen(
         raise InvalidSettings("give either ids of letters, or --all, --app, --workflow, --rule or --reason")
     async with running_bus(Settings.load(data=data)) as bus:
         if every:
-            yield bus, await chosen.letters(bus, await bus.dead_letters.count() or 1), []
+            yield bus, await chosen.letters(bus, _EVERY), []
         else:
-            named = {name: await bus.dead_letters.get(name) for name in ids or ()}
-            yield (
-                bus,
-                [letter for letter in named.values() if letter is not None],
-                [name for name, letter in named.items() if letter is None],
-            )
+            names = tuple(dict.fromkeys(ids or ()))
+            named = {each.id: each for each in await bus.dead_letters.read(limit=len(names), ids=names)}
+            yield bus, [named[name] for name in names if name in named], [name for name in names if name not in named]
 
 
 def _staying(kept: Sequence[tuple[str, str]]) -> str:

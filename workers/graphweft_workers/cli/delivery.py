@@ -11,11 +11,12 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
+from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 
@@ -114,7 +115,7 @@ def _batches(events: Iterable[Event]) -> Iterator[tuple[list[Event], list[Outgoi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DeliveryOutcome:
     """The outcome of events. Each event counts once, by the worst outcome of its mutations."""
 
     applied: int
@@ -125,7 +126,7 @@ class Outcome:
     """At least one mutation failed, or the event as a whole."""
     repeated: int = 0
     """The bus had them before, so they have no effect again, whatever the outcome of the first copies."""
-    causes: Sequence[Cause] = ()
+    causes: Sequence[DeadLetterCause] = ()
     without_rule: Sequence[WithoutRule] = ()
     """Kinds of events that no rule is for. They count as applied: no effect is defined for them."""
 
@@ -135,7 +136,7 @@ class Outcome:
         return not self.skipped and not self.dead_lettered
 
 
-async def outcome_of(bus: Bus, sent: Sent, *, clock: Clock = SYSTEM_CLOCK) -> Outcome:
+async def outcome_of(bus: Bus, sent: Sent, *, clock: Clock = SYSTEM_CLOCK) -> DeliveryOutcome:
     """Return the outcome of events that the workers have processed, from the dead letters. Waits through outages."""
     while True:
         try:
@@ -144,12 +145,12 @@ async def outcome_of(bus: Bus, sent: Sent, *, clock: Clock = SYSTEM_CLOCK) -> Ou
             await clock.sleep(POLL_S)
 
 
-async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
+async def _outcome_of(bus: Bus, sent: Sent) -> DeliveryOutcome:
     assert sent.positions is not None
     skipped: set[str] = set()
     failed: set[str] = set()
     mine: list[DeadLetter] = []
-    count = await bus.dead_letters.count()
+    count = await letter_count(bus.dead_letters)
     for letter in await bus.dead_letters.read(limit=count, whole=False) if count else ():
         if letter.reason == "trimmed":  # its offset lies before the events that it stands for
             continue
@@ -161,7 +162,7 @@ async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
             mine.append(letter.of_entries(only) if letter.offsets else letter)
     skipped -= failed
     repeated = await _repeated(bus, sent) - skipped - failed
-    return Outcome(
+    return DeliveryOutcome(
         applied=sent.events - len(skipped) - len(failed) - len(repeated),
         skipped=len(skipped),
         dead_lettered=len(failed),
@@ -200,6 +201,7 @@ async def wait_until_applied(
     on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
     on_stuck: Callable[[str, str], None] = lambda _app, _why: None,
     clock: Clock = SYSTEM_CLOCK,
+    poll_s: float = POLL_S,
 ) -> bool:
     """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
@@ -235,7 +237,7 @@ async def wait_until_applied(
                 on_unattended(alone)
         if until is not None and clock.monotonic() > until:
             return False
-        await clock.sleep(POLL_S)
+        await clock.sleep(poll_s)
 
 
 def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iterator[tuple[str, str]]:

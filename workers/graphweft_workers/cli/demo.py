@@ -23,8 +23,9 @@ from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import say, short, warn
 from graphweft_workers.cli.publishing import bar
 from graphweft_workers.imports.files import read_runs
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
 from graphweft_workers.roles.settings import Settings
@@ -161,7 +162,7 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
 
     None if a command failed, or an event.
     """
-    options = ImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
+    options = ChatImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
     events = list(events_of_runs(read_runs(runs), options))
     typed = _typed()
     # A long path makes the commands hard to read.
@@ -173,7 +174,7 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
         chats = len({event.chatid for event in events})
         say(f"\n{len(events):,} events of {chats} recorded chats are published and applied, in order:")
         say(_counts(Counter(event.type for event in events)))
-        if letters := await bus.dead_letters.count():
+        if letters := await letter_count(bus.dead_letters):
             say(f"{counted(letters, 'dead letter')}; `{program} dlq list --data {settings.data}` shows them")
             return None
         await _say_graph(graph)

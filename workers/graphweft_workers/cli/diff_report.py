@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import plain, print_table, printable, say, short
-from graphweft_workers.replay.causes import Cause, Side
+from graphweft_workers.replay.causes import MutationDifference, Side
 from graphweft_workers.replay.graph_diff import Example, How, Kind, NodeName
 from graphweft_workers.replay.history_diff import HistoryDiff, Outcome, RuleName
 
@@ -169,7 +169,7 @@ def lines_of_example(example: Example) -> list[str]:
     return [printable(line) for line in found]
 
 
-def text_of_cause(cause: Cause) -> str:
+def text_of_cause(cause: MutationDifference) -> str:
     """Return an event and its effect on one line."""
     rules = _RULES[cause.sides[0]] if len(cause.sides) == 1 else "differs"
     event = f"{cause.type} {cause.id} of {cause.source} at {' and '.join(cause.positions)}"
@@ -192,7 +192,7 @@ def _named(name: RuleName) -> dict[str, str | None]:
     return {"workflow": workflow, "rule": rule, "mutation": mutation}
 
 
-def _example(example: Example, causes: list[Cause]) -> dict[str, Any]:
+def _example(example: Example, causes: list[MutationDifference]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kind": example.kind,
         "how": example.how,

@@ -24,12 +24,12 @@ from graphweft_contracts.admission import decode_given
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_rules.files.findings import did_you_mean
-from graphweft_workers.cli.delivery import Outcome, Sent
+from graphweft_workers.cli.delivery import DeliveryOutcome, Sent
 from graphweft_workers.cli.options import App, command
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_runs, runs_of_stream
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.imports.runs import ImportProblem
 
 _STDIN: Final = 0
@@ -107,7 +107,7 @@ async def import_openai_chat(
         "context_fields": tuple(context_field or ()),
         "handover_tools": tuple(handover_tool or ()),
     }
-    how = ImportOptions(
+    how = ChatImportOptions(
         app_id=app, workflow=workflow, **{name: value for name, value in given.items() if value not in (None, ())}
     )
     content: bytes | None = None
@@ -135,7 +135,7 @@ async def import_openai_chat(
     return _report(sent, outcome, options.json)
 
 
-def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | None = None) -> int | None:
+def _report(sent: Sent, outcome: DeliveryOutcome | None, json: bool, *, refused: int | None = None) -> int | None:
     """Print what was sent and its outcome; return the exit code."""
     if json:
         found: dict[str, object] = {"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}}

@@ -21,7 +21,7 @@ from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.replay.remains import Place
+    from graphweft_workers.replay.remains import PlaceOfRemains
 
 
 @command
@@ -89,7 +89,7 @@ async def erase(
     return 1 if any(place.unfinished for place in places) else None
 
 
-def print_remains(places: Sequence[Place], what: str, *, json: bool) -> None:
+def print_remains(places: Sequence[PlaceOfRemains], what: str, *, json: bool) -> None:
     """Print what remains in each place, and which command removes it there."""
     if json:
         _print_json(places)
@@ -100,7 +100,7 @@ def print_remains(places: Sequence[Place], what: str, *, json: bool) -> None:
         say("nothing remains: no place holds anything of this name. Check its spelling if you expected something.")
 
 
-def _print(places: Sequence[Place], what: str, *, json: bool) -> None:
+def _print(places: Sequence[PlaceOfRemains], what: str, *, json: bool) -> None:
     if json:
         _print_json(places)
         return
@@ -115,5 +115,5 @@ def _print(places: Sequence[Place], what: str, *, json: bool) -> None:
         say("it is erased, and no replay brings it back")
 
 
-def _print_json(places: Sequence[Place]) -> None:
+def _print_json(places: Sequence[PlaceOfRemains]) -> None:
     print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})

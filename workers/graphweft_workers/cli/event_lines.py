@@ -9,7 +9,7 @@ from typing import Final
 
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import printable, short
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 
 _PREVIEW: Final = 60
 _FAULT: Final = 200
@@ -21,7 +21,7 @@ def clock(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-def line_of(seen: Seen) -> str:
+def line_of(seen: DecodedEntry) -> str:
     """Return an entry as one line: time, app, chat, type, id, position, marks, and the beginning of its data."""
     marks: list[str] = []
     event, activation = seen.event, seen.activation

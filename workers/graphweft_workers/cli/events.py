@@ -15,16 +15,16 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.entry_dicts import dict_of, fate_dict
-from graphweft_workers.inspection.scan import Decoder, Limits, ends
+from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.inspection.effects import Effect, Letters
+    from graphweft_workers.inspection.effects import EntryEffect, Letters
     from graphweft_workers.inspection.lookup import Relatives
 
 _PARAMS: Final = 2_000
@@ -43,10 +43,10 @@ class _Event:
     """An entry of the bus, and what became of it."""
 
     bus: Bus
-    seen: Seen
+    seen: DecodedEntry
     decoder: Decoder
     relatives: Relatives
-    effect: Effect
+    effect: EntryEffect
     elsewhere: Sequence[str]
     """Positions of the same event in other partitions."""
 
@@ -61,7 +61,7 @@ async def events_show(
     json: Json = False,
 ) -> None:
     """Show one event as a whole, where it lies, whether it took effect, and its copies and retries."""
-    limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
+    limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
     async with _found(settings, target, app, limits) as found:
         from graphweft_workers.inspection.effects import letters_of
@@ -93,7 +93,7 @@ async def events_why(
     from graphweft_workers.inspection.reasons import explain
     from graphweft_workers.roles.rules import rules_maker
 
-    limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
+    limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
     async with _found(settings, target, app, limits) as found:
         reasons = await explain(
@@ -117,7 +117,7 @@ async def events_why(
 
 
 @asynccontextmanager
-async def _found(settings: Settings, target: str, app: str | None, limits: Limits) -> AsyncGenerator[_Event]:
+async def _found(settings: Settings, target: str, app: str | None, limits: ScanLimits) -> AsyncGenerator[_Event]:
     """Yield the event that the user means. Raises ``InvalidSettings`` if there is none, or more than one."""
     if app is not None:
         check_app(app)
@@ -143,8 +143,8 @@ async def _found(settings: Settings, target: str, app: str | None, limits: Limit
 
 
 async def _by_id(
-    bus: Bus, decoder: Decoder, event_id: str, app: str | None, known: dict[int, str], limits: Limits
-) -> tuple[Seen, list[str]]:
+    bus: Bus, decoder: Decoder, event_id: str, app: str | None, known: dict[int, str], limits: ScanLimits
+) -> tuple[DecodedEntry, list[str]]:
     from graphweft_workers.inspection.lookup import with_id
 
     if app is not None:
@@ -216,7 +216,7 @@ def _say_fate(found: _Event) -> None:
         say(f"copies and retries were looked for in the {searched} after it only: see --scan")
 
 
-def _state(seen: Seen, effect: Effect) -> str:
+def _state(seen: DecodedEntry, effect: EntryEffect) -> str:
     if seen.kind == "activation":
         return "workers and responders follow it; it writes nothing" if not seen.note else "no effect"
     if seen.kind == "drop":

@@ -17,9 +17,9 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.entry_dicts import dict_of
-from graphweft_workers.inspection.scan import Decoder, Follower, Limits, ends, newest_first
+from graphweft_workers.inspection.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.roles.running import running_bus
@@ -41,7 +41,7 @@ class EventFilter:
     chat: Annotated[str | None, typer.Option("--chat", help="Only events of this chat.")] = None
     workflow: Annotated[str | None, typer.Option("--workflow", help="Only events of this workflow.")] = None
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: DecodedEntry) -> bool:
         """Tell whether an entry is wanted."""
         event = seen.event
         if seen.activation is not None:
@@ -80,12 +80,12 @@ async def events_tail(
 
     Each line has the time of receipt, app, chat, type, id, position and the beginning of the data.
     """
-    limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
+    limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     async with running_bus(Settings.load(data=data)) as bus:
         partitions = await chosen.partitions(bus)
         decoder = await Decoder.of(bus)
         reached = await ends(bus, partitions)
-        shown: deque[Seen] = deque()
+        shown: deque[DecodedEntry] = deque()
         hidden = 0
         if lines:
             async for partition, entry in limits.within(newest_first(bus.log, reached)):
@@ -102,7 +102,7 @@ async def events_tail(
         if limits.cut and len(shown) < lines:
             warn(f"only the newest {counted(scan, 'entry was', 'entries were')} searched: see --scan")
         if follow:
-            await _follow(Follower(bus, partitions, reached), decoder, chosen, json=json)
+            await _follow(LogFollower(bus, partitions, reached), decoder, chosen, json=json)
         elif not shown and lines:
             read = counted(limits.scanned, "entry was read", "entries were read")
             warn(
@@ -112,7 +112,7 @@ async def events_tail(
             )
 
 
-async def _follow(follower: Follower, decoder: Decoder, chosen: EventFilter, *, json: bool) -> None:
+async def _follow(follower: LogFollower, decoder: Decoder, chosen: EventFilter, *, json: bool) -> None:
     fresh: deque[tuple[int, Entry]] = deque()
     away = False
     while True:
@@ -137,7 +137,7 @@ async def _follow(follower: Follower, decoder: Decoder, chosen: EventFilter, *, 
         await asyncio.sleep(_POLL_S)
 
 
-def _print(seen: Seen, *, json: bool) -> None:
+def _print(seen: DecodedEntry, *, json: bool) -> None:
     if json:
         print_json(dict_of(seen))
     else:

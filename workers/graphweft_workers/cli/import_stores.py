@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from graphweft_contracts import Event, InvalidSettings, MemoryScope
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.delivery import Outcome
+from graphweft_workers.cli.delivery import DeliveryOutcome
 from graphweft_workers.cli.options import App, command, words
 from graphweft_workers.cli.output import print_error, print_json, say, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, interruptible, publish
@@ -36,7 +36,7 @@ File = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
+class StoreImportOptions:
     """Options of every import of a store."""
 
     user: Annotated[str | None, typer.Option("--user", help="User of items that name nobody.")] = None
@@ -55,13 +55,13 @@ class ImportOptions:
 
 
 @command
-async def import_mem0(file: File, app: App, importing: ImportOptions, options: PublishOptions) -> int | None:
+async def import_mem0(file: File, app: App, importing: StoreImportOptions, options: PublishOptions) -> int | None:
     """Import the memories that `get_all` of mem0 returns."""
     return await _import(file, app, Mem0(), ImportReport(), importing, options)
 
 
 @command
-async def import_memories(file: File, app: App, importing: ImportOptions, options: PublishOptions) -> int | None:
+async def import_memories(file: File, app: App, importing: StoreImportOptions, options: PublishOptions) -> int | None:
     """Import memories of any other store: JSON with text and user_id, optionally id, time and role."""
     return await _import(file, app, PlainMemories(), ImportReport(), importing, options)
 
@@ -70,7 +70,7 @@ async def import_memories(file: File, app: App, importing: ImportOptions, option
 async def import_graphiti(
     file: File,
     app: App,
-    importing: ImportOptions,
+    importing: StoreImportOptions,
     options: PublishOptions,
     group_as: Annotated[
         Literal["user", "thread", "agent", "application"],
@@ -84,12 +84,12 @@ async def import_graphiti(
 
 
 async def _import(
-    file: str, app: str, store: Store, report: ImportReport, importing: ImportOptions, options: PublishOptions
+    file: str, app: str, store: Store, report: ImportReport, importing: StoreImportOptions, options: PublishOptions
 ) -> int | None:
     settings = options.settings()
     otherwise = importing.otherwise()
     events = events_of_items(read_items(file, store.sections, report), store, report, app_id=app, otherwise=otherwise)
-    outcome: Outcome | None = None
+    outcome: DeliveryOutcome | None = None
     if importing.dry_run:
         with interruptible(), bar("checking", None) as advance:
             deque((advance(1) for _ in events), maxlen=0)
@@ -120,7 +120,7 @@ async def _groups(events: Iterator[Event]) -> AsyncGenerator[list[Event]]:
         yield group
 
 
-def _print(report: ImportReport, outcome: Outcome | None, *, dry_run: bool, json: bool) -> int | None:
+def _print(report: ImportReport, outcome: DeliveryOutcome | None, *, dry_run: bool, json: bool) -> int | None:
     """Print what became of the items; return the exit code."""
     if json:
         found: dict[str, object] = {
@@ -169,7 +169,7 @@ def _print_counts(report: ImportReport, *, dry_run: bool) -> None:
         say("left out: " + ", ".join(f"{name} ({number:,})" for name, number in report.left_out.most_common()))
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: DeliveryOutcome) -> None:
     say(f"{outcome.applied:,} applied, {outcome.skipped:,} skipped, {outcome.dead_lettered:,} dead-lettered")
     if outcome.repeated:
         say(f"{outcome.repeated:,} were on the bus before and have no effect again")

@@ -12,7 +12,7 @@ from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.search import IndexType
 from graphweft_workers.cli.options import MAX_BUDGET_MS, assignments, check_app
-from graphweft_workers.mcp.access import Access
+from graphweft_workers.mcp.access import McpScope
 
 _MAX_NAME: Final = 256
 """Characters; the contract of requests refuses longer names."""
@@ -86,7 +86,7 @@ class McpOptions:
         only_mcp = (self.workflow, self.agents, self.chat, self.variables, self.index_type)
         return any((*only_mcp, self.budget_ms, self.max_tokens))
 
-    def access(self) -> Access:
+    def access(self) -> McpScope:
         """Return the access that the options grant. Raises ``InvalidSettings`` without an app or a scope."""
         if not self.app:
             raise InvalidSettings("`run mcp` needs --app (or GRAPHWEFT_MCP_APP): the app that a model can reach")
@@ -108,7 +108,7 @@ class McpOptions:
             if any(name is not None and not 0 < len(name.strip()) <= _MAX_NAME for name in names):
                 raise InvalidSettings(f"{option}: a name of 1 to {_MAX_NAME} characters is needed, not only spaces")
         limits = {"budget_ms": self.budget_ms, "max_tokens": self.max_tokens}
-        return Access(
+        return McpScope(
             app_id=self.app,
             scope=scope,
             workflow=self.workflow,

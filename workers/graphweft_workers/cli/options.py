@@ -193,14 +193,14 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-class Words(TypedDict):
+class Choice(TypedDict):
     """Arguments of typer for an option, or an argument, that is one of some words."""
 
     parser: Callable[[str], str]
     metavar: str
 
 
-def words(*choices: str) -> Words:
+def words(*choices: str) -> Choice:
     """Return the parser ``one_of`` these words, and their list for the help."""
     return {"parser": one_of(*choices), "metavar": f"[{'|'.join(choices)}]"}
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from graphweft_contracts import BusUnavailable, Event, InvalidSettings
-from graphweft_workers.cli.delivery import Outcome, Sent, outcome_of, send, wait_until_applied
+from graphweft_workers.cli.delivery import DeliveryOutcome, Sent, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.engine.duplicates import WINDOW
@@ -63,7 +63,7 @@ async def publish(
     options: PublishOptions,
     *,
     harmless: bool = False,
-) -> tuple[Sent, Outcome | None]:
+) -> tuple[Sent, DeliveryOutcome | None]:
     """Send events with a progress bar on standard error. With ``--wait``, also return the outcome of the events.
 
     ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.

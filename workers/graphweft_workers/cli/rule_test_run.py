@@ -12,7 +12,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import why_no_rule
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
-from graphweft_rules.rule_tests.outcome import Counts, NotRan, Outcome, Ran, Rows, Trouble, Unmatched
+from graphweft_rules.rule_tests.outcome import CaseOutcome, CaseRows, Counts, NotRan, Ran, Trouble, UnmatchedEvent
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -27,9 +27,11 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
 _APPLY_S: Final = 300.0
 _QUERY_S: Final = 30.0
 _END_S: Final = 1.0
+_EVERY: Final = 1_000_000_000
+"""More dead letters than there can be."""
 
 
-async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -> list[Outcome]:
+async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -> list[CaseOutcome]:
     """Return the outcome of each case. The server is started only if a case needs it.
 
     Raises ``RulesError`` if the server refuses a query of the rules, and ``NotRunning`` if it does not start or ends.
@@ -44,14 +46,14 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
     return outcomes
 
 
-def _matched(rules: RuleSet, case: Case) -> Outcome:
+def _matched(rules: RuleSet, case: Case) -> CaseOutcome:
     """Return what the rules do with the events, and everything that is known without a graph."""
     entries = [
         Entry(offset=str(number), fields=wire.encode(event), received=event.time)
         for number, event in enumerate(case.events, start=1)
     ]
     read = read_range(0, entries, FixedRules(rules), RecentEvents())
-    return Outcome(
+    return CaseOutcome(
         ran=[
             Ran(name=f"{part.rule}/{part.id}", params={name: bound.params[name] for name, _ in part.sources})
             for event in read.apps.get(case.app_id, ())
@@ -65,7 +67,7 @@ def _matched(rules: RuleSet, case: Case) -> Outcome:
         ],
         troubles=_troubles(_letters(read)),
         unmatched=[
-            Unmatched(type=event.type, message=why, place=place)
+            UnmatchedEvent(type=event.type, message=why, place=place)
             for event, place in zip(case.events, case.event_places, strict=True)
             if event.workflow in rules.workflows and (why := why_no_rule(rules, event)) is not None
         ],
@@ -104,7 +106,7 @@ def _troubles(letters: Sequence[DeadLetter]) -> list[Trouble]:
     ]
 
 
-async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, Outcome]]) -> None:
+async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, CaseOutcome]]) -> None:
     """Complete the outcomes by the dead letters, graphs and contexts of a server."""
     working = asyncio.create_task(_apply_and_ask(server, rules, served))
     ended = asyncio.create_task(server.ended())
@@ -119,7 +121,7 @@ async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[
         await asyncio.gather(working, ended, return_exceptions=True)
 
 
-async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, Outcome]]) -> None:
+async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, CaseOutcome]]) -> None:
     from graphweft_workers.roles.query_check import refuse_wrong_queries
 
     await refuse_wrong_queries(server.graph, (*rules.mutations, *rules.injections))
@@ -149,21 +151,21 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
             working.result()
         if not await waiting:
             raise GraphUnavailable(f"not all events were applied within {_APPLY_S:.0f} s: select cases with --match")
-        return await server.bus.dead_letters.read(limit=await server.bus.dead_letters.count() or 1)
+        return await server.bus.dead_letters.read(limit=_EVERY)
     finally:
         worker.stop()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def _answer(server: RuleTestServer, app_id: str, check: GraphCheck) -> Rows | Counts | str:
+async def _answer(server: RuleTestServer, app_id: str, check: GraphCheck) -> CaseRows | Counts | str:
     if isinstance(check, CountCheck):
         return await _counts(server, app_id, check)
     try:
         table = await server.graph.read(app_id, check.query, check.params, timeout_s=_QUERY_S)
     except QueryFailed as error:
         return str(error)
-    return Rows(columns=table.columns, rows=table.rows)
+    return CaseRows(columns=table.columns, rows=table.rows)
 
 
 async def _counts(server: RuleTestServer, app_id: str, check: CountCheck) -> Counts:

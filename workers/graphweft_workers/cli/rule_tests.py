@@ -15,7 +15,7 @@ from graphweft_rules.files.loader import FILE_NAME, TESTS, discover
 from graphweft_rules.rule_tests.folder import RuleTests, load_tests
 from graphweft_rules.rule_tests.judge import failures_of
 from graphweft_rules.rule_tests.model import Case
-from graphweft_rules.rule_tests.outcome import Failure
+from graphweft_rules.rule_tests.outcome import CaseFailure
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Json, command
 from graphweft_workers.cli.output import print_json, say, stderr
@@ -100,7 +100,7 @@ def _how_to_begin(path: Path) -> str:
     )
 
 
-def _print(case: Case, failures: Sequence[Failure]) -> None:
+def _print(case: Case, failures: Sequence[CaseFailure]) -> None:
     say(f"{'FAIL' if failures else 'ok':<4}  {case.place.file}:{case.place.line}  {case.name}")
     for failure in failures:
         say(f"      {failure.place}: {failure.message}")
@@ -108,7 +108,7 @@ def _print(case: Case, failures: Sequence[Failure]) -> None:
             say(f"        {line}")
 
 
-def _dict(case: Case, failures: Sequence[Failure]) -> dict[str, Any]:
+def _dict(case: Case, failures: Sequence[CaseFailure]) -> dict[str, Any]:
     return {
         "name": case.name,
         "file": case.place.file,

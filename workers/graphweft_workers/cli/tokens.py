@@ -17,7 +17,7 @@ from graphweft_workers.iso_time import iso_time
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
-    from graphweft_workers.gateway.tokens import Token
+    from graphweft_workers.gateway.tokens import AccessToken
 
 _ROLES: Final = ("emit", "read")
 _SPAN: Final = re.compile(r"([1-9][0-9]{0,5})([dh])")
@@ -98,7 +98,7 @@ async def token_list(json: Json = False) -> None:
     )
 
 
-def _shown(token: Token, now: datetime) -> dict[str, Any]:
+def _shown(token: AccessToken, now: datetime) -> dict[str, Any]:
     from graphweft_workers.gateway.tokens import ROLES
 
     return {

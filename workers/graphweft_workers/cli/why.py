@@ -21,10 +21,10 @@ from graphweft_workers.roles.second_graph import scratch_graph
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_rules.cypher.node_writes import Target
+    from graphweft_rules.cypher.node_writes import NodeTarget
     from graphweft_workers.replay.node_state import Change, State
     from graphweft_workers.replay.recording import Recorded
-    from graphweft_workers.replay.why import Found
+    from graphweft_workers.replay.why import LogFindings
 
 _TELL_S: Final = 2.0
 _VALUE: Final = 100
@@ -121,7 +121,7 @@ class _Telling:
         sys.stderr.flush()
 
 
-def _lines(target: Target, found: Found, recorded: Recorded | None, *, payload: bool) -> Iterator[str]:
+def _lines(target: NodeTarget, found: LogFindings, recorded: Recorded | None, *, payload: bool) -> Iterator[str]:
     if not found.rows:
         yield f"{_named(target)}: no event has written it; {_entries(found)}"
         return
@@ -151,7 +151,7 @@ def _lines(target: Target, found: Found, recorded: Recorded | None, *, payload: 
         yield from _now(recorded.state, target)
 
 
-def _entries(found: Found) -> str:
+def _entries(found: LogFindings) -> str:
     return f"{counted(found.entries, 'entry was', 'entries were')} read"
 
 
@@ -159,7 +159,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _now(state: State, target: Target) -> Iterator[str]:
+def _now(state: State, target: NodeTarget) -> Iterator[str]:
     if not state:
         yield "now: it does not exist" if target.relationship is None else "now: none"
     for thing in state.values():
@@ -192,7 +192,7 @@ def _value(value: Any) -> str:
     return "(none)" if value is None else short(json_module.dumps(value, ensure_ascii=False, default=plain), _VALUE)
 
 
-def _named(target: Target) -> str:
+def _named(target: NodeTarget) -> str:
     keys = ", ".join(f"{name}: {_value(values[0])}" for name, values in target.keys.items())
     what = f"(:{target.label} {{{keys}}})"
     if target.relationship is not None:
@@ -200,7 +200,7 @@ def _named(target: Target) -> str:
     return what if target.property is None else f"{what}.{target.property}"
 
 
-def _warn(found: Found, recorded: Recorded | None) -> None:
+def _warn(found: LogFindings, recorded: Recorded | None) -> None:
     if found.lost:
         warn(f"The log lacks {counted(found.lost, 'entry')}: events in them are not counted.")
     if recorded is None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings
-from graphweft_rules.cypher.node_writes import KeyValue, Target
+from graphweft_rules.cypher.node_writes import KeyValue, NodeTarget
 from graphweft_workers.cli.output import printable, short
 from graphweft_workers.inspection.graph_names import names_of
 from graphweft_workers.ports.graph_store import GraphStore
@@ -32,7 +32,7 @@ def target_of(
     *,
     property: str | None,
     relationship: str | None,
-) -> Target:
+) -> NodeTarget:
     """Return the target of ``--key`` values. ``keys`` are the (label, property) by which rules look nodes up.
 
     Raises ``InvalidSettings`` if it is not clear which property a value is of.
@@ -47,7 +47,7 @@ def target_of(
         if name in found:
             raise InvalidSettings(f"invalid --key {short(text, _SHOWN)!r}: {name!r} has two values")
         found[name] = _values(value)
-    return Target(label=label, keys=found, property=property, relationship=relationship)
+    return NodeTarget(label=label, keys=found, property=property, relationship=relationship)
 
 
 def _only_key(label: str, known: Sequence[str], keys: Collection[tuple[str, str]]) -> str:
@@ -78,7 +78,7 @@ def _values(text: str) -> tuple[KeyValue, ...]:
     return (text, value) if type(value) is float and math.isfinite(value) else (text,)
 
 
-async def hints(graph: GraphStore, app_id: str, target: Target) -> list[str]:
+async def hints(graph: GraphStore, app_id: str, target: NodeTarget) -> list[str]:
     """Return lines about labels that the graph has, and keys that look like the given ones."""
     found: list[str] = []
     try:
@@ -103,7 +103,7 @@ async def hints(graph: GraphStore, app_id: str, target: Target) -> list[str]:
     return found
 
 
-def there_hints(there: State, target: Target) -> list[str]:
+def there_hints(there: State, target: NodeTarget) -> list[str]:
     """Return a line about what the app's graph has of a target that no event of the log has written, if it has any."""
     if not there:
         return []

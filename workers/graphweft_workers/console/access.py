@@ -11,7 +11,7 @@ from typing import Final
 from graphweft_contracts import DeadLetter
 from graphweft_workers.gateway.access import MayUse
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.tokens import Token
+from graphweft_workers.gateway.tokens import AccessToken
 
 _HOST: Final = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[^:\[\]/@\s]{1,253}))(?::[0-9]{1,5})?", re.ASCII
@@ -23,7 +23,7 @@ _EVERY: Final = "*"
 class Viewer:
     """The rights of one request."""
 
-    token: Token
+    token: AccessToken
     may_write: bool
     """Whether the console writes at all, and the token may."""
     may_use: MayUse
@@ -73,7 +73,7 @@ class Viewer:
             )
 
 
-def check_viewer(token: Token) -> None:
+def check_viewer(token: AccessToken) -> None:
     """Raise ``Problem`` unless a token may look at the console."""
     if not token.is_operator and not token.has("read"):
         raise Problem(403, "missing-role", "the token lacks the role read; `graphweft token new --role read` makes one")

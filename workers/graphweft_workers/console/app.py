@@ -37,7 +37,7 @@ from graphweft_workers.console.questions import Question, slow
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.access import MayUse, find_access
 from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_token, note_users
-from graphweft_workers.gateway.limits import Limits, RequestLimiter, media_type, read_body, read_json
+from graphweft_workers.gateway.limits import GatewayLimits, RequestLimiter, media_type, read_body, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
 from graphweft_workers.lazy_logger import get_logger
@@ -45,7 +45,7 @@ from graphweft_workers.lost_rules import RulesLost
 
 logger = get_logger("graphweft.console")
 
-LIMITS: Final = Limits(context_bytes=500_000, values=50_000, requests=64, requests_per_app=16)
+LIMITS: Final = GatewayLimits(context_bytes=500_000, values=50_000, requests=64, requests_per_app=16)
 _ANSWER_BYTES: Final = 4_000_000
 _JSON: Final = "application/json"
 _POLICY: Final = (
@@ -85,7 +85,7 @@ def make_app(
     tokens: Callable[[], Tokens],
     may_use: MayUse = lambda app_id, workflow: True,
     audit: AuditLog | None = None,
-    limits: Limits = LIMITS,
+    limits: GatewayLimits = LIMITS,
 ) -> Starlette:
     """Return the application. ``tokens`` gives those of the moment; the settings say whether anything may be written.
 
@@ -150,7 +150,7 @@ class _Console:
     sources: Sources
     tokens: Callable[[], Tokens]
     may_use: MayUse
-    limits: Limits
+    limits: GatewayLimits
     assets: Assets = field(default_factory=Assets)
 
     def __post_init__(self) -> None:

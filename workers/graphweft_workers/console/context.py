@@ -15,7 +15,7 @@ from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.redaction import without_addresses
-from graphweft_workers.inspection.scan import Limits, ends, newest_first
+from graphweft_workers.inspection.scan import ScanLimits, ends, newest_first
 
 BUDGET_MS: Final = 4_000
 _CHARS: Final = 200_000
@@ -28,7 +28,7 @@ _NAMES: Final = 50
 _SHOWN: Final = {"name", "format", "rows", "rule", "query", "tokens", "cut", "age_ms"}
 
 
-class ContextQuestion(AppQuestion):
+class TurnQuestion(AppQuestion):
     """Asks for the context of one turn, as a runtime would."""
 
     workflow: Name
@@ -39,7 +39,7 @@ class ContextQuestion(AppQuestion):
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
-async def context(sources: Sources, viewer: Viewer, question: ContextQuestion) -> dict[str, Any]:
+async def context(sources: Sources, viewer: Viewer, question: TurnQuestion) -> dict[str, Any]:
     """Return the text as the model reads it, its blocks, how each was made, and what is missing."""
     app_id = viewer.app(question.app)
     if not viewer.uses(app_id, question.workflow):
@@ -104,7 +104,9 @@ async def names(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict
     chats: dict[str, str | None] = {}
     users: dict[str, None] = {}
     agents: dict[str, None] = {}
-    async for partition, entry in Limits(entries=_RECENT, size=_SIZE).within(newest_first(sources.bus.log, reached)):
+    async for partition, entry in ScanLimits(entries=_RECENT, size=_SIZE).within(
+        newest_first(sources.bus.log, reached)
+    ):
         event = (await decoder.see(partition, entry)).event
         if event is None or event.appid != app_id:
             continue

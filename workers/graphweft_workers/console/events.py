@@ -11,12 +11,12 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.inspection.effects import effect_of, letters_of
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.entry_dicts import fate_dict
 from graphweft_workers.inspection.judging import Judged
 from graphweft_workers.inspection.lookup import at_position, relatives_of
 from graphweft_workers.inspection.reasons import Reasons, explain
-from graphweft_workers.inspection.scan import Limits, ends
+from graphweft_workers.inspection.scan import ScanLimits, ends
 from graphweft_workers.roles.rules import rules_maker
 
 _SEARCHED: Final = 2_000
@@ -34,7 +34,7 @@ class EventQuestion(AppQuestion):
     position: Position
 
 
-async def find(sources: Sources, viewer: Viewer, question: EventQuestion) -> Seen:
+async def find(sources: Sources, viewer: Viewer, question: EventQuestion) -> DecodedEntry:
     """Return the entry. Raises ``Problem`` if there is none, and in the same words if it is another app's."""
     app_id = viewer.apps(question.app)
     decoder = await sources.decoder()
@@ -48,7 +48,7 @@ async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> di
     """Return an entry, its effect, and why it has it: the rules of its place, which match, and which do not."""
     seen, app_id = await find(sources, viewer, question), viewer.apps(question.app)
     bus, decoder = sources.bus, await sources.decoder()
-    relatives = await relatives_of(bus, decoder, seen, await ends(bus), Limits(entries=_SEARCHED, size=_SIZE))
+    relatives = await relatives_of(bus, decoder, seen, await ends(bus), ScanLimits(entries=_SEARCHED, size=_SIZE))
     effect = await effect_of(bus, sources.graph, seen)
     try:
         reasons = await explain(bus, decoder, seen, relatives, effect, make=rules_maker(sources.settings))

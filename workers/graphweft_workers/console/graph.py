@@ -53,7 +53,7 @@ class GraphQuestion(AppQuestion):
     limit: int = Field(default=60, ge=1, le=MOST)
 
 
-class SearchQuestion(AppQuestion):
+class NodeSearch(AppQuestion):
     """Asks for nodes with a text."""
 
     text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
@@ -177,7 +177,7 @@ async def graph_page(sources: Sources, viewer: Viewer, question: GraphQuestion) 
     return about | found.as_dict() | {"began": await _began(sources, app_id)}
 
 
-async def search(sources: Sources, viewer: Viewer, question: SearchQuestion) -> dict[str, Any]:
+async def search(sources: Sources, viewer: Viewer, question: NodeSearch) -> dict[str, Any]:
     """Return nodes with a text: by their keys in the whole graph, and by any property in its first nodes."""
     app_id, graph = viewer.app(question.app), sources.graph
     found = Picture(redacts=sources.redacts)

@@ -12,9 +12,9 @@ from pydantic import AwareDatetime, Field, StringConstraints
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_rules.cypher.node_writes import Target
+from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.console.access import Viewer
-from graphweft_workers.console.context import ContextQuestion, reply_dict, without_rules
+from graphweft_workers.console.context import TurnQuestion, reply_dict, without_rules
 from graphweft_workers.console.graph import GraphQuestion, picture
 from graphweft_workers.console.questions import AppQuestion, slow
 from graphweft_workers.console.sources import Sources
@@ -55,7 +55,7 @@ class PastQuestion(GraphQuestion):
     time: AwareDatetime = Field(strict=False)
 
 
-class PastContextQuestion(ContextQuestion):
+class PastContextQuestion(TurnQuestion):
     """Asks for the context of one turn as it would have been."""
 
     time: AwareDatetime = Field(strict=False)
@@ -64,7 +64,7 @@ class PastContextQuestion(ContextQuestion):
 async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[str, Any]:
     """Return the events that wrote a node, the rules that did it, and with ``exact`` what each changed."""
     app_id = viewer.app(question.app)
-    target = Target(label=question.label, keys={question.key: (question.value,)}, property=None, relationship=None)
+    target = NodeTarget(label=question.label, keys={question.key: (question.value,)}, property=None, relationship=None)
     async with _alone(sources, app_id):
         bus, live = sources.bus, sources.graph
         await refuse_preludes(bus, live, app_id)

@@ -19,6 +19,7 @@ from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.inspection.judging import judge_event
+from graphweft_workers.ports.dead_letters import letter_count, letter_with
 
 READ: Final = 2_000
 """Dead letters that are read, the oldest."""
@@ -154,7 +155,7 @@ async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQu
 
 async def _count(sources: Sources, app_id: str | None) -> int:
     if app_id is None:
-        return await sources.bus.dead_letters.count()
+        return await letter_count(sources.bus.dead_letters)
     known = (await sources.bus.dead_letters.by_app()).get(app_id)
     return 0 if known is None else known.count
 
@@ -164,7 +165,7 @@ async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequenc
     app_id = viewer.apps(app)
     found: list[DeadLetter] = []
     for each in dict.fromkeys(ids):
-        known = await sources.bus.dead_letters.get(each)
+        known = await letter_with(sources.bus.dead_letters, each)
         if known is None or not _is_visible(known, app_id):
             raise Problem(404, "no-letter", "a dead letter of this app does not exist any more: load the list again")
         if not viewer.sees(known):

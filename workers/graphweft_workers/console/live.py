@@ -19,12 +19,13 @@ from graphweft_workers.console.values import shown
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.effects import Effect, covers, effects_of
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.effects import EntryEffect, covers, effects_of
+from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.judging import Judged, judge
 from graphweft_workers.inspection.rules_at import activation_at
-from graphweft_workers.inspection.scan import Limits, ends, newest_first
+from graphweft_workers.inspection.scan import ScanLimits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 
 MOST: Final = 100
 """Events of one answer."""
@@ -60,8 +61,8 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     bus, decoder = sources.bus, await sources.decoder()
     partitions = await _partitions(bus, app_id)
     reached = await ends(bus, partitions)
-    found: list[Seen] = []
-    limits = Limits(entries=_SCANNED, size=_SIZE)
+    found: list[DecodedEntry] = []
+    limits = ScanLimits(entries=_SCANNED, size=_SIZE)
     cut = False
     activations = set[int]()
     async for partition, entry in limits.within(newest_first(bus.log, reached, _checked(bus, question.cursor or {}))):
@@ -120,7 +121,7 @@ def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
     return cursor
 
 
-def _is_shown(seen: Seen, app_id: str | None) -> bool:
+def _is_shown(seen: DecodedEntry, app_id: str | None) -> bool:
     if app_id is None:
         return True
     if seen.activation is not None:
@@ -128,7 +129,7 @@ def _is_shown(seen: Seen, app_id: str | None) -> bool:
     return seen.app_id == app_id
 
 
-async def _again(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[Seen]:
+async def _again(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[DecodedEntry]:
     """Return the entries at positions, of one app or of all."""
     decoder = await sources.decoder()
     by_partition: dict[int, list[str]] = {}
@@ -136,7 +137,7 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
         number, _, offset = position.partition(":")
         by_partition.setdefault(int(number), []).append(offset)
     count = await sources.bus.partitions.count()
-    found: list[Seen] = []
+    found: list[DecodedEntry] = []
     for partition, offsets in by_partition.items():
         if partition < count:
             try:
@@ -151,7 +152,7 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
 
 
 async def _judged(
-    sources: Sources, viewer: Viewer, entries: Sequence[Seen], activations: Sequence[Activation]
+    sources: Sources, viewer: Viewer, entries: Sequence[DecodedEntry], activations: Sequence[Activation]
 ) -> list[Judged | None]:
     """Return what the rules at its place do with each event; None for other entries, and where it may not be shown."""
     rules = [await _rules_at(sources, viewer, seen, activations) for seen in entries]
@@ -160,7 +161,7 @@ async def _judged(
 
 
 async def _rules_at(
-    sources: Sources, viewer: Viewer, seen: Seen, activations: Sequence[Activation]
+    sources: Sources, viewer: Viewer, seen: DecodedEntry, activations: Sequence[Activation]
 ) -> tuple[RuleSet, str] | None:
     """Return the rules at the place of an event and why they cannot be used, or None where they may not be shown."""
     event = seen.event
@@ -172,7 +173,7 @@ async def _rules_at(
     return await sources.usable_rules(active)
 
 
-def _judge(seen: Seen, found: tuple[RuleSet, str] | None) -> Judged | None:
+def _judge(seen: DecodedEntry, found: tuple[RuleSet, str] | None) -> Judged | None:
     if found is None or seen.event is None:
         return None
     rules, lost = found
@@ -185,10 +186,10 @@ def _judge(seen: Seen, found: tuple[RuleSet, str] | None) -> Judged | None:
 
 
 async def _letters(
-    bus: Bus, app_id: str | None, found: Sequence[Seen], judged: Sequence[Judged | None]
+    bus: Bus, app_id: str | None, found: Sequence[DecodedEntry], judged: Sequence[Judged | None]
 ) -> tuple[dict[str, str], bool]:
     """Return the reasons of dead letters of these events, by their ids, and whether some letters were not looked at."""
-    if not found or not (count := await bus.dead_letters.count()):
+    if not found or not (count := await letter_count(bus.dead_letters)):
         return {}, False
     ids: list[str] = []
     for seen, result in zip(found, judged, strict=True):
@@ -196,11 +197,12 @@ async def _letters(
         if result is not None:
             ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
             ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
-    letters = [await bus.dead_letters.get(each) for each in ids[:_LOOKUPS]]
-    reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
+    letters = await bus.dead_letters.read(limit=_LOOKUPS, ids=ids[:_LOOKUPS])
+    reasons: dict[str, str] = {letter.id: letter.reason for letter in letters}
     many = await bus.dead_letters.read(limit=_LETTERS, app_id=app_id, size=_LETTERS_SIZE)
-    aside = [await bus.dead_letters.get(set_aside_id(partition)) for partition in {seen.partition for seen in found}]
-    for letter in (*many, *(each for each in aside if each is not None)):  # some stand for many events
+    of_partitions = {set_aside_id(seen.partition) for seen in found}
+    aside = await bus.dead_letters.read(limit=len(of_partitions), ids=of_partitions)
+    for letter in (*many, *aside):  # some stand for many events
         for seen in found:
             if covers(letter, seen):
                 row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
@@ -211,12 +213,12 @@ async def _letters(
     return reasons, len(ids) > _LOOKUPS or len(many) < count
 
 
-def _letter_id(seen: Seen, rule: str, mutation: str) -> str:
+def _letter_id(seen: DecodedEntry, rule: str, mutation: str) -> str:
     return row_id(seen.partition, seen.entry.offset, rule, mutation)
 
 
 def _event(
-    seen: Seen, effect: Effect, judged: Judged | None, letters: Mapping[str, str], *, redacts: bool
+    seen: DecodedEntry, effect: EntryEffect, judged: Judged | None, letters: Mapping[str, str], *, redacts: bool
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "position": seen.position,
@@ -252,7 +254,7 @@ def _event(
     }
 
 
-def _outcome(seen: Seen, judged: Judged | None, letters: Mapping[str, str]) -> dict[str, Any]:
+def _outcome(seen: DecodedEntry, judged: Judged | None, letters: Mapping[str, str]) -> dict[str, Any]:
     """Return the dead letter of an entry, and its mutations, each with its dead letter."""
     found: dict[str, Any] = {"letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None))}
     if judged is None:
@@ -269,10 +271,10 @@ def _outcome(seen: Seen, judged: Judged | None, letters: Mapping[str, str]) -> d
     }
 
 
-def _age_ms(seen: Seen, now: float) -> int:
+def _age_ms(seen: DecodedEntry, now: float) -> int:
     """Return how long ago the bus took an entry, by two clocks that may differ a little."""
     return max(0, round((now - seen.entry.received.timestamp()) * 1000))
 
 
-def _state(effect: Effect) -> dict[str, Any]:
+def _state(effect: EntryEffect) -> dict[str, Any]:
     return {"state": effect.state, "parked": None if effect.parked is None else effect.parked.why}

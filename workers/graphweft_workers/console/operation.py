@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from graphweft_contracts import Layout
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_workers.roles.status import Status
+from graphweft_workers.roles.status import ServiceStatus
 
 MOST: Final = 200
 """Rows of each table."""
 
 
 def operation(
-    status: Status,
+    status: ServiceStatus,
     layout: Layout,
     app_id: str | None,
     *,

@@ -7,9 +7,9 @@ from typing import Any, Final
 from graphweft_workers.console import letters, memory, rules
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.app import Page
-from graphweft_workers.console.context import ContextQuestion, context, names
+from graphweft_workers.console.context import TurnQuestion, context, names
 from graphweft_workers.console.events import EventQuestion, event
-from graphweft_workers.console.graph import GraphQuestion, NodeQuestion, SearchQuestion, graph_page, node, search
+from graphweft_workers.console.graph import GraphQuestion, NodeQuestion, NodeSearch, graph_page, node, search
 from graphweft_workers.console.history import (
     SECONDS,
     PastContextQuestion,
@@ -41,11 +41,11 @@ PAGES: Final = (
     Page(path="/api/live", question=LiveQuestion, answer=live),
     Page(path="/api/event", question=EventQuestion, answer=event, seconds=10.0),
     Page(path="/api/graph", question=GraphQuestion, answer=graph_page),
-    Page(path="/api/graph/search", question=SearchQuestion, answer=search),
+    Page(path="/api/graph/search", question=NodeSearch, answer=search),
     Page(path="/api/graph/node", question=NodeQuestion, answer=node),
     Page(path="/api/graph/why", question=WhyQuestion, answer=why, seconds=SECONDS),
     Page(path="/api/graph/past", question=PastQuestion, answer=past, seconds=SECONDS),
-    Page(path="/api/context", question=ContextQuestion, answer=context, user=lambda question: question.user),
+    Page(path="/api/context", question=TurnQuestion, answer=context, user=lambda question: question.user),
     Page(
         path="/api/context/past",
         question=PastContextQuestion,

@@ -14,7 +14,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.console.app import make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.sources import open_sources
-from graphweft_workers.gateway.tokens import Token, Tokens, read_tokens
+from graphweft_workers.gateway.tokens import AccessToken, Tokens, read_tokens
 from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.http_server import HttpServer, auditing, limited_logs, listening, server_config
 from graphweft_workers.roles.policies import may_use, open_policies
@@ -73,11 +73,11 @@ class _Accepted:
         path: Path | None = settings.console_tokens
         self.file = None if path is None else WatchedFile(path, read_tokens)
         secret = settings.console_token
-        self._own: tuple[Token, ...] = ()
+        self._own: tuple[AccessToken, ...] = ()
         if secret is not None:
             digest = hashlib.sha256(secret.get_secret_value().strip().encode()).digest()
             roles = frozenset({"read", "admin", "operator"})
-            self._own = (Token(app_id="", name=_OPERATOR, sha256=digest, roles=roles),)  # type: ignore[arg-type]
+            self._own = (AccessToken(app_id="", name=_OPERATOR, sha256=digest, roles=roles),)  # type: ignore[arg-type]
         if self.file is None and secret is None:
             raise InvalidSettings(
                 "the console has no tokens: set GRAPHWEFT_CONSOLE_TOKENS to a file of tokens (`graphweft token new "

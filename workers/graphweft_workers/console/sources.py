@@ -22,7 +22,7 @@ from graphweft_workers.roles.connections import make_bus, make_graph, make_trans
 from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.status import Status, read_status
+from graphweft_workers.roles.status import ServiceStatus, read_status
 
 _STATUS_S: Final = 2.0
 """Status is read at most once in this time, however many people look."""
@@ -54,7 +54,7 @@ class Sources:
     _rules: RulesAt | None = None
     _compiled: set[str] = field(default_factory=set[str])
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _status: tuple[float, Status] | None = None
+    _status: tuple[float, ServiceStatus] | None = None
 
     @property
     def redacts(self) -> bool:
@@ -94,7 +94,7 @@ class Sources:
         """Return the rule set of an app that is active now; that of no files if none is, or it cannot be loaded."""
         return (await self.usable_rules(active_for(activations, app_id)))[0]
 
-    async def status(self) -> Status:
+    async def status(self) -> ServiceStatus:
         """Return the state of the deployment, two seconds old at most."""
         async with self._looking:
             if self._status is None or SYSTEM_CLOCK.monotonic() - self._status[0] > _STATUS_S:

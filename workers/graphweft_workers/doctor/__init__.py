@@ -11,10 +11,11 @@ from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings,
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
-from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
+from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.ports.check import Check
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.python_build import PythonBuild, this_build
 from graphweft_workers.roles import connections
@@ -310,7 +311,7 @@ async def _services(settings: Settings) -> list[Check]:
     bus = make_bus(settings)
     try:
         partitions = await bus.partitions.status()
-        letters = await bus.dead_letters.count()
+        letters = await letter_count(bus.dead_letters)
         causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
         activations = await bus.rules.activations()
         lost = await lost_rule_sets(bus.rules, activations)
@@ -333,7 +334,7 @@ async def _services(settings: Settings) -> list[Check]:
     return [*checks, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
 
 
-def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
+def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Check]:
     checks: list[Check] = []
     if letters:
         advice = "graphweft dlq list"

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from graphweft.secret_files import secret_of
-from graphweft.transports.access import Access
+from graphweft.transports.access import ServerLogin
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.drivers.neo4j.url import join_neo4j_url
@@ -98,9 +98,9 @@ class DriverSettings(BaseModel):
         return {"kafka_barrier_s": self.kafka_barrier_s, "kafka_instance": self.kafka_instance}
 
     @property
-    def bus_access(self) -> Access:
+    def bus_access(self) -> ServerLogin:
         """The login and the certificates for the bus."""
-        return Access(
+        return ServerLogin(
             user=self.bus_user or "",
             password=_secret(self.bus_password),
             sasl=self.bus_sasl or "",
@@ -110,9 +110,9 @@ class DriverSettings(BaseModel):
         )
 
     @property
-    def graph_access(self) -> Access:
+    def graph_access(self) -> ServerLogin:
         """The login and the certificates for the graph server."""
-        return Access(user=self.graph_user or "", password=_secret(self.graph_password), ca=_file(self.graph_ca))
+        return ServerLogin(user=self.graph_user or "", password=_secret(self.graph_password), ca=_file(self.graph_ca))
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
@@ -123,7 +123,7 @@ class DriverSettings(BaseModel):
             ):
                 if url is not None:
                     access.applied(url.get_secret_value(), what)
-                elif access != Access():
+                elif access != ServerLogin():
                     raise ValueError(f"a login or a certificate needs {what}_url: the embedded server has none")
         except InvalidSettings as error:
             raise ValueError(str(error)) from None

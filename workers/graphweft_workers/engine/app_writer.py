@@ -35,7 +35,8 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.partitions import Partitions
-from graphweft_workers.ports.purges import Purge, PurgeLog
+from graphweft_workers.ports.purges import Purge, put_purge
+from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
@@ -58,7 +59,7 @@ class WorkerState:
     """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
     fact_keys: frozenset[tuple[str, str]]
     """The same, for apps whose rules ask for facts."""
-    purges: PurgeLog | None = None
+    purges: RecordLog | None = None
     """Where an erasure is announced to responders; None for a replay, whose graph no responder reads."""
     strikes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """By partition and app: how often in a row the server did not answer a write."""
@@ -128,7 +129,7 @@ class AppWriter:
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
-        batch = await log.reread(self.number, queue.behind, limit=queue.page)
+        batch = await log.read(self.number, queue.behind, limit=queue.page)
         entries = [entry for entry in batch.entries if not is_after(entry.offset, given.offset)]
         entries = _bounded(queue, entries)
         if batch.lost:
@@ -235,7 +236,7 @@ class AppWriter:
         rules = events[0].rules  # all have the same
         last = next((each for each in reversed(events) if rules.erases(each.event.type)), None)
         if last is not None:
-            await self.state.purges.put(Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
+            await put_purge(self.state.purges, Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
 
     async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
         """Return how far the app's graph is, or why the app has none."""

@@ -31,7 +31,7 @@ from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_erro
 from graphweft_workers.engine.skips import MOST_OFFSETS
 from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.timing import TIMING, QuarantineTiming
@@ -512,7 +512,7 @@ class Applier:
         offsets = tuple(event.entry.offset for event in events)
         letter = _letter(partition, first, failed.name, failed.reason, failed.message)
         letter = letter.of_entries(offsets)
-        while failed.extends and (earlier := await self._letters.get(failed.extends)) is not None:
+        while failed.extends and (earlier := await letter_with(self._letters, failed.extends)) is not None:
             if earlier.reason != "quarantined" or len(earlier.offsets) >= MOST_OFFSETS:
                 break
             known = set(earlier.offsets)

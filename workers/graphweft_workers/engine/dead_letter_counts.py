@@ -13,7 +13,7 @@ SKIPS: Final[frozenset[DeadLetterReason]] = frozenset({"skipped", "no_rules"})
 
 
 @dataclass(slots=True, kw_only=True)
-class Cause:
+class DeadLetterCause:
     """One cause for which mutations, or whole events, had no effect."""
 
     app_id: str | None
@@ -33,16 +33,16 @@ class Cause:
         return f"{self.rule}/{self.mutation}" if self.rule else f"workflow {self.workflow or '(none)'}"
 
 
-def count_causes(letters: Iterable[DeadLetter]) -> list[Cause]:
+def count_causes(letters: Iterable[DeadLetter]) -> list[DeadLetterCause]:
     """Return the causes, those with the most events first."""
-    found: dict[tuple[str | None, ...], Cause] = {}
+    found: dict[tuple[str | None, ...], DeadLetterCause] = {}
     for letter in letters:
         # The message of a skip names the cause; that of a failure is about one event.
         detail = letter.message if letter.reason in SKIPS else None
         names = (letter.app_id, letter.workflow, letter.rule, letter.mutation)
         cause = found.setdefault(
             (*names, letter.reason, detail),
-            Cause(
+            DeadLetterCause(
                 app_id=letter.app_id,
                 workflow=letter.workflow,
                 rule=letter.rule,

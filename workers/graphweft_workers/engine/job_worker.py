@@ -23,7 +23,7 @@ from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.timing import TIMING, Timing
 
 _BATCH_EVENTS: Final = 200
@@ -98,9 +98,9 @@ class JobWorker:
                 await self._tick(lease, await self._bus.partitions.count())
                 tick_at = self._clock.monotonic() + self._job.tick_s
 
-    async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:
+    async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[JobEvent]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""
-        found: list[Seen] = []
+        found: list[JobEvent] = []
         turns = TurnClock(self._clock)
         for entry in entries:
             await turns.rest()
@@ -113,10 +113,10 @@ class JobWorker:
             if event.type in self._job.types and not copy:
                 position = f"{number}:{entry.offset}"
                 retried = wire.retry_of(entry.fields)
-                found.append(Seen(event=event, position=position, retried=retried, entry=entry))
+                found.append(JobEvent(event=event, position=position, retried=retried, entry=entry))
         return found
 
-    async def _handle(self, lease: Lease, seen: Sequence[Seen]) -> bool:
+    async def _handle(self, lease: Lease, seen: Sequence[JobEvent]) -> bool:
         """Run the job on a batch, however long that takes; False if the batch is left to the next owner."""
         attempt = 0
         while True:

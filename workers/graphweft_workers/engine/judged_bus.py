@@ -27,15 +27,9 @@ class JudgedLog:
         self._log = log
         self._keyring = keyring
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``."""
         batch = await self._log.read(partition, after, limit=limit, wait_s=wait_s)
-        self._mark(batch.entries)
-        return batch
-
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        """See ``EventLog.reread``."""
-        batch = await self._log.reread(partition, after, limit=limit)
         self._mark(batch.entries)
         return batch
 

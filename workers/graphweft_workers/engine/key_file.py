@@ -15,7 +15,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.events import AppId
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
-from graphweft_workers.engine.keyring import Key, Keyring, Role
+from graphweft_workers.engine.keyring import Keyring, KeyringKey, Role
 from graphweft_workers.yaml_model import fault_without_value, place_in, place_of_fault
 
 _ORIGIN: Final = "signing_keys"
@@ -79,14 +79,14 @@ def _read(path: Path) -> _File:
         raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
 
 
-def _key(entry: _Entry, path: Path, number: int) -> Key:
+def _key(entry: _Entry, path: Path, number: int) -> KeyringKey:
     secret = entry.secret
     if secret is None:
         assert entry.secret_file is not None
         origin = f"{_ORIGIN}: {place_in(path, 'keys', number, 'secret_file')}: keys.{number}.secret_file"
         secret = read_secret_file(path.parent / entry.secret_file.expanduser(), origin)
     key = SigningKey.parse(f"{entry.id}:{secret}") if entry.secret is None else SigningKey(entry.id, secret)
-    return Key(key=key, app_id=entry.app_id, role=entry.role, begins=entry.begins, ends=entry.ends)
+    return KeyringKey(key=key, app_id=entry.app_id, role=entry.role, begins=entry.begins, ends=entry.ends)
 
 
 def new_entry(

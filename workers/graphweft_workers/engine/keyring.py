@@ -21,7 +21,7 @@ _SIGN: Final = "set GRAPHWEFT_SIGNING_KEY where it comes from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class KeyringKey:
     """A key of an app, or of a process that may sign for every app: a worker or a gateway."""
 
     key: SigningKey
@@ -42,7 +42,7 @@ class Keyring:
     app needs a signature: one without keys of its own that of a gateway or a worker.
     """
 
-    def __init__(self, keys: Iterable[Key], required: datetime | None = None) -> None:
+    def __init__(self, keys: Iterable[KeyringKey], required: datetime | None = None) -> None:
         self._required = required
         self._keys = {each.key.id: each for each in keys}
         self._since: dict[str, datetime] = {}
@@ -102,7 +102,7 @@ class Keyring:
         since, required = self._since.get(app_id), self._required
         return required if since is None else since if required is None else min(since, required)
 
-    def _found(self, signature: bytes | None, app_id: str, time: datetime) -> tuple[Key, bytes]:
+    def _found(self, signature: bytes | None, app_id: str, time: datetime) -> tuple[KeyringKey, bytes]:
         """Return the key that a signature names, and its digits."""
         if signature is None:
             raise RefusedEvent(

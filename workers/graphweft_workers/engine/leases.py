@@ -80,12 +80,16 @@ class LeaseHolder:
     @contextlib.asynccontextmanager
     async def _kept_in_a_thread(self) -> AsyncGenerator[None]:
         """Extend leases while the event loop is blocked, if the bus offers that."""
-        keeper = self.bus.leases.lease_keeper()
-        if keeper is None:
+        if self.bus.lease_keeper is None:
             yield
             return
         self._thread = LeaseThread(
-            keeper, owner=self.name, lease_s=self.lease_s, logger=self.logger, clock=self.clock, timing=self.timing
+            self.bus.lease_keeper(),
+            owner=self.name,
+            lease_s=self.lease_s,
+            logger=self.logger,
+            clock=self.clock,
+            timing=self.timing,
         )
         living = asyncio.create_task(self._thread.live(), name="graphweft-leases")
         try:

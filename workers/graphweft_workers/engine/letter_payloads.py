@@ -8,6 +8,7 @@ from typing import Final
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 
 _MOST_LETTERS: Final = 1_000_000
 
@@ -41,7 +42,7 @@ async def payload_of(bus: Bus, letter: DeadLetter) -> Mapping[str, str]:
     # Without the events, which may be gigabytes: whoever looks at a letter in the console has it search here.
     for each in await bus.dead_letters.read(limit=_MOST_LETTERS, app_id=letter.app_id, whole=False):
         if each.position == letter.position and each.id != letter.id:
-            beside = await bus.dead_letters.get(each.id)
+            beside = await letter_with(bus.dead_letters, each.id)
             if beside is not None and beside.fields:
                 return beside.fields
     return {}

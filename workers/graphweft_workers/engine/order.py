@@ -17,7 +17,7 @@ from itertools import batched, product
 from typing import Any, Final, NamedTuple, cast
 
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource, commute
+from graphweft_rules.cypher.accesses import LookupKey, ReadWriteSet, Resource, ResourceAccess, commute
 from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
 from graphweft_rules.cypher.mutation_summary import MutationSummary
 from graphweft_rules.cypher.query import Cypher
@@ -68,7 +68,7 @@ class _Mutation:
     keys: tuple[tuple[str, ...], ...]
     """``BatchQuery.keys``, each split into its path."""
     opaque: bool
-    touches: tuple[Access, ...]
+    touches: tuple[ResourceAccess, ...]
     """Only accesses that may conflict with another row."""
 
 
@@ -94,7 +94,7 @@ class _Probe(NamedTuple):
     """The accesses of a mutation to the entity with one key, in numbers, because every row checks them."""
 
     group: int
-    key: Key | None
+    key: LookupKey | None
     """None: any entity."""
     parameter: str
     """The parameter that is the key, if it is one itself."""
@@ -368,7 +368,7 @@ class _Arranger:
         )
         return self._compiled.setdefault(id(cypher), compiled)  # another thread may compile it too
 
-    def _probes(self, touches: Sequence[Access]) -> tuple[_Probe, ...]:
+    def _probes(self, touches: Sequence[ResourceAccess]) -> tuple[_Probe, ...]:
         """Return the probes of a mutation: all accesses to one entity together, as far as its clauses allow."""
         written = {(touch.resource, touch.key) for touch in touches if touch.access == "write" and not touch.if_created}
         probes: list[_Probe] = []
@@ -415,7 +415,7 @@ class _Arranger:
         read_write_set = self._read_write_sets.get(cypher.statement)
         if read_write_set is None or read_write_set.opaque:
             return _Mutation(batch_query=batch_query, keys=keys, opaque=True, touches=())
-        touches: list[Access] = []
+        touches: list[ResourceAccess] = []
         sure = True
         for touch in read_write_set.touches:
             if touch.resource in self._contended:
@@ -436,7 +436,7 @@ def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
     Of several resources that the same queries touch in the same way, only one is returned.
     """
     accesses: dict[Resource, set[str]] = {}
-    ways: dict[Resource, set[tuple[str, str, Key | None, bool]]] = {}
+    ways: dict[Resource, set[tuple[str, str, LookupKey | None, bool]]] = {}
     for statement, read_write_set in known.items():
         for touch in read_write_set.touches:
             accesses.setdefault(touch.resource, set()).add(touch.access)
@@ -448,7 +448,7 @@ def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
     return frozenset(found.values())
 
 
-def _of_entity(touch: Access) -> bool:
+def _of_entity(touch: ResourceAccess) -> bool:
     """Tell whether an access is to an entity itself, not to a property."""
     return touch.resource[0] in ("node", "relationship", "label")
 
@@ -459,7 +459,7 @@ def _group_of(resource: Resource) -> Resource:
     return (kind.removesuffix(" property"), name)
 
 
-def _shape_of(touch: Access) -> str:
+def _shape_of(touch: ResourceAccess) -> str:
     """Return the shape of a MERGE; empty for other accesses."""
     return touch.access.partition(" ")[2]
 

@@ -33,7 +33,7 @@ type _Waiting = tuple[int, str, int, int, Decoded]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TakenEntries:
     """Entries that are next, in the order of the log."""
 
     entries: Sequence[Decoded]
@@ -111,7 +111,7 @@ class ReadingWindow:
         self._hold(held, size)
         return self._cost - before
 
-    def take(self, limit: int, *, free: Collection[str] = ()) -> Taken:
+    def take(self, limit: int, *, free: Collection[str] = ()) -> TakenEntries:
         """Take up to ``limit`` entries, from all apps in turn; those of the apps in ``free`` all, and beyond the limit.
 
         At least one entry is taken if there is any.
@@ -134,7 +134,7 @@ class ReadingWindow:
             app_id: Committed(offset=each.entry.offset, count=count + 1)
             for app_id, (_, _, count, _, each) in last.items()
         }
-        return Taken(entries=[each[4] for each in found], end=self._end(), ends=ends, count=len(found) + void)
+        return TakenEntries(entries=[each[4] for each in found], end=self._end(), ends=ends, count=len(found) + void)
 
     def _hold(self, entries: int, cost: int) -> None:
         self._together.entries += entries - self._entries

@@ -14,6 +14,7 @@ from graphweft_workers.engine.plan import begun_events
 from graphweft_workers.engine.read import letter_for
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
@@ -47,7 +48,7 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
     if status is not None and not is_after(offset, status.position):
         raise InvalidSettings(f"the event at {position!r} has already taken effect or has another dead letter")
     while True:
-        letter = await bus.dead_letters.get(set_aside_id(partition))
+        letter = await letter_with(bus.dead_letters, set_aside_id(partition))
         if letter is None:
             try:
                 event = wire.decode(found[0].fields, received=found[0].received)
@@ -74,7 +75,7 @@ async def counted_letter(
     Call it when no worker applies events of the partition, with the committed position. An event that a graph holds, or
     has begun to take, stays as it is. Raises ``BusUnavailable``.
     """
-    while (letter := await bus.dead_letters.get(set_aside_id(partition))) is not None:
+    while (letter := await letter_with(bus.dead_letters, set_aside_id(partition))) is not None:
         if letter.heeded is None:
             return letter
         ahead = [each for each in letter.offsets if each not in letter.heeded and is_after(each, position)]

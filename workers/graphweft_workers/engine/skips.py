@@ -14,7 +14,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.read import Skip, letter_for
-from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.offsets import is_after
 
 MOST_OFFSETS: Final = 1_000
@@ -83,7 +83,7 @@ class Skips:
     async def _write(self, letters: DeadLetters, cause: _Cause, account: _Account, skips: list[Skip]) -> None:
         name = f"{self._partition}:skipped:{hashlib.blake2s(repr(cause).encode(), digest_size=8).hexdigest()}"
         while skips:
-            letter = account.letter or await letters.get(name)
+            letter = account.letter or await letter_with(letters, name)
             if letter is None:
                 first = letter_of_skips(self._partition, name, skips[:MOST_OFFSETS])
                 if await letters.extend(None, first):  # else another owner was quicker: read its dead letter

@@ -62,7 +62,7 @@ class UsageReporter:
         """Go on counting where the last owner of a partition stopped."""
         usage = PartitionUsage()
         with contextlib.suppress(Transient, ValueError):
-            record = (await self._bus.usage.records()).get(f"{PARTITION}{partition}")
+            record = (await self._bus.usage.after(None)).found.get(f"{PARTITION}{partition}")
             if record is not None:
                 usage = PartitionUsage.decode(record)
         self._partitions[partition] = usage

@@ -36,7 +36,7 @@ from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
-from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken, WindowsTogether
+from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import counted_letter
 from graphweft_workers.engine.skips import Skips
@@ -44,6 +44,7 @@ from graphweft_workers.engine.turns import TurnClock, decode_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
@@ -66,7 +67,7 @@ class _Batch:
     read: Range
     without: frozenset[str]
     """Apps that were parked when the batch was matched."""
-    taken: Taken
+    taken: TakenEntries
 
 
 @dataclass(slots=True, kw_only=True)
@@ -400,7 +401,7 @@ class MutationWorker:
         return workflow in rules.workflows and (not rules.is_compiled(workflow) or rules.problem(workflow) is None)
 
     async def _apply_known(self) -> None:
-        if not await self._bus.dead_letters.count():
+        if not await letter_count(self._bus.dead_letters):
             return
         for letter in await self._bus.dead_letters.read(limit=_MOST_LETTERS):
             app_id, workflow = letter.app_id, letter.workflow

@@ -10,7 +10,7 @@ from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES, INTERNAL_TYPES
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.tokens import Role, Token, Tokens
+from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 
 type Fault = dict[str, str]
 type MayUse = Callable[[str, str], bool]
@@ -20,10 +20,10 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="graphweft"'}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class RequestRights:
     """The rights of one request: those of its token, within the policy of its app."""
 
-    token: Token
+    token: AccessToken
     app_may_use: MayUse
 
     @property
@@ -76,7 +76,7 @@ class Access:
             )
 
 
-def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> Access:
+def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> RequestRights:
     """Return the access of the token in an ``Authorization`` header. Raises ``Problem`` without a valid one."""
     scheme, _, presented = header.partition(" ")
     token = tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
@@ -94,7 +94,7 @@ def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> Access:
             f"the token expired at {token.expires:%Y-%m-%dT%H:%M:%SZ}; `graphweft token new --app APP` makes a new one",
             headers=_CHALLENGE | {"WWW-Authenticate": 'Bearer realm="graphweft", error="invalid_token"'},
         )
-    return Access(token=token, app_may_use=app_may_use)
+    return RequestRights(token=token, app_may_use=app_may_use)
 
 
 def _missing_role(*roles: Role, faults: Sequence[Fault] = ()) -> Problem:

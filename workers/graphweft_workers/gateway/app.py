@@ -28,18 +28,25 @@ from graphweft.transport import Transport
 from graphweft_contracts import ContextReply, Event, Permanent, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
-from graphweft_workers.gateway.access import Access, MayUse, find_access
+from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
 from graphweft_workers.gateway.audit import Audited, AuditLog, note_events, note_token, note_users
 from graphweft_workers.gateway.cloud_events import place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
-from graphweft_workers.gateway.limits import Limits, RequestLimiter, encoding_of, media_type, read_body, read_json
+from graphweft_workers.gateway.limits import (
+    GatewayLimits,
+    RequestLimiter,
+    encoding_of,
+    media_type,
+    read_body,
+    read_json,
+)
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.redaction import without_addresses
-from graphweft_workers.gateway.tokens import Role, Token, Tokens
+from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
 from graphweft_workers.lazy_logger import get_logger
 
@@ -61,7 +68,7 @@ def make_app(
     may_use: MayUse = lambda app_id, workflow: True,
     faults: Callable[[], Mapping[str, str]] = dict,
     audit: AuditLog | None = None,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
     quotas: QuotaLimiter | None = None,
@@ -80,12 +87,12 @@ def make_app(
     """
     if (tokens is None) == (insecure_app is None):
         raise ValueError("give either tokens or insecure_app")
-    limits = limits or Limits()
+    limits = limits or GatewayLimits()
     gateway = _Gateway(
         client=client,
         connect=connect,
         tokens=tokens if tokens is None or callable(tokens) else lambda: tokens,
-        insecure=Token(app_id=insecure_app or "", name="--insecure-app", sha256=b"", roles=frozenset({"admin"})),
+        insecure=AccessToken(app_id=insecure_app or "", name="--insecure-app", sha256=b"", roles=frozenset({"admin"})),
         may_use=may_use,
         faults=faults,
         limits=limits,
@@ -125,10 +132,10 @@ class _Gateway:
     client: Client
     connect: Callable[[], Transport]
     tokens: Callable[[], Tokens] | None
-    insecure: Token
+    insecure: AccessToken
     may_use: MayUse
     faults: Callable[[], Mapping[str, str]]
-    limits: Limits
+    limits: GatewayLimits
     refusal: Refusal | None
     quotas: QuotaLimiter | None
     document: dict[str, Any]
@@ -318,12 +325,12 @@ class _Gateway:
             return False
         return True
 
-    def _access(self, request: Request, *roles: Role) -> Access:
+    def _access(self, request: Request, *roles: Role) -> RequestRights:
         """Return what the request may do. Raises ``Problem`` without a valid token, or without one of the roles."""
         if self.tokens is None:
             if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
-            access = Access(token=self.insecure, app_may_use=self.may_use)
+            access = RequestRights(token=self.insecure, app_may_use=self.may_use)
         else:
             access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
         note_token(request, access.token)

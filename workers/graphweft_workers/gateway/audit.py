@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES
-from graphweft_workers.gateway.tokens import Token
+from graphweft_workers.gateway.tokens import AccessToken
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.log_limit import LogLimit
 
@@ -160,7 +160,7 @@ class Audited:
             )
 
 
-def note_token(request: Request, token: Token) -> None:
+def note_token(request: Request, token: AccessToken) -> None:
     """Put a token into the line of a request: its name, the first digits of its hash, and its app."""
     _add(request, token=f"{token.name}#{token.sha256.hex()[:8]}", app_id=token.app_id)
 

@@ -15,7 +15,7 @@ from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults, time_faults
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import payload_of
-from graphweft_workers.gateway.limits import Limits, read_json, whole
+from graphweft_workers.gateway.limits import GatewayLimits, read_json, whole
 from graphweft_workers.gateway.problems import MAX_FAULTS, Loc, Problem, faults_of, pointer
 
 SINGLE: Final = "application/cloudevents+json"
@@ -33,7 +33,7 @@ _EXPECTED: Final = (
 )
 
 
-def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits: Limits) -> list[Event]:
+def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits: GatewayLimits) -> list[Event]:
     """Return the events of a request in their order. ``app_id`` is the default app, and the only one allowed.
 
     ``kind`` is the media type. The time of an event without ``time`` is now. Raises ``Problem`` for the whole request

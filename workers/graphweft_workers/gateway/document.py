@@ -20,7 +20,7 @@ from graphweft_contracts.wire import VERSION
 from graphweft_workers.gateway import problems
 from graphweft_workers.gateway.cloud_events import BATCH, MAX_ATTRIBUTES, SINGLE
 from graphweft_workers.gateway.fact_search import Facts, FactsQuestion
-from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.gateway.messages import MessagesRequest
 from graphweft_workers.gateway.patterns import POSITION
 from graphweft_workers.gateway.questions import ContextQuestion
@@ -71,7 +71,7 @@ class Fault(_Answer):
     header: str | None = None
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """An error, by RFC 9457."""
 
     type: str = Field(description="`urn:graphweft:problem:` and the name of the kind of problem.")
@@ -200,7 +200,7 @@ _PROBLEMS: Final = {
 }
 
 
-def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None = None) -> dict[str, Any]:
+def document(limits: GatewayLimits, *, secured: bool, schema_ids: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of a gateway; ``secured`` says that requests need tokens.
 
     ``schema_ids`` are the ontologies that messages may name; None allows any.
@@ -224,7 +224,7 @@ def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None 
         "components": {
             "schemas": _schemas(limits, schema_ids),
             "responses": {
-                name: {"description": text, "content": _content("Problem", problems.MEDIA_TYPE)}
+                name: {"description": text, "content": _content("ProblemDetails", problems.MEDIA_TYPE)}
                 for name, text in _PROBLEMS.values()
             },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token of one app."}},
@@ -232,7 +232,7 @@ def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None 
     }
 
 
-def _operation(each: _Operation, limits: Limits, secured: bool) -> dict[str, Any]:
+def _operation(each: _Operation, limits: GatewayLimits, secured: bool) -> dict[str, Any]:
     content = _content(each.question)
     if each.question == "Event":
         one = content[_JSON]["schema"]
@@ -271,7 +271,7 @@ def _content(model: str, media_type: str = _JSON) -> dict[str, Any]:
     return {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}
 
 
-def _schemas(limits: Limits, schema_ids: Sequence[str] | None) -> dict[str, Any]:
+def _schemas(limits: GatewayLimits, schema_ids: Sequence[str] | None) -> dict[str, Any]:
     found = copy.deepcopy(_of_models())
     messages = found["MessagesRequest"]["properties"]
     messages["messages"]["maxItems"] = limits.events
@@ -283,7 +283,7 @@ def _schemas(limits: Limits, schema_ids: Sequence[str] | None) -> dict[str, Any]
 @functools.cache
 def _of_models() -> dict[str, Any]:
     """Return the schemas that are the same in each document; they take a tenth of a second, and are not for changes."""
-    read = (ContextQuestion, MessagesRequest, FactsQuestion, Taken, MessagesTaken, TracesTaken, Problem)
+    read = (ContextQuestion, MessagesRequest, FactsQuestion, Taken, MessagesTaken, TracesTaken, ProblemDetails)
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(each, "validation") for each in read]
     models.extend((each, "serialization") for each in (ContextReply, Facts))
     models.extend((each, "validation") for each in _PAYLOADS.values())

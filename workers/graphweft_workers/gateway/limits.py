@@ -21,7 +21,7 @@ _INLINE_BYTES: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GatewayLimits:
     """Limits of a gateway."""
 
     events_bytes: int = 4_000_000
@@ -75,7 +75,7 @@ class _App:
 class RequestLimiter:
     """Limits the open requests of each app and of all apps, and reads bodies so that no app delays the others."""
 
-    def __init__(self, limits: Limits, *, name: str = "gateway") -> None:
+    def __init__(self, limits: GatewayLimits, *, name: str = "gateway") -> None:
         """``name`` is what refusals call the server."""
         self._limits = limits
         self._name = name

@@ -25,7 +25,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import derived_id
 from graphweft_workers.gateway.cloud_events import check_fitting
-from graphweft_workers.gateway.limits import Limits, read_json
+from graphweft_workers.gateway.limits import GatewayLimits, read_json
 from graphweft_workers.gateway.patterns import GROUP, LINE, NO_NUL
 from graphweft_workers.gateway.problems import MAX_FAULTS, Problem, faults_of, pointer
 
@@ -53,7 +53,7 @@ def _zoned(value: datetime) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-class Message(BaseModel):
+class PostedMessage(BaseModel):
     """One message. Unknown members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -97,14 +97,14 @@ class MessagesRequest(BaseModel):
     group_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=GROUP)] = Field(
         description="The group: the scope `user_id` and the chat of the episodes."
     )
-    messages: tuple[Message, ...]
+    messages: tuple[PostedMessage, ...]
     schema_id: Name | None = Field(
         default=None,
         description="The ontology of the episodes; by default `agent_memory_v1` for contents with `<graphiti_episode`.",
     )
 
 
-def read_messages(body: bytes, *, app_id: str, limits: Limits, refusal: Refusal | None) -> list[Event]:
+def read_messages(body: bytes, *, app_id: str, limits: GatewayLimits, refusal: Refusal | None) -> list[Event]:
     """Return an ``episode.add`` event of ``app_id`` for each message, in their order.
 
     Raises ``Problem`` for the whole request when it breaks the contract, or when a message is too large or would have

@@ -32,7 +32,7 @@ _RFC3339: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class AccessToken:
     """The app, the rights and the hash of a token. The token itself is not stored."""
 
     app_id: str
@@ -56,12 +56,12 @@ class Token:
 class Tokens:
     """The tokens that a gateway accepts."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[AccessToken]) -> None:
         self.all = tuple(tokens)
         """In the order of the file."""
         self._by_hash = {token.sha256: token for token in tokens}
 
-    def find(self, presented: str) -> Token | None:
+    def find(self, presented: str) -> AccessToken | None:
         """Return the entry of a token, expired or not, or None.
 
         The time says nothing about the tokens: what is looked up is a hash, which nobody can choose.
@@ -115,8 +115,8 @@ class _Entry(BaseModel):
     expires: Annotated[AwareDatetime, BeforeValidator(_dated)] | None = None
 
     @property
-    def token(self) -> Token:
-        return Token(
+    def token(self) -> AccessToken:
+        return AccessToken(
             app_id=self.app_id,
             name=self.name,
             sha256=bytes.fromhex(self.sha256),

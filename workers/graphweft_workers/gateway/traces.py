@@ -35,7 +35,7 @@ from graphweft.adapters.genai import (
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults
-from graphweft_workers.gateway.limits import Limits, read_json, too_many_values
+from graphweft_workers.gateway.limits import GatewayLimits, read_json, too_many_values
 from graphweft_workers.gateway.problems import MAX_FAULTS, Problem, pointer
 from graphweft_workers.gateway.structure import count_protobuf, fields_of
 
@@ -72,7 +72,7 @@ class Traces:
         return written
 
 
-def decompress(encoding: str, body: bytes, *, limits: Limits) -> bytes:
+def decompress(encoding: str, body: bytes, *, limits: GatewayLimits) -> bytes:
     """Return a body without its encoding, ``gzip`` or ``identity``.
 
     Raises ``Problem`` when the body is not valid gzip, or decompressed larger than its size allows.
@@ -102,7 +102,7 @@ def read_traces(
     body: bytes,
     *,
     app_id: str,
-    limits: Limits,
+    limits: GatewayLimits,
     values: int | None = None,
     may_use: Callable[[str | None], bool] = lambda workflow: True,
 ) -> Traces:
@@ -170,7 +170,7 @@ def _event(one: SpanEvent, app_id: str) -> Event:
     )
 
 
-def _spans(request: ExportTraceServiceRequest, app_id: str, limits: Limits) -> tuple[list[Span], list[str]]:
+def _spans(request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimits) -> tuple[list[Span], list[str]]:
     """Return the valid spans of a request, and for each invalid span of an agent the reason."""
     resources = request.resource_spans
     scopes = sum(len(each.scope_spans) for each in resources)

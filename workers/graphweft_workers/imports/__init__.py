@@ -20,7 +20,7 @@ Stores:
 """
 
 from graphweft_workers.imports.files import read_runs
-from graphweft_workers.imports.openai_chat import ImportOptions, events_of, events_of_runs
-from graphweft_workers.imports.runs import ImportProblem, Run
+from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of, events_of_runs
+from graphweft_workers.imports.runs import ImportProblem, RecordedRun
 
-__all__ = ("ImportOptions", "ImportProblem", "Run", "events_of", "events_of_runs", "read_runs")
+__all__ = ("ChatImportOptions", "ImportProblem", "RecordedRun", "events_of", "events_of_runs", "read_runs")

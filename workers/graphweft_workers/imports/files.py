@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from graphweft_workers.imports.runs import ImportProblem, Run, parse_json, records_in, run_of
+from graphweft_workers.imports.runs import ImportProblem, RecordedRun, parse_json, records_in, run_of
 
 STANDARD_INPUT: Final = "-"
 LINES: Final = (".jsonl", ".ndjson")
@@ -27,7 +27,7 @@ DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
 """Errors of the gzip module. BadGzipFile is also an OSError, so catch these first."""
 
 
-def read_runs(path: Path | str) -> Iterator[Run]:
+def read_runs(path: Path | str) -> Iterator[RecordedRun]:
     """Yield the runs of a ``.jsonl`` or ``.json`` file, plain or ``.gz``, in file order; ``-`` is standard input.
 
     Standard input can have any of these forms. Raises ``ImportProblem`` at the first invalid record, after the runs
@@ -82,7 +82,7 @@ def _lines(stream: BinaryIO, file: str) -> Iterator[bytes]:
         yield line
 
 
-def runs_of_lines(lines: Iterator[bytes], *, file: str) -> Iterator[Run]:
+def runs_of_lines(lines: Iterator[bytes], *, file: str) -> Iterator[RecordedRun]:
     """Yield the runs of JSON lines: one value on each line; empty lines are skipped."""
     number = 0
     for line, raw in enumerate(lines, start=1):
@@ -102,7 +102,7 @@ def runs_of_lines(lines: Iterator[bytes], *, file: str) -> Iterator[Run]:
             number += 1
 
 
-def runs_of_json(content: bytes, *, file: str) -> Iterator[Run]:
+def runs_of_json(content: bytes, *, file: str) -> Iterator[RecordedRun]:
     """Yield the runs of one JSON value: a record or an array of records."""
     try:
         value = parse_json(_decoded(content, place=file))
@@ -118,7 +118,7 @@ def _opened(path: Path) -> BinaryIO:
     return io.BufferedReader(gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[Run]:
+def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[RecordedRun]:
     """Yield the runs of a stream without a name: JSON lines if its first line is a JSON value, else one value."""
     content = read_whole(stream, file)
     if content.startswith(GZIP_MAGIC):

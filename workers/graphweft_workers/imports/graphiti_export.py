@@ -18,7 +18,7 @@ from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN, EpisodeEntity, 
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.made_events import Made, make_event
-from graphweft_workers.imports.report import ImportReport, Refused
+from graphweft_workers.imports.report import ImportReport, RefusedItem
 
 MOST_ENTITIES: Final = 500_000
 """Entities whose names are kept for the edges behind them: about 150 MB."""
@@ -49,7 +49,7 @@ class Graphiti:
         """(Group, id) -> type and name. An edge of another group does not find it."""
 
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made | None:
-        """Return the event of an item, or None for a link or node that holds nothing else. Raises ``Refused``."""
+        """Return the event of an item, or None for a link or node that holds nothing else. Raises ``RefusedItem``."""
         if "content" in item:
             make = self._episode
         elif "fact" in item:
@@ -63,7 +63,7 @@ class Graphiti:
                 return None
             make = self._entity
         else:
-            raise Refused("expected an episode (content), an entity (name) or a fact (fact)")
+            raise RefusedItem("expected an episode (content), an entity (name) or a fact (fact)")
         group = item.value("group_id")
         none = isinstance(group, str) and group in _NO_GROUPS
         scope = item.scope({} if none else self._scopes, otherwise)
@@ -74,7 +74,7 @@ class Graphiti:
     def _episode(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
         content = item.text("content")
         if content is None or not content.strip():
-            raise Refused("content: expected some text")
+            raise RefusedItem("content: expected some text")
         kind = item.text("source") or "text"
         if kind not in {"text", "message", "json"} or (kind == "json" and not _is_plain_json(content)):
             kind = "text"
@@ -92,7 +92,7 @@ class Graphiti:
     def _entity(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
         name, id = item.text("name"), item.text("uuid")
         if name is None:
-            raise Refused("name: expected some text")
+            raise RefusedItem("name: expected some text")
         types = (label for label in item.texts("labels") if label != ANY_TYPE and re.fullmatch(TYPE_PATTERN, label))
         of_type = next(types, ANY_TYPE)
         entity = {"type": of_type, "name": name}
@@ -142,7 +142,7 @@ class Graphiti:
             return found
         if name is not None:
             return (ANY_TYPE, name)
-        raise Refused(
+        raise RefusedItem(
             f"{end}_node_uuid: no entity of its group before it has this id: put entities before edges, or name the "
             f"end in {end!r}"
         )
@@ -161,7 +161,7 @@ class Graphiti:
         try:
             Structure.read(content)
         except InvalidEvent as error:
-            raise Refused(str(error)) from None
+            raise RefusedItem(str(error)) from None
         data = {"content": content, "episode_type": "json", "episode_id": item.text("uuid")}
         return self._made(kind, app_id, scope, item, data, about=about, recorded=recorded)
 

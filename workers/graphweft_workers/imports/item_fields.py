@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from graphweft_contracts import MemoryScope
 from graphweft_contracts.admission import MOST_AHEAD
 from graphweft_contracts.memory import SCOPE_PATTERN
-from graphweft_workers.imports.report import ImportReport, Refused
+from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.iso_time import in_utc, iso_time
 
 _MOST_SCOPE: Final = 256
@@ -28,11 +28,11 @@ _TYPES: Final[dict[type[object], str]] = {
 
 
 class Fields:
-    """The fields of one item. Raises ``Refused`` if the item is not an object."""
+    """The fields of one item. Raises ``RefusedItem`` if the item is not an object."""
 
     def __init__(self, item: JsonValue, report: ImportReport, *, now: datetime) -> None:
         if not isinstance(item, dict):
-            raise Refused(f"expected an object, found {_TYPES.get(type(item), 'null')}")
+            raise RefusedItem(f"expected an object, found {_TYPES.get(type(item), 'null')}")
         self._item = item
         self._report = report
         self._now = now
@@ -48,7 +48,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise Refused(f"{name}: expected text, found {_TYPES[type(value)]}")
+            raise RefusedItem(f"{name}: expected text, found {_TYPES[type(value)]}")
         return value.replace("\0", "") or None
 
     def texts(self, name: str) -> list[str]:
@@ -62,7 +62,7 @@ class Fields:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise Refused(f"{name}: expected an object, found {_TYPES[type(value)]}")
+            raise RefusedItem(f"{name}: expected an object, found {_TYPES[type(value)]}")
         return value
 
     def time(self, name: str, *, past: bool = True) -> datetime | None:
@@ -87,11 +87,11 @@ class Fields:
                 case _:
                     raise ValueError
         except (ValueError, OverflowError, OSError):
-            raise Refused(f"{name}: expected a time such as 2026-02-01T10:00:00Z, or seconds since 1970") from None
+            raise RefusedItem(f"{name}: expected a time such as 2026-02-01T10:00:00Z, or seconds since 1970") from None
         if past and time < _EARLIEST:
-            raise Refused(f"{name}: it is before 1970")
+            raise RefusedItem(f"{name}: it is before 1970")
         if past and time - self._now > MOST_AHEAD:
-            raise Refused(f"{name}: it is more than a day ahead of the clock here")
+            raise RefusedItem(f"{name}: it is more than a day ahead of the clock here")
         return time
 
     def scope(self, names: Mapping[str, str], otherwise: MemoryScope | None) -> MemoryScope:
@@ -102,9 +102,9 @@ class Fields:
             if value is None or value == "":
                 continue
             if not isinstance(value, str):
-                raise Refused(f"{name}: expected text, found {_TYPES[type(value)]}")
+                raise RefusedItem(f"{name}: expected text, found {_TYPES[type(value)]}")
             if len(value) > _MOST_SCOPE or not re.fullmatch(SCOPE_PATTERN, value):
-                raise Refused(
+                raise RefusedItem(
                     f"{name}: expected 1 to {_MOST_SCOPE} characters, without control characters and without a blank "
                     "at either end"
                 )
@@ -112,7 +112,7 @@ class Fields:
         if given:
             return MemoryScope(**given)
         if otherwise is None:
-            raise Refused(f"it names nobody ({', '.join(names)}): give --user for such items")
+            raise RefusedItem(f"it names nobody ({', '.join(names)}): give --user for such items")
         return otherwise
 
     def value(self, name: str) -> JsonValue:

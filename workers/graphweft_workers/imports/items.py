@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 from pydantic import JsonValue
 
 from graphweft_workers.imports.files import DAMAGED, GZIP_MAGIC, LINES, STANDARD_INPUT, WHOLE, damaged
-from graphweft_workers.imports.report import ImportReport, Refused
+from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.imports.runs import ImportProblem, parse_json
 
 MOST_LINE_BYTES: Final = 4 * 1024**2
@@ -27,14 +27,14 @@ _SKIPPED_AT_ONCE: Final = 1 << 20
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-class Item(NamedTuple):
+class ImportItem(NamedTuple):
     """A JSON value of a file, and its place for errors: ``a.jsonl:7`` or ``a.json: results[2]``."""
 
     place: str
     value: JsonValue
 
 
-def read_items(path: Path | str, sections: Sequence[str], report: ImportReport) -> Iterator[Item]:
+def read_items(path: Path | str, sections: Sequence[str], report: ImportReport) -> Iterator[ImportItem]:
     """Yield the items of a file, plain or gzip; ``-`` is standard input.
 
     A JSON value is an item, an array of items, or an object with such arrays under the names ``sections``, which are
@@ -57,7 +57,7 @@ def read_items(path: Path | str, sections: Sequence[str], report: ImportReport) 
         ) from error
 
 
-def _items(raw: BinaryIO, name: str, file: str, sections: Sequence[str], report: ImportReport) -> Iterator[Item]:
+def _items(raw: BinaryIO, name: str, file: str, sections: Sequence[str], report: ImportReport) -> Iterator[ImportItem]:
     stream = _unpacked(raw)
     if stream.peek(2)[:2] in _UTF_16:
         raise ImportProblem(f"{name}: it is UTF-16: convert the file to UTF-8")
@@ -74,7 +74,7 @@ def _items(raw: BinaryIO, name: str, file: str, sections: Sequence[str], report:
             number += 1
         try:
             value = _value(first)
-        except (ValueError, Refused):
+        except (ValueError, RefusedItem):
             pass  # a document of several lines, or nothing that can be read
         else:
             yield from _inside(value, f"{name}:{number}", sections, report)
@@ -92,7 +92,7 @@ def _unpacked(raw: BinaryIO) -> io.BufferedReader:
 
 def _lines(
     stream: io.BufferedReader, name: str, number: int, sections: Sequence[str], report: ImportReport
-) -> Iterator[Item]:
+) -> Iterator[ImportItem]:
     while line := stream.readline(MOST_LINE_BYTES + 1):
         number += 1
         place = f"{name}:{number}"
@@ -105,7 +105,7 @@ def _lines(
             continue
         try:
             value = _value(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
-        except Refused as refused:
+        except RefusedItem as refused:
             report.refuse(place, str(refused))
         except ValueError:
             report.refuse(place, "the line is not JSON")
@@ -122,7 +122,7 @@ def _document(first: bytes, stream: io.BufferedReader, name: str) -> JsonValue:
         )
     try:
         return _value(content)
-    except Refused as refused:
+    except RefusedItem as refused:
         raise ImportProblem(f"{name}: {refused}: convert the file to UTF-8") from None
     except ValueError as error:
         raise ImportProblem(
@@ -134,25 +134,25 @@ def _value(raw: bytes) -> JsonValue:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Refused("it is not UTF-8") from None
+        raise RefusedItem("it is not UTF-8") from None
     return parse_json(text)
 
 
-def _inside(value: JsonValue, place: str, sections: Sequence[str], report: ImportReport) -> Iterator[Item]:
+def _inside(value: JsonValue, place: str, sections: Sequence[str], report: ImportReport) -> Iterator[ImportItem]:
     """Yield the items inside one JSON value."""
     whole = place.endswith(": ")
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield Item(f"{place}[{number}]", item)
+            yield ImportItem(f"{place}[{number}]", item)
         return
     arrays: dict[str, list[JsonValue]] = {}
     if isinstance(value, dict) and "id" not in value and "uuid" not in value:
         arrays = {name: items for name, items in value.items() if isinstance(items, list)}
     if arrays.keys().isdisjoint(sections):
-        yield Item(place.removesuffix(": ") if whole else place, value)
+        yield ImportItem(place.removesuffix(": ") if whole else place, value)
         return
     for name in sections:
         for number, item in enumerate(arrays.pop(name, [])):
-            yield Item(f"{place}{'' if whole else ': '}{name}[{number}]", item)
+            yield ImportItem(f"{place}{'' if whole else ': '}{name}[{number}]", item)
     for name, items in arrays.items():
         report.leave_out(name if len(name) < 40 and name.isidentifier() else "an array", len(items))

@@ -13,7 +13,7 @@ from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import Event, InvalidEvent, MemoryScope, wire
 from graphweft_contracts.admission import check_admission
 from graphweft_workers.imports.item_fields import Fields
-from graphweft_workers.imports.report import Refused
+from graphweft_workers.imports.report import RefusedItem
 
 _OVERHEAD: Final = 1_000
 """Bytes of an event's key and field names, at most."""
@@ -36,7 +36,7 @@ class Store(Protocol):
         ...
 
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made | None:
-        """Return the event of an item, or None if it needs none. Raises ``Refused``."""
+        """Return the event of an item, or None if it needs none. Raises ``RefusedItem``."""
         ...
 
 
@@ -50,7 +50,7 @@ def make_event(
     source: str,
     time: datetime | None,
 ) -> Event:
-    """Return an event in the chat of the scope, at the time of the item or now. Raises ``Refused``."""
+    """Return an event in the chat of the scope, at the time of the item or now. Raises ``RefusedItem``."""
     try:
         event = Event.create(
             type,
@@ -65,11 +65,11 @@ def make_event(
         check_admission(event)
         fields = wire.encode(event)
         if sum(map(len, fields.values())) > MAX_EVENT_BYTES - _OVERHEAD:
-            raise Refused(f"it has more than {MAX_EVENT_BYTES - _OVERHEAD:,} bytes as an event: split it")
+            raise RefusedItem(f"it has more than {MAX_EVENT_BYTES - _OVERHEAD:,} bytes as an event: split it")
         if "metadata" in data:
             wire.decode(fields)  # what nests too deeply can be written but not read
     except ValidationError as error:
-        raise Refused(wire.explain(error)) from None
+        raise RefusedItem(wire.explain(error)) from None
     except InvalidEvent as error:
-        raise Refused(str(error)) from None
+        raise RefusedItem(str(error)) from None
     return event

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints, ValidationError, model_validator
 
 from graphweft_contracts.wire import explain
-from graphweft_workers.imports.runs import ImportProblem, Run, parse_json
+from graphweft_workers.imports.runs import ImportProblem, RecordedRun, parse_json
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -19,7 +19,7 @@ _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class FunctionCall(BaseModel):
+class ImportedFunctionCall(BaseModel):
     """A function call of a model."""
 
     model_config = ConfigDict(frozen=True)
@@ -28,13 +28,13 @@ class FunctionCall(BaseModel):
     arguments: str | dict[str, JsonValue] | None = None
 
 
-class ToolCall(BaseModel):
+class ImportedToolCall(BaseModel):
     """One call of an assistant message. Its id is unique within that message, but not always within the run."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str | None = None
-    function: FunctionCall
+    function: ImportedFunctionCall
 
     @model_validator(mode="before")
     @classmethod
@@ -47,7 +47,7 @@ class ToolCall(BaseModel):
                 return value
 
 
-class Message(BaseModel):
+class ImportedMessage(BaseModel):
     """The fields of a message that events need; other fields are ignored."""
 
     model_config = ConfigDict(frozen=True)
@@ -56,8 +56,8 @@ class Message(BaseModel):
     content: str | list[str | dict[str, JsonValue]] | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    function_call: FunctionCall | None = None
+    tool_calls: list[ImportedToolCall] | None = None
+    function_call: ImportedFunctionCall | None = None
     tool_call_id: str | None = None
 
     @property
@@ -71,14 +71,14 @@ class Message(BaseModel):
         return "\n".join(text for text in texts if isinstance(text, str)) or self.refusal
 
     @property
-    def calls(self) -> tuple[ToolCall, ...]:
+    def calls(self) -> tuple[ImportedToolCall, ...]:
         """The tool calls in their order. A deprecated ``function_call`` becomes a call without an id."""
         if self.tool_calls:
             return tuple(self.tool_calls)
-        return (ToolCall(function=self.function_call),) if self.function_call else ()
+        return (ImportedToolCall(function=self.function_call),) if self.function_call else ()
 
 
-def messages_of(run: Run) -> tuple[Message, ...]:
+def messages_of(run: RecordedRun) -> tuple[ImportedMessage, ...]:
     """Return the messages of a run. Raises ``ImportProblem`` at the first invalid one."""
     return tuple(_message(value, place=f"{run.place}, messages[{i}]") for i, value in enumerate(run.messages))
 
@@ -96,7 +96,7 @@ def parsed(text: str) -> JsonValue:
         return text
 
 
-def _message(value: JsonValue, *, place: str) -> Message:
+def _message(value: JsonValue, *, place: str) -> ImportedMessage:
     if not isinstance(value, dict):
         raise ImportProblem(f"{place}: expected a message as an object, found {type(value).__name__}")
     role = value.get("role")
@@ -105,6 +105,6 @@ def _message(value: JsonValue, *, place: str) -> Message:
             f"{place}: unknown role {role!r}; the roles are {', '.join(_ROLES)}: rename it or remove the message"
         )
     try:
-        return Message.model_validate(value)
+        return ImportedMessage.model_validate(value)
     except ValidationError as error:
         raise ImportProblem(f"{place}: {explain(error)}; correct the message or remove the record") from error

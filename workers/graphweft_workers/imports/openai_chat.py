@@ -21,8 +21,8 @@ from graphweft_contracts import AgentTurnComplete, AgentTurnStart, Event, ToolCa
 from graphweft_contracts.events import data_of, known
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.messages import messages_of
-from graphweft_workers.imports.runs import ImportProblem, Run, named
-from graphweft_workers.imports.turns import Turn, turns_of
+from graphweft_workers.imports.runs import ImportProblem, RecordedRun, named
+from graphweft_workers.imports.turns import ImportedTurn, turns_of
 from graphweft_workers.iso_time import in_utc, iso_time
 
 _CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
@@ -38,7 +38,7 @@ _MAX_CHAT_ID: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
+class ChatImportOptions:
     """Options of the import."""
 
     app_id: str
@@ -60,7 +60,7 @@ class ImportOptions:
         return f"/import/openai-chat/{self.app_id}/{self.workflow}"
 
 
-def events_of_runs(runs: Iterable[Run], options: ImportOptions) -> Iterator[Event]:
+def events_of_runs(runs: Iterable[RecordedRun], options: ChatImportOptions) -> Iterator[Event]:
     """Yield the events of many runs; of each run either all events or none.
 
     Raises ``ImportProblem`` at the first run that is invalid or has the chat id of an earlier run.
@@ -78,7 +78,7 @@ def events_of_runs(runs: Iterable[Run], options: ImportOptions) -> Iterator[Even
         yield from events
 
 
-def events_of(run: Run, options: ImportOptions) -> tuple[Event, ...]:
+def events_of(run: RecordedRun, options: ChatImportOptions) -> tuple[Event, ...]:
     """Return the events of one run in the order of their times; there is at least a ``workflow.complete``.
 
     Raises ``ImportProblem`` with the place and the next step.
@@ -105,7 +105,7 @@ def events_of(run: Run, options: ImportOptions) -> tuple[Event, ...]:
     return tuple(writer.events)
 
 
-def _write_turn(writer: _Writer, turn: Turn, number: int, options: ImportOptions) -> None:
+def _write_turn(writer: _Writer, turn: ImportedTurn, number: int, options: ChatImportOptions) -> None:
     # The agent starts at the time of the message before its own.
     started = writer.moment(max(turn.first - 1, 0))
     data = data_of(AgentTurnStart, agent_name=turn.agent, turn_number=number)
@@ -145,7 +145,7 @@ def _write_turn(writer: _Writer, turn: Turn, number: int, options: ImportOptions
     )
 
 
-def _handed_over(turn: Turn, options: ImportOptions) -> bool:
+def _handed_over(turn: ImportedTurn, options: ChatImportOptions) -> bool:
     if not turn.calls or turn.calls[-1].success is False:
         return False
     return any(fnmatchcase(turn.calls[-1].tool, pattern) for pattern in options.handover_tools)
@@ -154,7 +154,7 @@ def _handed_over(turn: Turn, options: ImportOptions) -> bool:
 class _Writer:
     """Makes the events of one run, with their common fields."""
 
-    def __init__(self, *, run: Run, options: ImportOptions, chat_id: str) -> None:
+    def __init__(self, *, run: RecordedRun, options: ChatImportOptions, chat_id: str) -> None:
         self._run = run
         self._options = options
         self._chat_id = chat_id
@@ -199,7 +199,7 @@ class _Writer:
         self._earliest = at + _NEXT
 
 
-def _chat_id(run: Run, options: ImportOptions) -> tuple[str, str | None]:
+def _chat_id(run: RecordedRun, options: ChatImportOptions) -> tuple[str, str | None]:
     """Return the chat id, and the record's field that it comes from, if any."""
     used: str | None = None
     if options.chat_id is not None:
@@ -215,7 +215,7 @@ def _chat_id(run: Run, options: ImportOptions) -> tuple[str, str | None]:
     return chat_id, used
 
 
-def _filled(template: str, run: Run) -> str:
+def _filled(template: str, run: RecordedRun) -> str:
     """Fill the template from plain fields. It cannot use attributes, indexes or conversions."""
     fields = _scalars(run.fields)
     parts: list[str] = []
@@ -237,12 +237,12 @@ def _filled(template: str, run: Run) -> str:
     return "".join(parts)
 
 
-def _digest(run: Run) -> str:
+def _digest(run: RecordedRun) -> str:
     content = json.dumps(run.messages, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _user_id(run: Run) -> str | None:
+def _user_id(run: RecordedRun) -> str | None:
     value = run.fields.get(_USER_FIELD)
     if value is None or value == "":
         return None
@@ -253,7 +253,7 @@ def _user_id(run: Run) -> str | None:
     return str(value)
 
 
-def _context(run: Run, options: ImportOptions) -> dict[str, JsonValue]:
+def _context(run: RecordedRun, options: ChatImportOptions) -> dict[str, JsonValue]:
     absent = [name for name in options.context_fields if name not in run.fields]
     if absent:
         raise ImportProblem(
@@ -263,7 +263,7 @@ def _context(run: Run, options: ImportOptions) -> dict[str, JsonValue]:
     return {name: run.fields[name] for name in options.context_fields}
 
 
-def _start(run: Run, options: ImportOptions) -> tuple[datetime, str | None]:
+def _start(run: RecordedRun, options: ChatImportOptions) -> tuple[datetime, str | None]:
     """Return the time of the run's first message, and the record's field that it comes from, if any."""
     name = next((name for name in _TIME_FIELDS if run.fields.get(name) is not None), None)
     value = run.fields[name] if name else None

@@ -13,7 +13,7 @@ _MOST_NAMES: Final = 100
 _OTHERS: Final = "others"
 
 
-class Refused(Exception):
+class RefusedItem(Exception):
     """An item cannot be imported. The text names the field and the fault, and quotes no value of the item."""
 
 

@@ -25,7 +25,7 @@ class ImportProblem(Permanent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RecordedRun:
     """One record of a file: its raw messages and its other fields."""
 
     place: str
@@ -59,7 +59,7 @@ def records_in(value: JsonValue, *, place: str) -> Iterator[tuple[str, JsonValue
         yield place, value
 
 
-def run_of(record: JsonValue, *, place: str, number: int) -> Run:
+def run_of(record: JsonValue, *, place: str, number: int) -> RecordedRun:
     """Split a record into messages and other fields. Raises ``ImportProblem`` when it has no messages."""
     match record:
         case list():
@@ -80,7 +80,7 @@ def run_of(record: JsonValue, *, place: str, number: int) -> Run:
             )
     if not messages:
         raise ImportProblem(f"{place}: the record has no messages: remove it from the file")
-    return Run(place=place, number=number, messages=tuple(messages), fields=fields)
+    return RecordedRun(place=place, number=number, messages=tuple(messages), fields=fields)
 
 
 def named(names: Mapping[str, JsonValue]) -> str:

@@ -9,9 +9,9 @@ from typing import Final
 from graphweft_contracts import Event, MemoryScope
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.imports.item_fields import Fields
-from graphweft_workers.imports.items import Item
+from graphweft_workers.imports.items import ImportItem
 from graphweft_workers.imports.made_events import Store
-from graphweft_workers.imports.report import ImportReport, Refused
+from graphweft_workers.imports.report import ImportReport, RefusedItem
 
 MOST_COMPARED: Final = 500_000
 """Items that are compared to find repeated ones. Of a later copy, the bus takes a second event, without effect."""
@@ -36,7 +36,7 @@ def grouped(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 def events_of_items(
-    items: Iterable[Item],
+    items: Iterable[ImportItem],
     store: Store,
     report: ImportReport,
     *,
@@ -53,7 +53,7 @@ def events_of_items(
     for place, value in items:
         try:
             made = store.event_of(Fields(value, report, now=now), app_id, otherwise)
-        except Refused as refused:
+        except RefusedItem as refused:
             report.refuse(place, str(refused))
             continue
         if made is None:

@@ -14,7 +14,7 @@ from graphweft_contracts import MemoryScope
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.made_events import Made, make_event
-from graphweft_workers.imports.report import Refused
+from graphweft_workers.imports.report import RefusedItem
 
 MEMORY: Final = "memories"
 _MEM0_SCOPES: Final = {"user_id": "user_id", "agent_id": "agent_id", "run_id": "thread_id", "app_id": "application_id"}
@@ -29,11 +29,11 @@ class Mem0:
     source = "/import/mem0"
 
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made:
-        """Return the event of an item. Raises ``Refused``."""
+        """Return the event of an item. Raises ``RefusedItem``."""
         if "new_memory" in item or "old_memory" in item:
-            raise Refused("it is an entry of a history, which names no user: import what get_all returns")
+            raise RefusedItem("it is an entry of a history, which names no user: import what get_all returns")
         if "expiration_date" in item:
-            raise Refused(
+            raise RefusedItem(
                 "expiration_date: a single memory does not expire here: remove the field or leave the item out"
             )
         text = item.text("memory")
@@ -61,12 +61,12 @@ class PlainMemories:
     source = "/import/memories"
 
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made:
-        """Return the event of an item. Raises ``Refused``."""
+        """Return the event of an item. Raises ``RefusedItem``."""
         if "app_id" in item and item.text("app_id") != app_id:
-            raise Refused("app_id: it names another app than --app: import the items of one app at a time")
+            raise RefusedItem("app_id: it names another app than --app: import the items of one app at a time")
         role = item.text("role") or "user"
         if role not in MEMORY_ROLES:
-            raise Refused(f"role: expected one of {', '.join(MEMORY_ROLES)}")
+            raise RefusedItem(f"role: expected one of {', '.join(MEMORY_ROLES)}")
         made = _memory(
             self.source,
             app_id,
@@ -97,7 +97,7 @@ def _memory(
     field: str,
 ) -> Made:
     if text is None or not text.strip():
-        raise Refused(f"{field}: expected some text")
+        raise RefusedItem(f"{field}: expected some text")
     said = None if time is None else time.isoformat()
     message = {"role": role, "text": text, "time": said, "message_id": id, "author_name": author}
     # Without an id, the time tells two equal texts apart.

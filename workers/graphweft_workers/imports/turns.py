@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from graphweft.adapters.values import error_in
-from graphweft_workers.imports.messages import Message, ToolCall, parsed
+from graphweft_workers.imports.messages import ImportedMessage, ImportedToolCall, parsed
 from graphweft_workers.imports.runs import ImportProblem
 
 _DEFAULT_AGENT: Final = "assistant"
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
+class ImportedTurn:
     """The work of one agent between two user messages, from message ``first`` to message ``last``."""
 
     agent: str
@@ -53,7 +53,7 @@ class Turn:
     response: str | None = None
 
 
-def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> list[Turn]:
+def turns_of(messages: Sequence[ImportedMessage], *, agent: str | None, place: str) -> list[ImportedTurn]:
     """Return the turns of a run in their order.
 
     A turn starts with an assistant message and ends with the first assistant message that calls no tool. A user
@@ -62,8 +62,8 @@ def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> l
     without a call.
     """
     results = _results(messages, place=place)
-    turns: list[Turn] = []
-    turn: Turn | None = None
+    turns: list[ImportedTurn] = []
+    turn: ImportedTurn | None = None
     user_message: str | None = None
     for i, message in enumerate(messages):
         match message.role:
@@ -72,7 +72,7 @@ def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> l
             case "assistant":
                 name = agent or message.name or _DEFAULT_AGENT
                 if turn is None or turn.agent != name:
-                    turn = Turn(agent=name, first=i, last=i, user_message=user_message)
+                    turn = ImportedTurn(agent=name, first=i, last=i, user_message=user_message)
                     turns.append(turn)
                 turn.last = i
                 turn.calls.extend(_calls(messages, i, results))
@@ -86,7 +86,7 @@ def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> l
     return turns
 
 
-def _calls(messages: Sequence[Message], i: int, results: dict[tuple[int, int], int]) -> Iterator[Call]:
+def _calls(messages: Sequence[ImportedMessage], i: int, results: dict[tuple[int, int], int]) -> Iterator[Call]:
     for k, call in enumerate(messages[i].calls):
         at = results.get((i, k))
         arguments = call.function.arguments
@@ -105,10 +105,10 @@ def _arguments(text: str) -> JsonValue:
     return value if isinstance(value, dict) else text
 
 
-def _results(messages: Sequence[Message], *, place: str) -> dict[tuple[int, int], int]:
+def _results(messages: Sequence[ImportedMessage], *, place: str) -> dict[tuple[int, int], int]:
     """Map (index of the assistant message, number of the call in it) to the index of the message with the result."""
     found: dict[tuple[int, int], int] = {}
-    unanswered: list[tuple[tuple[int, int], ToolCall]] = []
+    unanswered: list[tuple[tuple[int, int], ImportedToolCall]] = []
     for i, message in enumerate(messages):
         match message.role:
             case "assistant":
@@ -129,7 +129,7 @@ def _results(messages: Sequence[Message], *, place: str) -> dict[tuple[int, int]
     return found
 
 
-def _answers(message: Message, call: ToolCall) -> bool:
+def _answers(message: ImportedMessage, call: ImportedToolCall) -> bool:
     """Match by id, or by the function's name in the deprecated form, which has no id."""
     if message.tool_call_id:
         return message.tool_call_id == call.id

@@ -37,7 +37,7 @@ _RANDOM: Final = re.compile(r"\brand(?:om)?\w*`?\s*\(|\.\s*(?:realtime|statement
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Entry:
+class CachedRows:
     """The rows of one query, which must not be changed."""
 
     table: Table
@@ -63,7 +63,7 @@ class Cache:
         """Monotonic times; rows of queries that were sent before are not stored."""
         self._erasures: dict[str, dict[int, str]] = {}
         """By app and partition: the offset of an erasure that the graph may not have yet."""
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, CachedRows] = OrderedDict()
         self.bytes = 0
         """Of all entries."""
         self.hits = 0
@@ -96,7 +96,7 @@ class Cache:
         """The number of entries."""
         return len(self._entries)
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> CachedRows | None:
         """Return the entry of a query, whatever its version, and count it as used."""
         entry = self._entries.get(key)
         if entry is not None:
@@ -149,7 +149,7 @@ class Cache:
             self.bytes -= before.bytes
         if size > self._limit:
             return
-        self._entries[key] = Entry(table=table, version=version, right_at=right_at, bytes=size)
+        self._entries[key] = CachedRows(table=table, version=version, right_at=right_at, bytes=size)
         self.bytes += size
         while self.bytes > self._limit:
             _, oldest = self._entries.popitem(last=False)

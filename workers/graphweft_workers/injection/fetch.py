@@ -20,8 +20,8 @@ from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.countdown import Countdown
 from graphweft_workers.injection.query_runner import QueryRunner
-from graphweft_workers.injection.rows import Failure, QueryResult, Rows
-from graphweft_workers.injection.versions import Version, Versions
+from graphweft_workers.injection.rows import QueryFailure, QueryResult, RequestRows
+from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.injection")
@@ -39,7 +39,7 @@ class _Run:
     version: Version | None
     """The rows include all writes up to this version; None if it is unknown."""
     until: float
-    task: asyncio.Task[QueryResult | Failure] | None = None
+    task: asyncio.Task[QueryResult | QueryFailure] | None = None
     """Set before anybody else can see the run."""
     ended_at: float = 0.0
 
@@ -53,9 +53,9 @@ class _Fetch:
     until: float
     countdown: Countdown
     run: _Run | None = None
-    task: asyncio.Task[QueryResult | Failure] | None = None
+    task: asyncio.Task[QueryResult | QueryFailure] | None = None
     """The task of ``run``, or one that waits for it."""
-    rows: Rows | None = None
+    rows: RequestRows | None = None
     ended: bool = False
 
     def end(self) -> None:
@@ -71,7 +71,7 @@ class RowFetcher:
 
     runner: QueryRunner
     cache: Cache
-    versions: Versions
+    versions: GraphVersions
     breaker: Breaker
     background: Background
     query_timeout_s: float
@@ -80,7 +80,7 @@ class RowFetcher:
 
     async def fetch(
         self, app_id: str, queries: Sequence[BoundQuery], until: float, version: Version | None
-    ) -> list[Rows | Failure]:
+    ) -> list[RequestRows | QueryFailure]:
         """Return the rows of each query, or why there are none, by the monotonic time ``until``; in order.
 
         The queries run at the same time. ``version`` is the graph's, if it was read after the request arrived.
@@ -105,9 +105,11 @@ class RowFetcher:
         await countdown.wait(until - self.clock.monotonic())
         return [each.rows or _outcome(each, started) for each in fetches]
 
-    def refuse(self, app_id: str, queries: Sequence[BoundQuery]) -> list[Rows | Failure]:
+    def refuse(self, app_id: str, queries: Sequence[BoundQuery]) -> list[RequestRows | QueryFailure]:
         """Return a failure for each query without asking the graph, which is known to be unavailable."""
-        failure = Failure(reason="graph_unavailable", detail="the graph server is unavailable; it is tried again soon")
+        failure = QueryFailure(
+            reason="graph_unavailable", detail="the graph server is unavailable; it is tried again soon"
+        )
         if any(bound.graphrag is not None for bound in queries):
             self.runner.skip_facts(app_id)
         return [failure for _ in queries]
@@ -134,7 +136,7 @@ class RowFetcher:
             if entry is not None and entry.version is version:
                 entry.right_at = max(entry.right_at, started)
                 self.cache.hits += 1
-                each.rows = Rows(table=entry.table, elapsed_s=now - started, cached=True)
+                each.rows = RequestRows(table=entry.table, elapsed_s=now - started, cached=True)
                 each.end()
                 return
             if self._join(app_id, each, version, now):
@@ -151,12 +153,12 @@ class RowFetcher:
         each.task = self.background.start(self._follow(app_id, each, version, run))
         return True
 
-    async def _follow(self, app_id: str, each: _Fetch, version: Version, run: _Run) -> QueryResult | Failure:
+    async def _follow(self, app_id: str, each: _Fetch, version: Version, run: _Run) -> QueryResult | QueryFailure:
         assert run.task is not None
         try:
             outcome = await self._result(run.task, each)
             now = self.clock.monotonic()
-            if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
+            if not isinstance(outcome, QueryFailure) or outcome.reason != "timeout" or now >= each.until:
                 return outcome
             # The joined query timed out, but this one has time left: one of all that joined starts a new query.
             if not self._join(app_id, each, version, now):
@@ -174,12 +176,14 @@ class RowFetcher:
             self._runs[each.key] = run
         each.task = run.task = self.background.begin(self._run(app_id, each, known, max(0.001, each.until - now)))
 
-    async def _run(self, app_id: str, each: _Fetch, version: Version | None, limit_s: float) -> QueryResult | Failure:
+    async def _run(
+        self, app_id: str, each: _Fetch, version: Version | None, limit_s: float
+    ) -> QueryResult | QueryFailure:
         run, bound, sent_at = each.run, each.bound, self.clock.monotonic()
         assert run is not None
         try:
             result = await self.runner.run(app_id, bound, limit_s)
-            if isinstance(result, Failure):
+            if isinstance(result, QueryFailure):
                 return result
             self.breaker.succeeded(app_id)
             if each.key is not None and result.incomplete is None:
@@ -187,18 +191,18 @@ class RowFetcher:
             return result
         except InvalidSettings as error:
             self.breaker.succeeded(app_id)
-            return Failure(reason="invalid_request", detail=f"{bound.query.place}: {error}")
+            return QueryFailure(reason="invalid_request", detail=f"{bound.query.place}: {error}")
         except QueryFailed as error:
             if error.code == "timeout":
-                return Failure(reason="timeout", detail=f"{bound.query.place}: {error}")
+                return QueryFailure(reason="timeout", detail=f"{bound.query.place}: {error}")
             self.breaker.succeeded(app_id)
-            return Failure(reason="query_error", detail=f"{bound.query.place}: {error}")
+            return QueryFailure(reason="query_error", detail=f"{bound.query.place}: {error}")
         except GraphUnavailable as error:
             self.breaker.failed(app_id)
-            return Failure(reason="graph_unavailable", detail=str(error))
+            return QueryFailure(reason="graph_unavailable", detail=str(error))
         except Exception as error:  # a defect in one query must not cost the other blocks
             logger.exception("query_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place))
-            return Failure(reason="internal_error", detail=f"{bound.query.place}: {type(error).__name__}")
+            return QueryFailure(reason="internal_error", detail=f"{bound.query.place}: {type(error).__name__}")
         finally:
             run.ended_at = self.clock.monotonic()
             if each.key is not None and self._runs.get(each.key) is run:
@@ -212,21 +216,21 @@ class RowFetcher:
             return None
         return reading.result()
 
-    async def _result(self, task: asyncio.Task[QueryResult | Failure], each: _Fetch) -> QueryResult | Failure:
+    async def _result(self, task: asyncio.Task[QueryResult | QueryFailure], each: _Fetch) -> QueryResult | QueryFailure:
         await asyncio.wait([task], timeout=max(0.0, each.until - self.clock.monotonic()))
         return task.result() if task.done() else _late(each)
 
 
-def _late(each: _Fetch) -> Failure:
-    return Failure(reason="timeout", detail=f"{each.bound.query.place}: not ready at the deadline")
+def _late(each: _Fetch) -> QueryFailure:
+    return QueryFailure(reason="timeout", detail=f"{each.bound.query.place}: not ready at the deadline")
 
 
-def _outcome(each: _Fetch, started: float) -> Rows | Failure:
+def _outcome(each: _Fetch, started: float) -> RequestRows | QueryFailure:
     run, task = each.run, each.task
     if run is None or task is None or not task.done() or task.cancelled():
         return _late(each)
     result = task.result()
-    if isinstance(result, Failure):
+    if isinstance(result, QueryFailure):
         return result
     elapsed_s = max(0.0, run.ended_at - started)
-    return Rows(table=result.table, elapsed_s=elapsed_s, incomplete=result.incomplete)
+    return RequestRows(table=result.table, elapsed_s=elapsed_s, incomplete=result.incomplete)

@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import dataclass
 
 from graphweft_workers.injection.cache import Cache
-from graphweft_workers.injection.versions import Version, Versions
+from graphweft_workers.injection.versions import GraphVersions, Version
 
 
 @dataclass(frozen=True, slots=True)
 class IndexVersions:
     """See ``retrieval.scope_indexes.Versions``."""
 
-    versions: Versions
+    versions: GraphVersions
     cache: Cache
     """Knows what was erased."""
 
@@ -27,6 +27,6 @@ class IndexVersions:
         return version if version.checkpoints else None
 
     def may_keep(self, app_id: str, version: object, at: float) -> bool:
-        """See ``Versions.may_keep``."""
+        """See ``GraphVersions.may_keep``."""
         assert isinstance(version, Version)
         return self.versions.is_settled(version, at) and self.cache.may_store(app_id, version, at)

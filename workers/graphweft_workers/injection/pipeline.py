@@ -31,9 +31,9 @@ from graphweft_workers.injection.positions import InvalidPosition, Position, Pos
 from graphweft_workers.injection.purges import PurgeFollower
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
-from graphweft_workers.injection.rows import Failure, Rows
+from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
-from graphweft_workers.injection.versions import Versions
+from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.bus import Bus
@@ -102,7 +102,7 @@ class ContextPipeline:
         self._breaker = Breaker(clock, timing.context)
         self._background = Background()
         self._compiling: dict[tuple[int, str], asyncio.Task[None]] = {}
-        self._versions = Versions(graph, self._breaker, self._background, clock, timing.context)
+        self._versions = GraphVersions(graph, self._breaker, self._background, clock, timing.context)
         self._positions = (
             Positions(bus, self._versions, active, self._background, clock, timing.context) if bus is not None else None
         )
@@ -218,7 +218,7 @@ class ContextPipeline:
             self._versions.read(app_id)  # the request's queries may be too slow to tell whether the server is back
         try:
             if entered == "open":
-                outcomes: list[Rows | Failure] = self._rows.refuse(app_id, matched.queries)
+                outcomes: list[RequestRows | QueryFailure] = self._rows.refuse(app_id, matched.queries)
             else:
                 if position is not None and self._positions is not None:
                     reached = await self._positions.reach(

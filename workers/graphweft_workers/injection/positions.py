@@ -12,7 +12,7 @@ from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidEvent, 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.injection.background import Background
-from graphweft_workers.injection.versions import Version, Versions
+from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.lost_rules import MissingRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -68,7 +68,7 @@ class Positions:
     """
 
     bus: Bus
-    versions: Versions
+    versions: GraphVersions
     rules: ActiveRules
     background: Background
     clock: Clock = SYSTEM_CLOCK

@@ -16,7 +16,8 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.fact_retriever import FactRetriever
-from graphweft_workers.ports.purges import PurgeLog
+from graphweft_workers.ports.purges import purges_after
+from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 
 logger = get_logger("graphweft.injection")
@@ -26,7 +27,7 @@ logger = get_logger("graphweft.injection")
 class PurgeFollower:
     """Applies purges to the cache, to the indexes of scopes and to the texts of facts."""
 
-    log: PurgeLog
+    log: RecordLog
     cache: Cache
     indexes: ScopeIndexes
     facts: FactRetriever | None
@@ -45,7 +46,7 @@ class PurgeFollower:
         async with self._reading:
             began = self.clock.monotonic()
             try:
-                found = await self.log.after(self._mark)
+                found = await purges_after(self.log, self._mark)
             except BusUnavailable:
                 self.failed += 1
                 raise

@@ -12,10 +12,10 @@ from graphweft_rules import BoundQuery
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_workers.injection.background import Background
-from graphweft_workers.injection.rows import Failure, QueryResult
+from graphweft_workers.injection.rows import QueryFailure, QueryResult
 from graphweft_workers.ports.fact_retriever import TOO_SLOW, FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore, Table
-from graphweft_workers.retrieval.search import Found, Searcher
+from graphweft_workers.retrieval.search import Searcher, SearchRows
 
 _SEEDS_SHARE: Final = 0.4
 """Largest share of a query's time for the search for seeds."""
@@ -40,7 +40,7 @@ class QueryRunner:
         if self.facts is not None:
             self.facts.log_unavailable(app_id)
 
-    async def run(self, app_id: str, bound: BoundQuery, limit_s: float) -> QueryResult | Failure:
+    async def run(self, app_id: str, bound: BoundQuery, limit_s: float) -> QueryResult | QueryFailure:
         """Return the rows of a query within about ``limit_s``.
 
         Raises ``InvalidSettings``, and ``QueryFailed`` and ``GraphUnavailable`` as ``GraphStore.read`` does.
@@ -59,12 +59,12 @@ class QueryRunner:
 
     async def _run_facts(
         self, app_id: str, query: GraphragQuery, place: Place, limit_s: float
-    ) -> QueryResult | Failure:
+    ) -> QueryResult | QueryFailure:
         """Return facts as rows of one column. A disabled retriever reads nothing, not even seeds."""
         facts = self.facts
         if facts is None or not facts.enabled:
             self.skip_facts(app_id)
-            return Failure(
+            return QueryFailure(
                 reason="disabled", detail=f"{place}: graphrag is off: set GRAPHRAG_ENABLED=true to turn it on"
             )
         if app_id not in self._warm:  # a server that has just started plans for seconds
@@ -72,13 +72,13 @@ class QueryRunner:
             self.background.start(facts.warm(app_id))
         until = self.clock.monotonic() + limit_s * _FACTS_SHARE
         seeds: list[Any] = list(query.seeds)
-        incomplete: Failure | None = None
+        incomplete: QueryFailure | None = None
         if query.search is not None:
             try:
                 found = await self.searcher.search(app_id, query.search, timeout_s=limit_s * _SEEDS_SHARE)
             except (QueryFailed, GraphUnavailable) as error:  # the names in the question still lead to facts
                 reason: ReasonCode = "graph_unavailable" if isinstance(error, GraphUnavailable) else "query_error"
-                incomplete = Failure(reason=reason, detail=f"{place}: the search for seeds failed: {error}")
+                incomplete = QueryFailure(reason=reason, detail=f"{place}: the search for seeds failed: {error}")
             else:
                 seeds += [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
                 incomplete = _degraded(found, place)
@@ -87,12 +87,12 @@ class QueryRunner:
         too_slow = result.reason == TOO_SLOW
         if result.outcome == "unavailable":
             if too_slow:
-                return Failure(reason="timeout", detail=f"{place}: the graph returned no facts in time")
+                return QueryFailure(reason="timeout", detail=f"{place}: the graph returned no facts in time")
             raise GraphUnavailable(f"{place}: the graph server is unavailable")
         if result.outcome == "failed":
-            return Failure(reason="query_error", detail=f"{place}: the graph's answer is invalid: {result.reason}")
+            return QueryFailure(reason="query_error", detail=f"{place}: the graph's answer is invalid: {result.reason}")
         if result.partial:
-            incomplete = Failure(
+            incomplete = QueryFailure(
                 reason="timeout" if too_slow else "graph_unavailable",
                 detail=f"{place}: a part of the graph was not searched: {result.reason}",
             )
@@ -101,7 +101,7 @@ class QueryRunner:
         )
 
 
-def _degraded(found: Found, place: Place) -> Failure | None:
+def _degraded(found: SearchRows, place: Place) -> QueryFailure | None:
     if found.degraded is None:
         return None
-    return Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")
+    return QueryFailure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")

@@ -12,10 +12,10 @@ from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery, MatchedQueries, Skipped
 from graphweft_rules.files.model import Place
-from graphweft_rules.output.packing import Found, pack
+from graphweft_rules.output.packing import AllRows, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
-from graphweft_workers.injection.rows import Failure, Rows
+from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.redaction import redact_cell
@@ -54,7 +54,7 @@ class ReplyBuilder:
         request: ContextRequest,
         started: float,
         matched: MatchedQueries,
-        outcomes: Sequence[Rows | Failure],
+        outcomes: Sequence[RequestRows | QueryFailure],
         *,
         stale_by: int | None,
         rules: str,
@@ -67,11 +67,11 @@ class ReplyBuilder:
         """
         # A condition that is false since a variable is absent means that the rule does not apply: no block is missing.
         missing = [self._missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
-        found: list[Found] = []
+        found: list[AllRows] = []
         for bound, outcome in zip(matched.queries, outcomes, strict=True):
             age_ms: int | None = None
             rows = outcome
-            if isinstance(rows, Failure):
+            if isinstance(rows, QueryFailure):
                 last = self._last_good(request.app_id, bound) if rows.reason in _NO_ROWS else None
                 if last is not None and may_be_erased:
                     last, rows = None, replace(rows, detail=rows.detail + _MAY_BE_ERASED)
@@ -84,7 +84,7 @@ class ReplyBuilder:
             explanation = self._explained(bound, rows) if request.explain else None
             table = rows.table
             found.append(
-                Found(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
+                AllRows(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
             )
         # The one block of a search needs no heading.
         packed = pack(
@@ -119,14 +119,16 @@ class ReplyBuilder:
             rules=rules,
         )
 
-    def can_replace(self, app_id: str, matched: MatchedQueries, outcomes: Sequence[Rows | Failure]) -> bool:
+    def can_replace(self, app_id: str, matched: MatchedQueries, outcomes: Sequence[RequestRows | QueryFailure]) -> bool:
         """Tell whether the reply would have last rows."""
         return any(
-            isinstance(outcome, Failure) and outcome.reason in _NO_ROWS and self._last_good(app_id, bound) is not None
+            isinstance(outcome, QueryFailure)
+            and outcome.reason in _NO_ROWS
+            and self._last_good(app_id, bound) is not None
             for bound, outcome in zip(matched.queries, outcomes, strict=True)
         )
 
-    def _explained(self, bound: BoundQuery, rows: Rows) -> Explanation:
+    def _explained(self, bound: BoundQuery, rows: RequestRows) -> Explanation:
         return Explanation(
             place=shown_place(bound.query.place, self._root),
             cypher=bound.cypher.statement if bound.cypher is not None else "",
@@ -137,7 +139,7 @@ class ReplyBuilder:
             events=_events(rows),
         )
 
-    def _missing(self, bound: BoundQuery, failure: Failure) -> Missing:
+    def _missing(self, bound: BoundQuery, failure: QueryFailure) -> Missing:
         missing = Missing(
             name=bound.query.inject_as,
             rule=bound.rule,
@@ -156,7 +158,7 @@ class ReplyBuilder:
         detail = f"{shown_place(skip.place, self._root)}: {skip.detail}"
         return Missing(name=skip.query, rule=skip.rule, query=skip.query, reason=reason, detail=detail)
 
-    def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:
+    def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[RequestRows, int] | None:
         """Return the last rows of a query and their age in milliseconds; never memories, which may be erased."""
         if bound.graphrag is not None or (bound.search is not None and bound.search.memory is not None):
             return None
@@ -167,7 +169,7 @@ class ReplyBuilder:
         age_s = max(0.0, self._clock.monotonic() - entry.right_at)
         if age_s > self._last_good_s:
             return None
-        return Rows(table=entry.table, elapsed_s=0.0, cached=True), int(age_s * 1000)
+        return RequestRows(table=entry.table, elapsed_s=0.0, cached=True), int(age_s * 1000)
 
 
 def empty_reply(request: ContextRequest, elapsed_s: float, reason: ReasonCode, detail: str) -> ContextReply:
@@ -182,7 +184,7 @@ def empty_reply(request: ContextRequest, elapsed_s: float, reason: ReasonCode, d
     )
 
 
-def _as_rows(block: Block, found: Found) -> Block:
+def _as_rows(block: Block, found: AllRows) -> Block:
     value = [dict(zip(found.columns, row, strict=True)) for row in found.rows[: block.rows]]
     return block.model_copy(update={"format": "list", "value": value})
 
@@ -196,7 +198,7 @@ def _params(bound: BoundQuery) -> dict[str, Any]:
     return bound.params if bound.search is None else bound.search.model_dump(mode="json", exclude_none=True)
 
 
-def _events(rows: Rows) -> tuple[str, ...]:
+def _events(rows: RequestRows) -> tuple[str, ...]:
     """Return the event ids that rules stored in the rows, each once, in the order of the rows."""
     names = [column.rpartition(".")[2].strip("`") for column in rows.table.columns]
     found: dict[str, None] = {}

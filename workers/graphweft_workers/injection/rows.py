@@ -9,7 +9,7 @@ from graphweft_workers.ports.graph_store import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class QueryFailure:
     """Why a query returned no rows, or not all of them."""
 
     reason: ReasonCode
@@ -21,12 +21,12 @@ class QueryResult:
     """The rows of one query. Requests share the objects and must not change them."""
 
     table: Table
-    incomplete: Failure | None = None
+    incomplete: QueryFailure | None = None
     """Why rows may be missing; such a result is not cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows(QueryResult):
+class RequestRows(QueryResult):
     """The rows of one query, as one request got them."""
 
     elapsed_s: float

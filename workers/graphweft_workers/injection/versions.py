@@ -44,7 +44,7 @@ class _App:
 
 
 @dataclass(slots=True)
-class Versions:
+class GraphVersions:
     """Reads versions, and keeps the last one of each app."""
 
     graph: GraphStore

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Unmatched:
+class UncoveredEvents:
     """Events of one type and workflow for which no mutation runs."""
 
     type: str
@@ -54,7 +54,9 @@ class Coverage:
     retries: int = 0
     invalid: int = 0
     invalid_example: str | None = None
-    unmatched: dict[tuple[str | None, str], Unmatched] = field(default_factory=dict[tuple[str | None, str], Unmatched])
+    unmatched: dict[tuple[str | None, str], UncoveredEvents] = field(
+        default_factory=dict[tuple[str | None, str], UncoveredEvents]
+    )
     mutations: dict[tuple[str, str, str], MutationCount] = field(
         default_factory=dict[tuple[str, str, str], MutationCount]
     )
@@ -102,7 +104,7 @@ class Coverage:
             key = (event.workflow, event.type)
             group = self.unmatched.get(key) or self.unmatched.setdefault(
                 key,
-                Unmatched(
+                UncoveredEvents(
                     type=event.type, workflow=event.workflow, example=event.id, position=position, reason=judged.reason
                 ),
             )

@@ -10,9 +10,10 @@ from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
 from graphweft_workers.engine.plan import planned_end, planned_rows
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.engine.set_aside import set_aside_id
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
@@ -30,7 +31,7 @@ _LETTERS_SIZE: Final = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class EntryEffect:
     """How far workers are with an entry."""
 
     state: State
@@ -47,16 +48,16 @@ class Effect:
     """Why the checkpoint is not known."""
 
 
-async def effect_of(bus: Bus, graph: GraphStore | None, seen: Seen) -> Effect:
+async def effect_of(bus: Bus, graph: GraphStore | None, seen: DecodedEntry) -> EntryEffect:
     """Return how far workers are with an entry; without ``graph``, what the bus knows. Nothing is written."""
     return (await effects_of(bus, graph, [seen]))[0]
 
 
-async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[Seen]) -> list[Effect]:
+async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[DecodedEntry]) -> list[EntryEffect]:
     """Return how far workers are with each entry. The bus is asked once, and the graph once for each app."""
     status = {each.id: each for each in await bus.partitions.status()}
     looks: dict[str, _Look] = {}
-    found: list[Effect] = []
+    found: list[EntryEffect] = []
     for seen in entries:
         look: _Look | None = None
         if graph is not None and seen.app_id is not None:
@@ -94,7 +95,7 @@ class _Look:
             self.fault = str(error)
 
 
-def _effect(status: PartitionStatus | None, look: _Look | None, seen: Seen) -> Effect:
+def _effect(status: PartitionStatus | None, look: _Look | None, seen: DecodedEntry) -> EntryEffect:
     checkpoint: Checkpoint | None = None
     planned: list[tuple[str, str, bool]] = []
     plan_end, app_id = None, seen.app_id
@@ -107,7 +108,7 @@ def _effect(status: PartitionStatus | None, look: _Look | None, seen: Seen) -> E
     note = PositionNote.decode(status.note if status else "")
     done = "" if status is None else note.applied(status.position, [app_id] if app_id else [])
     state = _state(seen.entry.offset, done, checkpoint, planned)
-    return Effect(
+    return EntryEffect(
         state="waiting" if state == "unknown" and app_id is None else state,
         position=status.position if status else "",
         checkpoint=None if checkpoint is None else checkpoint.offset,
@@ -151,14 +152,14 @@ class Letters:
         return next((each for each in self.found if each.id == set_aside_id(each.partition)), None)
 
 
-async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -> Letters:
+async def letters_of(bus: Bus, seen: DecodedEntry, names: Collection[tuple[str, str]]) -> Letters:
     """Return the dead letters of an entry: of mutations by ``names``, and those that stand for many entries."""
-    count = await bus.dead_letters.count()
+    count = await letter_count(bus.dead_letters)
     if not count:
         return Letters(found=(), complete=True)
     found: dict[str, DeadLetter] = {}
     for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
-        letter = await bus.dead_letters.get(name)
+        letter = await letter_with(bus.dead_letters, name)
         if letter is not None and covers(letter, seen):
             found[letter.id] = letter
     read = await bus.dead_letters.read(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)
@@ -171,7 +172,7 @@ async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -
     return Letters(found=tuple(found.values()), complete=len(read) >= count)
 
 
-def covers(letter: DeadLetter, seen: Seen) -> bool:
+def covers(letter: DeadLetter, seen: DecodedEntry) -> bool:
     """Tell whether a dead letter stands for an entry."""
     if letter.reason == "trimmed" or letter.partition != seen.partition:
         return False

@@ -14,7 +14,7 @@ type Kind = Literal["event", "retry", "activation", "drop", "invalid"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class DecodedEntry:
     """One entry of a partition, decoded as a worker decodes it."""
 
     partition: int
@@ -43,7 +43,7 @@ class Seen:
         return self.event.appid if self.event else None
 
 
-def see(partition: int, entry: Entry, activations: Sequence[Activation]) -> Seen:
+def see(partition: int, entry: Entry, activations: Sequence[Activation]) -> DecodedEntry:
     """Decode an entry. ``activations`` are all activations of the bus, in order."""
     note = ""
     if wire.ACTIVATION in entry.fields:
@@ -52,17 +52,17 @@ def see(partition: int, entry: Entry, activations: Sequence[Activation]) -> Seen
             activation = activations[number - 1]
             if activation.positions.get(partition) != entry.offset:
                 note = "forged: the bus records this activation at another place, so this entry has no effect"
-            return Seen(partition=partition, entry=entry, kind="activation", activation=activation, note=note)
+            return DecodedEntry(partition=partition, entry=entry, kind="activation", activation=activation, note=note)
         note = "forged: it claims an activation of rules that the bus does not record"
     try:
         dropped = wire.dropped_of(entry.fields)
         if dropped is not None:
-            return Seen(partition=partition, entry=entry, kind="drop", dropped=dropped, note=note)
+            return DecodedEntry(partition=partition, entry=entry, kind="drop", dropped=dropped, note=note)
         event = wire.decode(entry.fields, received=entry.received)
         retry = wire.retry_of(entry.fields)
     except InvalidEvent as error:
-        return Seen(partition=partition, entry=entry, kind="invalid", fault=str(error), note=note)
+        return DecodedEntry(partition=partition, entry=entry, kind="invalid", fault=str(error), note=note)
     except Exception as error:  # noqa: BLE001 - a worker makes it a dead letter too
-        return Seen(partition=partition, entry=entry, kind="invalid", fault=type(error).__name__, note=note)
+        return DecodedEntry(partition=partition, entry=entry, kind="invalid", fault=type(error).__name__, note=note)
     kind: Kind = "event" if retry is None else "retry"
-    return Seen(partition=partition, entry=entry, kind=kind, event=event, retry=retry, note=note)
+    return DecodedEntry(partition=partition, entry=entry, kind=kind, event=event, retry=retry, note=note)

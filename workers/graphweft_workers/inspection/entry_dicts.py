@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.rules_log import Activation
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 
 if TYPE_CHECKING:
-    from graphweft_workers.inspection.effects import Effect
+    from graphweft_workers.inspection.effects import EntryEffect
     from graphweft_workers.inspection.lookup import Relatives
 
 
-def dict_of(seen: Seen) -> dict[str, Any]:
+def dict_of(seen: DecodedEntry) -> dict[str, Any]:
     """Return an entry with all of its content, for JSON."""
     found: dict[str, Any] = {
         "position": seen.position,
@@ -53,7 +53,7 @@ def activation_dict(activation: Activation) -> dict[str, Any]:
 
 
 def fate_dict(
-    effect: Effect, relatives: Relatives, elsewhere: Sequence[str], letters: Sequence[DeadLetter]
+    effect: EntryEffect, relatives: Relatives, elsewhere: Sequence[str], letters: Sequence[DeadLetter]
 ) -> dict[str, Any]:
     """Return what became of an event; ``elsewhere`` are positions of the same event in other partitions."""
     return {

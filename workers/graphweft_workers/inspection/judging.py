@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from graphweft_contracts import Event
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
+from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import EXTRACT, internal_error, read_range
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entries import DecodedEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Judged:
     mutations: tuple[BoundMutation, ...] = ()
     skipped: tuple[Missed, ...] = ()
     failed: tuple[Missed, ...] = ()
-    unmatched: Sequence[Unmatched] = ()
+    unmatched: Sequence[UnmatchedRule] = ()
     """Other rules for the event's type."""
     reason: str = ""
     """Why no rule applies; empty if one does."""
@@ -60,7 +60,7 @@ def judge_event(rules: RuleSet, event: Event, *, explain: bool = True) -> Judged
     )
 
 
-def judge(seen: Seen, rules: RuleSet) -> Judged:
+def judge(seen: DecodedEntry, rules: RuleSet) -> Judged:
     """Return what rules do with an entry that holds an event; a retry runs only the mutation that it names."""
     assert seen.event is not None
     if seen.retry is None or seen.retry.mutation == WHOLE:

@@ -10,8 +10,8 @@ from typing import Final
 from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
-from graphweft_workers.inspection.entries import Seen
-from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
+from graphweft_workers.inspection.entries import DecodedEntry
+from graphweft_workers.inspection.scan import Decoder, ScanLimits, backwards, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
@@ -20,7 +20,7 @@ _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII
 _REPORT: Final = 10_000
 
 
-async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, str]) -> Seen | None:
+async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, str]) -> DecodedEntry | None:
     """Return the entry at ``partition:offset``; None for text of another form, and without such an entry."""
     if not _POSITION.fullmatch(text):
         return None
@@ -33,10 +33,10 @@ async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, 
 
 
 async def with_id(
-    bus: Bus, decoder: Decoder, event_id: str, ends: Mapping[int, str], limits: Limits, *, app_id: str | None
-) -> list[Seen]:
+    bus: Bus, decoder: Decoder, event_id: str, ends: Mapping[int, str], limits: ScanLimits, *, app_id: str | None
+) -> list[DecodedEntry]:
     """Return the entries of events with an id, the newest first; of one app, or of all."""
-    found: list[Seen] = []
+    found: list[DecodedEntry] = []
     async for partition, entry in limits.within(newest_first(bus.log, ends)):
         seen = await decoder.see(partition, entry)
         if seen.event is not None and seen.event.id == event_id and app_id in (None, seen.event.appid):
@@ -54,10 +54,10 @@ class Relatives:
     """Positions of later entries of the event that have no effect."""
     repeats: list[str] = field(default_factory=list[str])
     """Positions of later entries that have their effect again, because the one before is too far away."""
-    retries: list[Seen] = field(default_factory=list[Seen])
-    corrections: list[Seen] = field(default_factory=list[Seen])
+    retries: list[DecodedEntry] = field(default_factory=list[DecodedEntry])
+    corrections: list[DecodedEntry] = field(default_factory=list[DecodedEntry])
     """Entries of other events that take its place, each for one mutation."""
-    drops: list[Seen] = field(default_factory=list[Seen])
+    drops: list[DecodedEntry] = field(default_factory=list[DecodedEntry])
     """Entries that record a dropped dead letter of the event."""
     searched: int = 0
     """Entries after the event that were read."""
@@ -65,7 +65,9 @@ class Relatives:
     """Whether all entries were read that may be its copies and retries."""
 
 
-async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int, str], limits: Limits) -> Relatives:
+async def relatives_of(
+    bus: Bus, decoder: Decoder, seen: DecodedEntry, ends: Mapping[int, str], limits: ScanLimits
+) -> Relatives:
     """Return the copies, retries and drops of an event, in as many entries after it as ``limits`` allow."""
     found = Relatives()
     own = _identity(seen)
@@ -110,13 +112,13 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
     return found
 
 
-def rows_of(seen: Seen, names: Collection[tuple[str, str]]) -> list[str]:
+def rows_of(seen: DecodedEntry, names: Collection[tuple[str, str]]) -> list[str]:
     """Return the ids that dead letters of an entry alone may have: of the whole entry, and of mutations of it."""
     offset = seen.entry.offset
     return [row_id(seen.partition, offset, None, None), *(row_id(seen.partition, offset, *name) for name in names)]
 
 
-def _retries(later: Seen, seen: Seen) -> bool:
+def _retries(later: DecodedEntry, seen: DecodedEntry) -> bool:
     """Tell whether an entry retries an event. Anybody may write the field, so the event must be the same too."""
     if later.retry is None or later.event is None or seen.event is None or seen.retry is not None:
         return False
@@ -125,7 +127,7 @@ def _retries(later: Seen, seen: Seen) -> bool:
     return same and (letter == own or letter.startswith(f"{own}:"))
 
 
-def corrects(later: Seen, seen: Seen) -> bool:
+def corrects(later: DecodedEntry, seen: DecodedEntry) -> bool:
     """Tell whether an entry holds the event that takes the place of another one, for one mutation.
 
     Anybody may write the fields of its entry, so it must be of the same app, and name the old event.
@@ -136,12 +138,12 @@ def corrects(later: Seen, seen: Seen) -> bool:
     return same and later.retry.letter.startswith(f"{seen.position}:")
 
 
-def _drops(later: Seen, seen: Seen) -> bool:
+def _drops(later: DecodedEntry, seen: DecodedEntry) -> bool:
     dropped = later.dropped
     return dropped is not None and dropped.app_id in (None, seen.app_id) and seen.entry.offset in dropped.offsets
 
 
-def _identity(seen: Seen) -> Identity | None:
+def _identity(seen: DecodedEntry) -> Identity | None:
     if seen.event is None or seen.kind == "activation":
         return None
     return identity_of(seen.entry, seen.event)

@@ -11,8 +11,8 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_workers.inspection.effects import Effect, Letters, letters_of
-from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.effects import EntryEffect, Letters, letters_of
+from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.entry_dicts import activation_dict
 from graphweft_workers.inspection.judging import Judged, Missed, judge
 from graphweft_workers.inspection.lookup import Relatives
@@ -42,7 +42,7 @@ _SAID: dict[Outcome, str] = {
 class Reasons:
     """Why an entry has its effect, or none."""
 
-    seen: Seen
+    seen: DecodedEntry
     activation: Activation | None
     ahead: bool
     """Whether the activation lies after the entry: the first one applies to earlier events too."""
@@ -106,9 +106,9 @@ class Reasons:
 async def explain(
     bus: Bus,
     decoder: Decoder,
-    seen: Seen,
+    seen: DecodedEntry,
     relatives: Relatives,
-    effect: Effect,
+    effect: EntryEffect,
     *,
     make: Callable[[StoredRules], RuleSet],
 ) -> Reasons:
@@ -144,7 +144,7 @@ async def explain(
     )
 
 
-def _outcome(offset: str, bound: BoundMutation, effect: Effect, letters: Letters, relatives: Relatives) -> Outcome:
+def _outcome(offset: str, bound: BoundMutation, effect: EntryEffect, letters: Letters, relatives: Relatives) -> Outcome:
     name = (bound.mutation.rule, bound.mutation.id)
     if relatives.copy_of is not None:
         return "copy"
@@ -171,7 +171,7 @@ def _outcome(offset: str, bound: BoundMutation, effect: Effect, letters: Letters
             return state
 
 
-def _batch(effect: Effect) -> str:
+def _batch(effect: EntryEffect) -> str:
     if effect.state == "in_plan":
         return f"part of the graph's unfinished batch up to {effect.plan_end}"
     if effect.state == "waiting":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphweft_rules import BoundMutation
-from graphweft_rules.matching.explain import Unmatched
+from graphweft_rules.matching.explain import UnmatchedRule
 
 
 def mutation_dict(bound: BoundMutation) -> dict[str, Any]:
@@ -20,6 +20,6 @@ def mutation_dict(bound: BoundMutation) -> dict[str, Any]:
     }
 
 
-def unmatched_dict(rule: Unmatched) -> dict[str, Any]:
+def unmatched_dict(rule: UnmatchedRule) -> dict[str, Any]:
     """Return a rule that does not match an event, with the reason, for JSON."""
     return {"rule": rule.rule, "place": str(rule.place), "reason": rule.reason}

@@ -12,7 +12,7 @@ from typing import Final
 
 from graphweft_contracts import wire
 from graphweft_contracts.rules_log import Activation, announced
-from graphweft_workers.inspection.entries import Seen, see
+from graphweft_workers.inspection.entries import DecodedEntry, see
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after
@@ -96,7 +96,7 @@ async def newest_first(
 
 
 @dataclass(slots=True, kw_only=True)
-class Limits:
+class ScanLimits:
     """Where a search of the log ends, and who is told how far it is."""
 
     entries: int
@@ -147,7 +147,7 @@ class Decoder:
         """Return the decoder of a bus."""
         return cls(bus, await bus.rules.activations())
 
-    async def see(self, partition: int, entry: Entry) -> Seen:
+    async def see(self, partition: int, entry: Entry) -> DecodedEntry:
         """Return the entry, decoded."""
         number = announced(entry.fields) if wire.ACTIVATION in entry.fields else None
         if number is not None and number not in self._unknown and len(self._unknown) < _MOST_UNKNOWN:
@@ -169,7 +169,7 @@ class Decoder:
 
 
 @dataclass(slots=True)
-class Follower:
+class LogFollower:
     """Reads what is appended to partitions."""
 
     bus: Bus

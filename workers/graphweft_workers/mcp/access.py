@@ -12,7 +12,7 @@ from graphweft_contracts.search import IndexType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class McpScope:
     """One app, one scope of memories in it and, with ``workflow``, the context of some agents in one chat."""
 
     app_id: str

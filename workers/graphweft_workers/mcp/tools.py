@@ -16,7 +16,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, inside
 from graphweft_contracts.search import EMBEDDED
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.mcp.access import Access
+from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
 
 logger = get_logger("graphweft.mcp")
@@ -56,7 +56,7 @@ _NOT_SENT: Final = "a memory that was added before is not on the bus yet, so no 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ToolAnswer:
     """The result of a call: a text for the model and the same as data. An error has no data."""
 
     text: str
@@ -74,7 +74,7 @@ class Tool:
     inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
     reads: bool
-    run: Callable[[Mapping[str, Any]], Awaitable[Answer]] = field(repr=False)
+    run: Callable[[Mapping[str, Any]], Awaitable[ToolAnswer]] = field(repr=False)
 
 
 class _Refused(Exception):
@@ -84,17 +84,17 @@ class _Refused(Exception):
 class Tools:
     """The tools of one session, within ``access``. A call sees the memories that earlier calls have added."""
 
-    def __init__(self, client: Client, access: Access) -> None:
+    def __init__(self, client: Client, access: McpScope) -> None:
         self._client = client
         self._access = access
         self._position: str | None = None
         self.offered: Mapping[str, Tool] = {tool.name: tool for tool in self._tools()}
 
-    async def call(self, name: str, arguments: Mapping[str, Any] | None) -> Answer:
+    async def call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolAnswer:
         """Return the answer of a call, or an error as an answer. Never raises."""
         tool = self.offered.get(name)
         if tool is None:
-            return Answer(text=f"unknown tool; the tools are {', '.join(self.offered)}", error=True)
+            return ToolAnswer(text=f"unknown tool; the tools are {', '.join(self.offered)}", error=True)
         try:
             return await tool.run(arguments or {})
         except ValidationError as error:
@@ -102,14 +102,14 @@ class Tools:
             text = (
                 f"{_faults(error)}. {name} takes {takes}; app and scope are the operator's: correct it and call again"
             )
-            return Answer(text=text, error=True)
+            return ToolAnswer(text=text, error=True)
         except _Refused as error:
-            return Answer(text=str(error), error=True)
+            return ToolAnswer(text=str(error), error=True)
         except Exception:  # the session goes on
             logger.exception("tool_failed", tool=name)
-            return Answer(text=_TEXTS["internal_error"], error=True)
+            return ToolAnswer(text=_TEXTS["internal_error"], error=True)
 
-    async def _search(self, raw: Mapping[str, Any]) -> Answer:
+    async def _search(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemorySearchArguments.model_validate(raw)
         started = SYSTEM_CLOCK.monotonic()
         reply = await self._searched(given, given.top_k, self._tokens(given.max_tokens), self._access.budget_ms)
@@ -122,7 +122,7 @@ class Tools:
         notes = self._notes(reply, given.max_tokens)
         rows = reply.results
         text = reply.text if rows else "no results" + ("" if given.of == "all" else f" ({given.of})")
-        return Answer(text=_joined(text, notes), data={"results": rows, "notes": notes})
+        return ToolAnswer(text=_joined(text, notes), data={"results": rows, "notes": notes})
 
     async def _searched(
         self, given: MemorySearchArguments, top_k: int, max_tokens: int, budget_ms: int
@@ -140,7 +140,7 @@ class Tools:
             after=self._position,
         )
 
-    async def _beginning(self, given: MemorySearchArguments, budget_ms: int) -> Answer:
+    async def _beginning(self, given: MemorySearchArguments, budget_ms: int) -> ToolAnswer:
         """Return the beginning of the best result, which alone is longer than the maximum.
 
         Otherwise one long message would hide all other results of every search that finds it.
@@ -161,9 +161,9 @@ class Tools:
             *self._notes(reply, given.max_tokens),
         ]
         results = [{**row, "text": str(row["text"])[:characters]}]
-        return Answer(text=_joined(enclose(text[:characters]), notes), data={"results": results, "notes": notes})
+        return ToolAnswer(text=_joined(enclose(text[:characters]), notes), data={"results": results, "notes": notes})
 
-    async def _add(self, raw: Mapping[str, Any]) -> Answer:
+    async def _add(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryAddArguments.model_validate(raw)
         access, stats = self._access, self._client.stats
         message = MemoryMessage(role=given.role, text=given.text, message_id=given.message_id)
@@ -173,13 +173,13 @@ class Tools:
         position = await self._client.emit(event, wait_s=access.budget_ms / 1000)
         if position is not None:
             self._position = position
-            return Answer(text="remembered", data={"status": "remembered", "position": position})
+            return ToolAnswer(text="remembered", data={"status": "remembered", "position": position})
         if stats.dropped + stats.rejected > lost:
             raise _Refused(f"this is not remembered: the bus refuses it. {_LATER.capitalize()}")
         text = "not confirmed yet: this server sends it as soon as the bus answers"
-        return Answer(text=text, data={"status": "waiting", "position": None})
+        return ToolAnswer(text=text, data={"status": "waiting", "position": None})
 
-    async def _context(self, raw: Mapping[str, Any]) -> Answer:
+    async def _context(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = ContextArguments.model_validate(raw)
         access = self._access
         variables = dict(access.variables)
@@ -203,7 +203,7 @@ class Tools:
         if reply.reason is not None:
             notes.append(_TEXTS[reply.reason])
         data = {"text": reply.text, "tokens": reply.tokens, "context_id": reply.context_id, "notes": notes}
-        return Answer(text=_joined(reply.text or "there is no context for this turn", notes), data=data)
+        return ToolAnswer(text=_joined(reply.text or "there is no context for this turn", notes), data=data)
 
     def _narrowed(self, thread_id: str | None) -> MemoryScope:
         scope = self._access.scope

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import EventLog, Judge
-from graphweft_workers.ports.leases import PartitionLeases
+from graphweft_workers.ports.leases import LeaseKeeper, PartitionLeases
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.partitions import Partitions
-from graphweft_workers.ports.purges import PurgeLog
+from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.ports.rules_log import RulesLog
-from graphweft_workers.ports.usage import UsageLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +27,19 @@ class Bus:
     leases: PartitionLeases
     dead_letters: DeadLetters
     rules: RulesLog
-    purges: PurgeLog
-    usage: UsageLog
+    purges: RecordLog
+    """What responders must drop, see ``ports.purges``."""
+    usage: RecordLog
+    """What each process says of how much apps use."""
     offsets: OffsetForm
     """How the bus writes offsets."""
     close: Callable[[], Awaitable[None]]
     """Closes the connections; a second call does nothing."""
+    lease_keeper: Callable[[], LeaseKeeper] | None = None
+    """Returns what extends leases while the event loop is blocked; None if this bus offers nothing.
+
+    It must not be used to keep the leases of a process that hangs for ever.
+    """
     archive: BlobStore | None = None
     """The archive behind the bus, with what was trimmed, restored and erased."""
     judge: Judge | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -39,13 +39,14 @@ def without_fields(body: bytes) -> bytes:
 
 
 def first_letters(
-    letters: Iterable[DeadLetter], limit: int, app_id: str | None, size: int | None, *, whole: bool = True
-) -> list[DeadLetter]:
+    letters: Iterable[DeadLetter], limit: int, app_id: str | None = None, size: int | None = None, *,
+    whole: bool = True, ids: Collection[str] | None = None,
+) -> list[DeadLetter]:  # fmt: skip
     """Return what ``DeadLetters.read`` returns of letters that are in memory, the oldest first."""
     found: list[DeadLetter] = []
     total = 0
     for each in letters:
-        if app_id not in (None, each.app_id):
+        if app_id not in (None, each.app_id) or (ids is not None and each.id not in ids):
             continue
         total += 0 if size is None else len(each.model_dump_json())
         if len(found) == limit or (found and size is not None and total > size):
@@ -73,22 +74,16 @@ class DeadLetters(Protocol):
         """Replace ``letter``, or no letter, by ``longer``, which has the same id. Return False if it has changed."""
         ...
 
-    async def count(self) -> int:
-        """Return the number of dead letters."""
-        ...
-
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
         """Return up to ``limit`` dead letters, those with the oldest ``time`` first.
 
-        ``app_id``: those of this app only. ``size``: no more than about so many bytes, but at least one letter.
+        ``app_id`` and ``ids``: those of this app, and those with these ids, only. ``size``: no more than about so many
+        bytes, but at least one letter.
         ``whole=False``: with empty ``fields``, for whoever only counts; the entries are most of the bytes.
         """
-        ...
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        """Return one dead letter; None if it does not exist."""
         ...
 
     async def requeue(
@@ -109,6 +104,26 @@ class DeadLetters(Protocol):
         ...
 
 
+async def letter_with(letters: DeadLetters, letter_id: str) -> DeadLetter | None:
+    """Return the dead letter with an id; None if it does not exist. Raises ``BusUnavailable``."""
+    return next(iter(await letters.read(limit=1, ids=(letter_id,))), None)
+
+
+async def letter_count(letters: DeadLetters) -> int:
+    """Return the number of dead letters. Raises ``BusUnavailable``."""
+    return sum(each.count for each in (await letters.by_app()).values())
+
+
+def counted_by_app(letters: Iterable[DeadLetter]) -> dict[str, LettersOfApp]:
+    """Return what ``DeadLetters.by_app`` returns of letters that are in memory."""
+    found: dict[str, LettersOfApp] = {}
+    for letter in letters:
+        before = found.get(letter.app_id or "", LettersOfApp())
+        size = len(letter.model_dump_json(exclude_none=True))
+        found[letter.app_id or ""] = LettersOfApp(count=before.count + 1, size=before.size + size)
+    return found
+
+
 class LettersAround:
     """``DeadLetters`` around others; a subclass replaces what it changes."""
 
@@ -123,19 +138,12 @@ class LettersAround:
         """See ``DeadLetters.extend``."""
         return await self._letters.extend(letter, longer)
 
-    async def count(self) -> int:
-        """See ``DeadLetters.count``."""
-        return await self._letters.count()
-
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
-        return await self._letters.read(limit=limit, app_id=app_id, size=size, whole=whole)
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.get``."""
-        return await self._letters.get(letter_id)
+        return await self._letters.read(limit=limit, app_id=app_id, size=size, whole=whole, ids=ids)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.clauses import Outline
-from graphweft_rules.cypher.problems import Problem, Role
+from graphweft_rules.cypher.problems import QueryProblem, Role
 
 Similarity = Literal["cosine", "euclidean"]
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -56,7 +56,7 @@ class VectorSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SearchTarget:
     """Nodes that can be searched. They are fetched by the property ``key``, or without one by the server's id."""
 
     labels: tuple[str, ...]
@@ -129,7 +129,7 @@ class GraphDialect(ABC):
     def batch_query(self, statement: str, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
         """Return how rows of a mutation share a query: see ``graphweft_rules.cypher.batch_query.Dialect``."""
 
-    def problems(self, query: Outline, role: Role) -> Iterable[Problem]:
+    def problems(self, query: Outline, role: Role) -> Iterable[QueryProblem]:
         """Return the problems that a rule's query has on this kind of server: see ``Dialect``."""
         return ()
 
@@ -166,11 +166,11 @@ class GraphDialect(ABC):
         """Return a label or property, quoted."""
 
     @abstractmethod
-    def within(self, target: Target) -> Fragment:
+    def within(self, target: SearchTarget) -> Fragment:
         """Return Cypher that binds at least the nodes of a scope; the caller adds the conditions."""
 
     @abstractmethod
-    def holding(self, text: TextSide, target: Target) -> str:
+    def holding(self, text: TextSide, target: SearchTarget) -> str:
         """Return Cypher that binds the nodes that the fulltext index finds by ``$__gw_question``."""
 
     @abstractmethod
@@ -178,7 +178,7 @@ class GraphDialect(ABC):
         """Return a fulltext query for nodes that contain one of the terms and belong to all of the scopes."""
 
     @abstractmethod
-    def near(self, target: Target, vector: VectorSide) -> Fragment:
+    def near(self, target: SearchTarget, vector: VectorSide) -> Fragment:
         """Return Cypher that binds about ``$__gw_wide`` nodes nearest to ``$__gw_vector``, by the vector index."""
 
     @abstractmethod
@@ -192,11 +192,11 @@ class GraphDialect(ABC):
         """Return the condition that a property equals a text, which is not empty."""
         return f"{found} = {wanted}"
 
-    def sure(self, target: Target) -> list[str]:
+    def sure(self, target: SearchTarget) -> list[str]:
         """Return the conditions that a node found by an index belongs to the target."""
         return []
 
-    def label(self, target: Target) -> str:
+    def label(self, target: SearchTarget) -> str:
         """Return the labels as a pattern writes them."""
         return "|".join(self.quoted(name) for name in target.labels)
 

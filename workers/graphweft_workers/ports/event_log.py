@@ -88,19 +88,18 @@ class EventLog(Protocol):
     unavailable. Offsets have a form of ``OffsetForm``.
     """
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
-        """Return up to ``limit`` entries after a position; wait up to ``wait_s`` seconds for the first one.
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+        """Return up to ``limit`` entries after a position.
 
-        Claim the partition before. One call returns about 16 MiB, or a single entry that is larger. Entries that were
-        trimmed unread are counted exactly: ``after.count`` includes all entries up to the position, trimmed ones too.
+        With ``wait_s`` the reader goes on from its own position, for which it claims the partition before, and waits so
+        many seconds for the first entry. Without it, any position can be read, at once and without a claim.
+
+        One call returns about 16 MiB, or a single entry that is larger. Entries that were trimmed unread are counted
+        exactly: ``after.count`` includes all entries up to the position, trimmed ones too.
 
         Raises ``BusUnavailable`` also if the partition ends before the position, because the log was recreated. Then
         continue from ``Partitions.committed``.
         """
-        ...
-
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        """Return entries after a position other than the reader's own, like ``read``, without waiting."""
         ...
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:

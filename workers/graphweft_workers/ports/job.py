@@ -15,7 +15,7 @@ from graphweft_workers.ports.event_log import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class JobEvent:
     """One event of the log, as a job receives it."""
 
     event: Event
@@ -47,7 +47,7 @@ class Job(Protocol):
         """
         del partition
 
-    def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
+    def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
         """Yield the events and dead letters that follow from events of one partition, given in its order.
 
         The bus holds each yielded item before the generator continues; the position moves when the generator ends.

@@ -40,13 +40,6 @@ class PartitionLeases(Protocol):
         """
         ...
 
-    def lease_keeper(self) -> LeaseKeeper | None:
-        """Return what extends leases while the event loop is blocked; None if this bus offers nothing.
-
-        It must not be used to keep the leases of a process that hangs for ever.
-        """
-        ...
-
     async def release(self, partition: int, owner: str) -> None:
         """Give the lease back if ``owner`` holds it."""
         ...

@@ -1,11 +1,14 @@
-"""The port of purges: which cached rows of apps responders must drop, because something was erased."""
+"""Purges: which cached rows of apps responders must drop, because something was erased."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
+
+from graphweft_workers.ports.records import RecordLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +54,19 @@ class Purges:
     """Whether the log was followed without a gap. If not, it was recreated: any rows may have been purged."""
 
 
-class PurgeLog(Protocol):
-    """The purges of a bus. It keeps the last one of each key, so it stays small. Methods raise ``BusUnavailable``."""
+async def put_purge(log: RecordLog, purge: Purge) -> None:
+    """Add a purge; when it returns, every later ``purges_after`` finds it. Raises ``BusUnavailable``."""
+    await log.put(purge.key, purge.encode())
 
-    async def put(self, purge: Purge) -> None:
-        """Add a purge; when it returns, every later ``after`` finds it."""
-        ...
 
-    async def after(self, mark: int | None) -> Purges:
-        """Return the purges after a mark; for None those of all time, with the mark that is reached."""
-        ...
+async def purges_after(log: RecordLog, mark: int | None) -> Purges:
+    """Return the purges after a mark; for None those of all time, with the mark that is reached.
+
+    What somebody else has put there is left out. Raises ``BusUnavailable``.
+    """
+    read = await log.after(mark)
+    found: list[Purge] = []
+    for record in read.found.values():
+        with contextlib.suppress(ValueError):
+            found.append(Purge.decode(record))
+    return Purges(found=found, mark=read.mark, complete=read.complete)

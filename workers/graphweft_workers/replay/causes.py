@@ -26,7 +26,7 @@ type _Effect = tuple[str, str, str, str]
 
 
 @dataclass(slots=True, kw_only=True)
-class Cause:
+class MutationDifference:
     """One mutation of one event that only one side has, or that differs."""
 
     source: str
@@ -44,7 +44,7 @@ class Causes:
     """Collects the events behind examples."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        self._found: list[dict[_Effect, Cause]] = [{} for _ in examples]
+        self._found: list[dict[_Effect, MutationDifference]] = [{} for _ in examples]
         self._needs: list[frozenset[_Named]] = []
         self._wanted: dict[_Named, list[int]] = {}
         for number, example in enumerate(examples):
@@ -56,7 +56,7 @@ class Causes:
                 self._wanted.setdefault(need, []).append(number)
 
     @property
-    def found(self) -> list[list[Cause]]:
+    def found(self) -> list[list[MutationDifference]]:
         """For each example, up to five causes in log order. None has the event and the mutation of another one."""
         return [list(each.values()) for each in self._found]
 
@@ -85,14 +85,19 @@ class Causes:
                 self._add(self._found[number], position, side, event, bound)
 
     def _add(
-        self, found: dict[_Effect, Cause], position: str, side: Side, event: MatchedEvent, bound: BoundMutation
+        self,
+        found: dict[_Effect, MutationDifference],
+        position: str,
+        side: Side,
+        event: MatchedEvent,
+        bound: BoundMutation,
     ) -> None:
         source, id = event.event.source, event.event.id
         rule, mutation = bound.mutation.rule, bound.mutation.id
         cause = found.get((source, id, rule, mutation))
         if cause is None:
             if len(found) < _MOST:
-                found[source, id, rule, mutation] = Cause(
+                found[source, id, rule, mutation] = MutationDifference(
                     source=source, id=id, type=event.event.type, rule=rule, mutation=mutation, sides=[side],
                     positions=[position],
                 )  # fmt: skip

@@ -31,11 +31,11 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.pages import pages
-from graphweft_workers.ports.purges import Purge
+from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.histories import known_preludes
 from graphweft_workers.replay.places import partitions_of, until_applied
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus
+from graphweft_workers.replay.remains import MOST_LETTERS, PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.timing import TIMING, Timing
 
 _UNDECIDED: Final = (
@@ -89,11 +89,11 @@ class Erasure:
         self._deleted = 0
         """Snapshots that were deleted."""
 
-    async def report(self) -> list[Place]:
+    async def report(self) -> list[PlaceOfRemains]:
         """Return where data of the subject is now. Nothing is changed."""
         return await Remains(self._alone, self._blobs, self._live, self._subject, self._kept).places()
 
-    async def run(self) -> list[Place]:
+    async def run(self) -> list[PlaceOfRemains]:
         """Erase everything that is on the log now, and return what was where, and what is left.
 
         After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
@@ -102,7 +102,7 @@ class Erasure:
         async with alone(self._blobs, self._subject.app_id, clock=self._clock, timing=self._timing.archive):
             return await self._run()
 
-    async def _run(self) -> list[Place]:
+    async def _run(self) -> list[PlaceOfRemains]:
         app_id = self._subject.app_id
         partitions = await self._partitions()
         ends = {each.id: each.end for each in await self._alone.partitions.status() if each.id in partitions}
@@ -135,12 +135,12 @@ class Erasure:
         note = counted(undecided, *_UNDECIDED) if undecided else ""
         if left:
             note = "another process still writes old entries: give the command again"
-        archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
+        archive = PlaceOfRemains(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
         dropped = [
-            Place(name=name, found=0, left=0, note="dropped within a second")
+            PlaceOfRemains(name=name, found=0, left=0, note="dropped within a second")
             for name in ("responder caches", "responder indexes")
         ]
-        places = [bus, archive, Place(name="restored history", found=restored, left=0), *letters]
+        places = [bus, archive, PlaceOfRemains(name="restored history", found=restored, left=0), *letters]
         if not any(each.unfinished for each in places):
             await end_erasure(self._blobs, app_id, number, clock=self._clock)
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
@@ -207,7 +207,7 @@ class Erasure:
     async def _on_bus(self, number: int, until: str | None = None) -> list[str]:
         return await on_the_bus(self._alone, number, self._subject, until)
 
-    async def _off_the_bus(self, ends: Mapping[int, str], before: Mapping[int, int]) -> Place:
+    async def _off_the_bus(self, ends: Mapping[int, str], before: Mapping[int, int]) -> PlaceOfRemains:
         held: set[str] = set()
         left = 0
         for number, end in ends.items():
@@ -222,12 +222,12 @@ class Erasure:
         note = ""
         if held:
             note = f"readers still need them: {', '.join(sorted(held))}. Start them, and give the command again"
-        return Place(name="event log", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
+        return PlaceOfRemains(name="event log", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
 
     async def _letters(self) -> Sequence[DeadLetter]:
         return await self._alone.dead_letters.read(limit=MOST_LETTERS)
 
-    async def _erase_letters(self, partitions: Sequence[int]) -> list[Place]:
+    async def _erase_letters(self, partitions: Sequence[int]) -> list[PlaceOfRemains]:
         """Drop what dead letters say of erased entries; other entries of a letter stay in it."""
         gone = {number: await erased_offsets(self._reader, number) for number in partitions}
         found = left = 0
@@ -249,8 +249,8 @@ class Erasure:
         await self._state.save_letters(self._alone)
         note = "they changed meanwhile: give the command again" if left else ""
         return [
-            Place(name="dead letters", found=found, left=left, note=note, unfinished=left > 0),
-            Place(name="dead letters in the archive", found=len(copies), left=0),
+            PlaceOfRemains(name="dead letters", found=found, left=left, note=note, unfinished=left > 0),
+            PlaceOfRemains(name="dead letters in the archive", found=len(copies), left=0),
         ]
 
     async def _letter_of(self, letter: DeadLetter, offsets: tuple[str, ...]) -> DeadLetter | None:
@@ -261,22 +261,22 @@ class Erasure:
         shorter = letter.of_entries(tuple(entry.offset for entry in there))
         return shorter.model_copy(update={"fields": wire.pack(there[0].fields), "event_id": None})
 
-    async def _snapshots(self) -> Place:
+    async def _snapshots(self) -> PlaceOfRemains:
         names = await self._blobs.names(f"snapshots/{self._subject.app_id}/")
         await self._blobs.delete(names)
         self._deleted += len(names)
-        return Place(name="snapshots", found=self._deleted, left=0)
+        return PlaceOfRemains(name="snapshots", found=self._deleted, left=0)
 
-    async def _erase_from_graph(self) -> Place:
+    async def _erase_from_graph(self) -> PlaceOfRemains:
         app_id = self._subject.app_id
         found = await self._nodes()
         for store in self._kept:
             await store.drop(app_id)
         if self._subject.user_id is None:
             await self._live.drop(app_id)
-            return Place(name="graph", found=found, left=await self._nodes())
+            return PlaceOfRemains(name="graph", found=found, left=await self._nodes())
         if not self._live.can_exchange:
-            return Place(
+            return PlaceOfRemains(
                 name="graph", found=found, left=found, unfinished=True,
                 note="this server cannot put a new graph in the place of one: `graphweft rebuild --into` another "
                 "server makes the graph without the user; then delete this one",
@@ -294,11 +294,11 @@ class Erasure:
         await self._beside.drop(app_id)  # the graph from before
         left = await self._nodes()
         note = "events that are not the user's name the user: `graphweft why` shows them" if left else ""
-        return Place(name="graph", found=found, left=left, note=note, unfinished=left > 0)
+        return PlaceOfRemains(name="graph", found=found, left=left, note=note, unfinished=left > 0)
 
     async def _nodes(self) -> int:
         return await count_nodes(self._live, self._subject)
 
     async def _purge_caches(self) -> None:
         """Tell responders to drop what they cached and indexed."""
-        await self._alone.purges.put(Purge(app_id=self._subject.app_id))
+        await put_purge(self._alone.purges, Purge(app_id=self._subject.app_id))

@@ -23,7 +23,7 @@ from graphweft_workers.engine.read import Range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.replay.causes import Cause, Causes, Side
+from graphweft_workers.replay.causes import Causes, MutationDifference, Side
 from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 from graphweft_workers.replay.matched_log import matched_log
 from graphweft_workers.replay.replay import Replay, Replayed
@@ -49,7 +49,7 @@ class HistoryDiff:
     """The rows of each mutation."""
     failures: dict[tuple[RuleName, str], int] = field(default_factory=dict[tuple[RuleName, str], int])
     """Rows that fail by the other rules, by mutation and message."""
-    causes: list[list[Cause]] = field(default_factory=list[list[Cause]])
+    causes: list[list[MutationDifference]] = field(default_factory=list[list[MutationDifference]])
     """For each example of ``graphs``, the events behind it."""
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
+from graphweft_workers.ports.dead_letters import LettersOfApp, counted_by_app, first_letters
 
 
 class MemoryLetters:
@@ -25,19 +25,12 @@ class MemoryLetters:
             self.found[longer.id] = longer
         return there
 
-    async def count(self) -> int:
-        """See ``DeadLetters.count``."""
-        return len(self.found)
-
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
-        return first_letters(self.found.values(), limit, app_id, size, whole=whole)
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.get``."""
-        return self.found.get(letter_id)
+        return first_letters(self.found.values(), limit, app_id, size, whole=whole, ids=ids)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
@@ -46,5 +39,5 @@ class MemoryLetters:
         return False  # a replay appends nothing to the log
 
     async def by_app(self) -> Mapping[str, LettersOfApp]:
-        """Return none: nobody bounds the letters of a replay."""
-        return {}
+        """See ``DeadLetters.by_app``."""
+        return counted_by_app(self.found.values())

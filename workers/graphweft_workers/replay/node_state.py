@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, Final, Literal, cast
 
 from graphweft_contracts import InvalidSettings, QueryFailed
-from graphweft_rules.cypher.node_writes import Target
+from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.timing import TIMING
 
@@ -54,7 +54,7 @@ type State = Mapping[tuple[Any, ...], Thing]
 class NodeReader:
     """Reads the state of a target."""
 
-    def __init__(self, target: Target, keys: Collection[tuple[str, str]], graph: GraphStore, app_id: str) -> None:
+    def __init__(self, target: NodeTarget, keys: Collection[tuple[str, str]], graph: GraphStore, app_id: str) -> None:
         """``keys`` are the (label, property) by which nodes at the other end are named.
 
         Raises ``InvalidSettings`` for a name that no query can hold.

@@ -22,6 +22,7 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
+from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
 from graphweft_workers.retrieval.records import (
@@ -46,7 +47,7 @@ _ERASES: Final = "graphweft erase"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PlaceOfRemains:
     """One place that held data of the subject, and what is left there."""
 
     name: str
@@ -74,7 +75,7 @@ class Remains:
         self._subject = subject
         self._kept = kept
 
-    async def places(self) -> list[Place]:
+    async def places(self) -> list[PlaceOfRemains]:
         """Return all places. Raises ``BusUnavailable``, ``GraphUnavailable`` and ``ArchiveUnavailable``."""
         partitions = await partitions_of(self._alone, self._live, self._subject.app_id)
         await self._learn(partitions)
@@ -112,13 +113,17 @@ class Remains:
             async for page in pages(self._alone.log, number):
                 self._subject.learn(page)
 
-    async def _of_responders(self) -> list[Place]:
+    async def _of_responders(self) -> list[PlaceOfRemains]:
         """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
-        announced = any(each.app_id == self._subject.app_id for each in (await self._alone.purges.after(None)).found)
+        announced = any(
+            each.app_id == self._subject.app_id for each in (await purges_after(self._alone.purges, None)).found
+        )
         note = "announced to all responders" if announced else "no erasure of the app was announced yet"
-        return [Place(name=name, found=0, left=0, note=note) for name in ("responder caches", "responder indexes")]
+        return [
+            PlaceOfRemains(name=name, found=0, left=0, note=note) for name in ("responder caches", "responder indexes")
+        ]
 
-    async def _archived(self, blobs: BlobStore, partitions: Sequence[int]) -> list[Place]:
+    async def _archived(self, blobs: BlobStore, partitions: Sequence[int]) -> list[PlaceOfRemains]:
         reader = ArchiveReader(blobs)
         archived = sum([await count_entries(reader, number, self._subject) for number in partitions])
         copies = [each for each in await ArchivedState(blobs).dead_letters() if holds(self._subject, each)]
@@ -134,8 +139,8 @@ class Remains:
         ]
 
 
-def _place(name: str, found: int, *, by: str) -> Place:
-    return Place(name=name, found=found, left=found, removed_by=by if found else "")
+def _place(name: str, found: int, *, by: str) -> PlaceOfRemains:
+    return PlaceOfRemains(name=name, found=found, left=found, removed_by=by if found else "")
 
 
 async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None = None) -> list[str]:

@@ -21,6 +21,7 @@ from graphweft_workers.engine.passed_over import PassedOver, is_of_rules
 from graphweft_workers.engine.read import EXTRACT, Skip
 from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.matched_log import matched_log
@@ -137,5 +138,5 @@ class Restatement:
                 return False
             if await self._bus.dead_letters.requeue(found, [], found.of_entries(later) if later else None):
                 return True
-            found = await self._bus.dead_letters.get(letter.id)  # a worker has extended it
+            found = await letter_with(self._bus.dead_letters, letter.id)  # a worker has extended it
         raise BusUnavailable(f"the dead letter {letter.id!r} kept changing: run the same command with --resume")

@@ -18,7 +18,7 @@ from typing import Final, override
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary
-from graphweft_rules.cypher.node_writes import NodeWriters, Slice, Target
+from graphweft_rules.cypher.node_writes import NodeTarget, NodeWriters, Slice
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_workers.active_rules import LoggedRules
@@ -44,7 +44,7 @@ type Progress = Callable[[str, int], None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class LogFindings:
     """What ``find`` found in the log."""
 
     entries: int = 0
@@ -98,11 +98,11 @@ class Why:
             found |= each.keys.union(*(part.cypher.keys for pack in each.packs for part in pack.mutations))
         return found
 
-    async def find(self, target: Target) -> Found:
+    async def find(self, target: NodeTarget) -> LogFindings:
         """Read the log up to where the live graph stands. Raises ``BusUnavailable`` and ``GraphUnavailable``."""
         await self._rules.refresh()
         writers = self._writers(target)
-        found = Found(ends=await self._ends(), newest=deque(maxlen=self._limit))
+        found = LogFindings(ends=await self._ends(), newest=deque(maxlen=self._limit))
         for partition, end in found.ends.items():
             found.lost += await missing_entries(self._bus, partition)
             passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
@@ -116,12 +116,12 @@ class Why:
                 self._tell("read", found.entries)
         return found
 
-    def _writers(self, target: Target) -> NodeWriters:
+    def _writers(self, target: NodeTarget) -> NodeWriters:
         packs = [part.cypher for pack in self._rules.none.packs for part in pack.mutations]
         self._summary = self._rules.summary | summary_of(packs)
         return NodeWriters(target, self._summary)
 
-    def _add(self, found: Found, partition: int, event: MatchedEvent, writers: NodeWriters) -> None:
+    def _add(self, found: LogFindings, partition: int, event: MatchedEvent, writers: NodeWriters) -> None:
         signature = frozenset(self._number(bound.mutation.cypher) for bound in event.mutations)
         offsets, signatures = self._offsets.setdefault(partition, ([], array("l")))
         offsets.append(event.entry.offset)
@@ -138,7 +138,7 @@ class Why:
         self._cyphers.setdefault(cypher.statement, cypher)
         return self._statements.setdefault(cypher.statement, len(self._statements))
 
-    def check_complete(self, found: Found) -> None:
+    def check_complete(self, found: LogFindings) -> None:
         """Raise ``InvalidSettings`` if the log lacks entries."""
         if found.lost:
             raise InvalidSettings(
@@ -147,7 +147,7 @@ class Why:
                 "GRAPHWEFT_ARCHIVE_URL if there is an archive"
             )
 
-    async def record(self, target: Target, graph: GraphStore, found: Found) -> Recorded:
+    async def record(self, target: NodeTarget, graph: GraphStore, found: LogFindings) -> Recorded:
         """Replay into ``graph``, which is empty, and record the changes of the target.
 
         Raises ``InvalidSettings`` if the log lacks its beginning; ``BusUnavailable`` and ``GraphUnavailable``.
@@ -221,7 +221,7 @@ class Why:
             ends[partition] = "" if live else (await self._bus.partitions.committed(partition)).offset
         return {partition: ends[partition] for partition in sorted(ends) if ends[partition]}
 
-    async def _like_live(self, target: Target, state: State, ends: Mapping[int, str]) -> bool | None:
+    async def _like_live(self, target: NodeTarget, state: State, ends: Mapping[int, str]) -> bool | None:
         before = await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
         there = {number: each.offset for number, each in before.items() if each.offset}
         if there != ends or any(each.plan for each in before.values()):

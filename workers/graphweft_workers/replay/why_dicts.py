@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphweft_rules.cypher.node_writes import Target
+from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.replay.recording import Recorded, Writer
-from graphweft_workers.replay.why import Found
+from graphweft_workers.replay.why import LogFindings
 
 
 def why_dict(
-    target: Target, found: Found, recorded: Recorded | None, near: list[str], elapsed: float, *, payload: bool
+    target: NodeTarget, found: LogFindings, recorded: Recorded | None, near: list[str], elapsed: float, *, payload: bool
 ) -> dict[str, Any]:
     """Return what wrote a node; ``recorded`` is what a replay found, None without one."""
     newest = found.newest if recorded is None else recorded.newest

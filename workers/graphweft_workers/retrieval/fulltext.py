@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from graphweft_workers.ports.dialect import GraphDialect, Target
+from graphweft_workers.ports.dialect import GraphDialect, SearchTarget
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25
@@ -31,7 +31,7 @@ _TOGETHER: Final = 200
 async def by_words(
     ask: Ask,
     dialect: GraphDialect,
-    targets: Sequence[Target],
+    targets: Sequence[SearchTarget],
     terms: Sequence[str],
     *,
     limit: int,
@@ -96,7 +96,9 @@ class _Part:
     """Term -> number of nodes that hold it."""
 
 
-async def _part(ask: Ask, dialect: GraphDialect, target: Target, terms: Sequence[str], *, of: int, total: int) -> _Part:
+async def _part(
+    ask: Ask, dialect: GraphDialect, target: SearchTarget, terms: Sequence[str], *, of: int, total: int
+) -> _Part:
     has_terms = target.text is not None and target.text.terms is not None
     most = MOST_TERMED if has_terms else MOST_TEXTS
     holding: Mapping[str, int] | None = None
@@ -117,7 +119,7 @@ async def _part(ask: Ask, dialect: GraphDialect, target: Target, terms: Sequence
     return _Part(found, holding)
 
 
-def _selected(dialect: GraphDialect, target: Target, selection: Selection) -> list[Statement]:
+def _selected(dialect: GraphDialect, target: SearchTarget, selection: Selection) -> list[Statement]:
     asked: list[Statement] = []
     if selection.whole:
         asked.append(statements.candidates(dialect, target, found_by=selection.whole))
@@ -128,7 +130,7 @@ def _selected(dialect: GraphDialect, target: Target, selection: Selection) -> li
 
 
 async def _weighable(
-    rows: Sequence[Sequence[Any]], target: Target, of: int, terms: Sequence[str], counts: Mapping[Any, str]
+    rows: Sequence[Sequence[Any]], target: SearchTarget, of: int, terms: Sequence[str], counts: Mapping[Any, str]
 ) -> list[Candidate]:
     """Return the candidates that hold a term; ``counts`` are those of long texts, by key."""
     wanted = frozenset(terms)

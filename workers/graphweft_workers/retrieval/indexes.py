@@ -9,7 +9,7 @@ from typing import Final
 from graphweft_contracts import QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.search import Searched, SearchQuery
-from graphweft_workers.ports.dialect import GraphDialect, ListedIndex, Target, TextSide, VectorSide
+from graphweft_workers.ports.dialect import GraphDialect, ListedIndex, SearchTarget, TextSide, VectorSide
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.fulltext import Ask
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
@@ -74,7 +74,7 @@ class Indexes:
         self._kept_s = kept_s
         self._kept: dict[str, tuple[float, tuple[Index, ...]]] = {}
 
-    async def resolve(self, app_id: str, query: SearchQuery, ask: Ask) -> Target:
+    async def resolve(self, app_id: str, query: SearchQuery, ask: Ask) -> SearchTarget:
         """Return the target that a query names. Raises ``QueryFailed``, which lists the indexes, for an unknown one."""
         until, found = self._kept.get(app_id, (0.0, ()))
         if self._clock.monotonic() < until:
@@ -95,12 +95,12 @@ def listed(dialect: GraphDialect, table: Table) -> tuple[Index, ...]:
     return tuple(sorted(found, key=lambda index: (index.kind, index.name)))
 
 
-def resolved(query: SearchQuery, found: Sequence[Index]) -> Target:
+def resolved(query: SearchQuery, found: Sequence[Index]) -> SearchTarget:
     """Return the target that a query names among ``found``; see ``Indexes.resolve``."""
     assert query.index_name is not None
     if query.index_type == "fulltext":
         index = _named(query.index_name, "fulltext", found)
-        return Target(labels=index.labels, text=_text_side(index))
+        return SearchTarget(labels=index.labels, text=_text_side(index))
     index = _named(query.index_name, "vector", found)
     vector = VectorSide(
         property=index.properties[0], index=index.name, dimensions=index.dimensions, similarity=index.similarity
@@ -112,10 +112,10 @@ def resolved(query: SearchQuery, found: Sequence[Index]) -> Target:
                 f"the vector index {index} and the fulltext index {words} are on different labels: "
                 "name two indexes on the same label"
             )
-        return Target(labels=index.labels, text=_text_side(words), vector=vector)
+        return SearchTarget(labels=index.labels, text=_text_side(words), vector=vector)
     # Searched if the question has no vector.
     beside = next((each for each in found if each.kind == "fulltext" and _beside(each, index)), None)
-    return Target(labels=index.labels, text=_text_side(beside) if beside else None, vector=vector)
+    return SearchTarget(labels=index.labels, text=_text_side(beside) if beside else None, vector=vector)
 
 
 def _beside(words: Index, vector: Index) -> bool:

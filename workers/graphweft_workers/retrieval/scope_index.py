@@ -48,7 +48,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class IndexedNode:
     """A node, as a server lists it."""
 
     key: str
@@ -61,7 +61,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class TermMatches:
     """What a question's terms find: the input of ``ScopeIndex.best``."""
 
     total: int
@@ -169,7 +169,7 @@ class Vectors:
 class ScopeIndex:
     """The nodes of one target, latest first."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[IndexedNode]) -> None:
         """Raises ``Unfit`` for nodes that share a key."""
         self.keys: list[str] = sorted(node.key for node in nodes)
         if any(one == other for one, other in zip(self.keys, self.keys[1:], strict=False)):
@@ -222,7 +222,7 @@ class ScopeIndex:
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
-    def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> Words:
+    def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> TermMatches:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""
         valid = self._valid(valid_at)
         postings: list[tuple[str, Sequence[int], Sequence[int]]] = []
@@ -245,7 +245,7 @@ class ScopeIndex:
                 allowed = {number for term in selection.whole for number in found[term]}
                 if selection.cut is not None:  # the latest nodes have the first numbers
                     allowed.update(found[selection.cut][: selection.room])
-        return Words(
+        return TermMatches(
             total=total,
             length=length,
             holding=holding,
@@ -254,7 +254,7 @@ class ScopeIndex:
         )
 
     def best(
-        self, words: Words, *, total: int, mean_length: float, holding: Mapping[str, int], count: int, of: int
+        self, words: TermMatches, *, total: int, mean_length: float, holding: Mapping[str, int], count: int, of: int
     ) -> list[Candidate]:
         """Return the candidates of which the ``count`` best by BM25 are a part; see ``ranking.bm25``."""
         norms: dict[int, float] = {}
@@ -312,11 +312,11 @@ class ScopeIndex:
         )
 
 
-def node_of(row: Sequence[Any]) -> Node:
+def node_of(row: Sequence[Any]) -> IndexedNode:
     """Return the node of a row of ``statements.nodes``. Raises ``Unfit`` for a value that an index cannot hold."""
     key, time, length, terms, begins, ends = row
     if not isinstance(key, str) or not isinstance(time, str) or type(length) is not int or not 0 <= length < 2**32:
         raise Unfit("one of its nodes lacks its id, its time or its length")
     if any(value is not None and not isinstance(value, str) for value in (terms, begins, ends)):
         raise Unfit("one of its nodes has terms or times that are not text")
-    return Node(key, time, terms or "", length, begins, ends)
+    return IndexedNode(key, time, terms or "", length, begins, ends)

@@ -19,10 +19,10 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.dialect import Target
+from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
-from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors, node_of
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.timing import TIMING, RetrievalTiming
 
@@ -52,7 +52,7 @@ class _Outdated(Exception):
     """The graph has changed during a build, or something was erased."""
 
 
-class Versions(Protocol):
+class VersionSource(Protocol):
     """The versions of graphs."""
 
     async def current(self, app_id: str, timeout_s: float) -> object | None:
@@ -83,7 +83,7 @@ class _Scope:
     """Monotonic time of its next build."""
 
 
-type _Due = Sequence[tuple[_Key, Target, _Scope]]
+type _Due = Sequence[tuple[_Key, SearchTarget, _Scope]]
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +115,7 @@ class ScopeIndexes:
     """
 
     graph: GraphStore
-    versions: Versions
+    versions: VersionSource
     limit: int
     model: str | None = None
     """The model whose vectors are indexed; None indexes none."""
@@ -157,7 +157,7 @@ class ScopeIndexes:
             "index_evicted": self.evicted,
         }
 
-    def find(self, app_id: str, targets: Sequence[Target], timeout_s: float) -> Lookup:
+    def find(self, app_id: str, targets: Sequence[SearchTarget], timeout_s: float) -> Lookup:
         """Look for the indexes of targets, and begin to read the version of the graph; build missing ones beside.
 
         Close the result.
@@ -213,8 +213,8 @@ class ScopeIndexes:
             self._building.cancel()
             await asyncio.gather(self._building, return_exceptions=True)
 
-    def _build_later(self, app_id: str, missing: Sequence[tuple[_Key, Target]]) -> None:
-        due: list[tuple[_Key, Target, _Scope]] = []
+    def _build_later(self, app_id: str, missing: Sequence[tuple[_Key, SearchTarget]]) -> None:
+        due: list[tuple[_Key, SearchTarget, _Scope]] = []
         for key, target in missing:
             scope = self._scopes.get(key)
             if scope is None:
@@ -264,7 +264,7 @@ class ScopeIndexes:
                     self.timing.least_pause_s, (self.clock.monotonic() - began) * self.timing.pause
                 )
 
-    async def _build(self, app_id: str, key: _Key, target: Target) -> None:
+    async def _build(self, app_id: str, key: _Key, target: SearchTarget) -> None:
         purged = self._purged
         version = await self.versions.current(app_id, self.timing.version_s)
         began = self.clock.monotonic()
@@ -287,7 +287,7 @@ class ScopeIndexes:
         while self.bytes > self.limit:
             self._evict()
 
-    async def _read(self, app_id: str, target: Target, check: Callable[[], Awaitable[None]]) -> ScopeIndex:
+    async def _read(self, app_id: str, target: SearchTarget, check: Callable[[], Awaitable[None]]) -> ScopeIndex:
         async def ask(asked: Statement) -> Table:
             return await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
 
@@ -296,7 +296,7 @@ class ScopeIndexes:
         count, length, characters = sizes[0] if sizes else (0, 0, 0)
         if count > _MOST_NODES or length > _MOST_TERMS or characters > _MOST_CHARACTERS:
             raise Unfit(f"{count} nodes with {length} terms of {characters} characters are too many for an index")
-        nodes: list[Node] = []
+        nodes: list[IndexedNode] = []
         while True:
             after = nodes[-1].key if nodes else ""
             table = await ask(statements.nodes(dialect, target, after=after, limit=_PAGE))
@@ -356,7 +356,7 @@ def _bytes_of(key: _Key) -> int:
     return sum(sys.getsizeof(value) for scope in scopes for _, value in scope)
 
 
-def _key_of(app_id: str, target: Target) -> _Key | None:
+def _key_of(app_id: str, target: SearchTarget) -> _Key | None:
     """Return the key of a target's index; None if it can have none."""
     text = target.text
     if target.key is None or target.time is None or text is None or text.terms is None or text.length is None:

@@ -14,7 +14,7 @@ from graphweft_contracts.search import EMBEDDED, IndexType, SearchQuery
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.ports.dialect import Target
+from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import statements
@@ -49,7 +49,7 @@ class IndexNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchRows:
     """Rows of a search, best first.
 
     The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
@@ -116,12 +116,12 @@ class Searcher:
         self._least_s = timing.least_query_s
         self._indexes = Indexes(graph.dialect, clock=clock, kept_s=timing.names_s)
 
-    async def search(self, app_id: str, query: SearchQuery, *, timeout_s: float) -> Found:
+    async def search(self, app_id: str, query: SearchQuery, *, timeout_s: float) -> SearchRows:
         """Return the rows of a search within ``timeout_s``; the embedder may take half of it.
 
         Raises ``InvalidSettings`` if the search needs an embedder and there is none; ``QueryFailed`` with the code
         ``timeout``, or ``query_error`` for an unknown index or a retrieval query that fails; and ``GraphUnavailable``.
-        If the embedder fails or is late, the search uses words instead, and ``Found.degraded`` says so.
+        If the embedder fails or is late, the search uses words instead, and ``SearchRows.degraded`` says so.
         """
         if query.memory is None and query.index_name is None:
             query = query.model_copy(update={"index_name": self._names.of(query.index_type)})
@@ -159,26 +159,26 @@ class _Search:
         self._vector: list[float] | _NoVector | None = None
         """The question's, once it is asked for."""
 
-    async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> Found:
+    async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
             msg = f"embedder is required when index_type={kind!r}"
             raise InvalidSettings(msg)
-        targets: Sequence[Target]
+        targets: Sequence[SearchTarget]
         if self._query.memory:
             targets = scoped(self._query.of, self._query.scope, now=self._now)
             if kind is None or not self._query.text.strip():
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
-                return Found(table=_unscored(await self._shown(targets, await recent(targets))))
+                return SearchRows(table=_unscored(await self._shown(targets, await recent(targets))))
         else:
             if not self._query.text.strip():
-                return Found(table=Table(columns=_FIRST, rows=()))
+                return SearchRows(table=Table(columns=_FIRST, rows=()))
             targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
         hits, degraded = await self._found(kind, targets, scopes if self._query.memory else None)
-        return Found(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
+        return SearchRows(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
 
     async def _found(
-        self, kind: IndexType | None, targets: Sequence[Target], scopes: ScopeIndexes | None
+        self, kind: IndexType | None, targets: Sequence[SearchTarget], scopes: ScopeIndexes | None
     ) -> tuple[list[Hit], str | None]:
         """Return the hits, by indexes of scopes where these are right; and why there is no vector, if so."""
         if scopes is None:
@@ -195,7 +195,7 @@ class _Search:
         self._indexed = {id(targets[of]): index for of, index in right.items()}
         return await self._by(kind, targets)
 
-    async def _by(self, kind: IndexType | None, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
+    async def _by(self, kind: IndexType | None, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         if kind == "fulltext":
             return await self._by_words(targets), None
         return await (self._by_both(targets) if kind == "hybrid" else self._by_vector(targets))
@@ -211,7 +211,7 @@ class _Search:
             return asked
         return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "fulltext"
 
-    async def _latest(self, targets: Sequence[Target]) -> list[Hit]:
+    async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         limit = self._query.top_k
         tables = await self._each(statements.latest(self._dialect, target, limit) for target in targets)
         rows = [(row, of) for of, table in enumerate(tables) for row in table.rows]
@@ -220,7 +220,7 @@ class _Search:
         count = len(rows[:limit])
         return [Hit(row[1], row[-1], 1.0 - place / count, of) for place, (row, of) in enumerate(rows[:limit])]
 
-    async def _latest_and_words(self, targets: Sequence[Target]) -> list[Hit]:
+    async def _latest_and_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         """Return the latest nodes of targets with vectors, in turns with fulltext hits of the others."""
         recent = [of for of, target in enumerate(targets) if target.vector is not None]
         others = [of for of, target in enumerate(targets) if target.vector is None]
@@ -235,13 +235,13 @@ class _Search:
         hits = [hit for _, hit in turns[: self._query.top_k]]
         return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
 
-    async def _by_words(self, targets: Sequence[Target]) -> list[Hit]:
+    async def _by_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
         found = {of: self._indexed[id(each)] for of, each in enumerate(targets) if id(each) in self._indexed}
         limit = max(self._wide(), self._query.top_k)
         return await by_words(self._ask, self._dialect, targets, terms, limit=limit, indexes=found)
 
-    async def _by_vector(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
+    async def _by_vector(self, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         """Return hits by vector, and by words for kinds without vectors; and why there is no vector, if so."""
         words, near = await self._words_and_near([target for target in targets if target.vector is None], targets)
         if not isinstance(near, _NoVector):
@@ -250,14 +250,14 @@ class _Search:
             return [], f"{near.reason}; the label has no fulltext index, so nothing was searched"
         return await self._by_words(targets), f"{near.reason}; words were searched instead"
 
-    async def _by_both(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
+    async def _by_both(self, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         words, near = await self._words_and_near(targets, targets)
         if isinstance(near, _NoVector):
             return fused([], words[: self._wide()]), f"{near.reason}; words alone were searched"
         return fused(near, words[: self._wide()]), None
 
     async def _words_and_near(
-        self, worded: Sequence[Target], targets: Sequence[Target]
+        self, worded: Sequence[SearchTarget], targets: Sequence[SearchTarget]
     ) -> tuple[list[Hit], list[Hit] | _NoVector]:
         """Return fulltext hits of ``worded``, and vector hits of the one target that has vectors."""
         [(of, target)] = [(of, target) for of, target in enumerate(targets) if target.vector is not None]
@@ -273,14 +273,16 @@ class _Search:
             words = [replace(hit, of=places[hit.of]) for hit in words]
         return words, near
 
-    async def _nearest_to_question(self, target: Target, of: int) -> list[Hit] | _NoVector:
+    async def _nearest_to_question(self, target: SearchTarget, of: int) -> list[Hit] | _NoVector:
         if self._vector is None:  # once, although an index may have been wrong
             self._vector = await self._embedded()
         if isinstance(self._vector, _NoVector):
             return self._vector
         return await self._nearest(target, of, self._vector, self._wide())
 
-    async def _nearest(self, target: Target, of: int, vector: Sequence[float], limit: int) -> list[Hit] | _NoVector:
+    async def _nearest(
+        self, target: SearchTarget, of: int, vector: Sequence[float], limit: int
+    ) -> list[Hit] | _NoVector:
         side = target.vector
         assert side is not None
         assert self._embedder is not None
@@ -340,7 +342,7 @@ class _Search:
         """Return the limit of hits before they are combined or filtered."""
         return min(MOST_ROWS, max(100, 10 * self._query.top_k))
 
-    async def _shown(self, targets: Sequence[Target], hits: Sequence[Hit]) -> Table:
+    async def _shown(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Table:
         shown = sorted(
             dict.fromkeys(name for target in targets for name in target.shown), key=lambda name: name == "id"
         )
@@ -362,7 +364,7 @@ class _Search:
         return Table(columns=columns, rows=tuple((text, hit.score, *cells) for hit, (text, *cells) in rows))
 
     async def _enriched(
-        self, parts: Sequence[tuple[Target, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
+        self, parts: Sequence[tuple[SearchTarget, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
     ) -> Table:
         """Run the retrieval query for each kind that has hits, and merge the rows by score."""
         scores = {(hit.of, hit.handle): hit for hit in falling(hits)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from graphweft_workers.ports.dialect import GraphDialect, Target, TextSide, VectorSide
+from graphweft_workers.ports.dialect import GraphDialect, SearchTarget, TextSide, VectorSide
 from graphweft_workers.retrieval.ranking import Hit
 
 GRID: Final = 100_000
@@ -32,7 +32,7 @@ class Statement:
     params: dict[str, Any]
 
 
-def size(dialect: GraphDialect, target: Target) -> Statement:
+def size(dialect: GraphDialect, target: SearchTarget) -> Statement:
     """Return the number of texts and the sum of their terms (0 if no property stores it)."""
     source, params = _scoped(dialect, target)
     length = target.text.length if target.text else None
@@ -40,7 +40,7 @@ def size(dialect: GraphDialect, target: Target) -> Statement:
     return Statement(f"{source} RETURN count(n), {total}", params)
 
 
-def size_of_nodes(dialect: GraphDialect, target: Target) -> Statement:
+def size_of_nodes(dialect: GraphDialect, target: SearchTarget) -> Statement:
     """Return one row: the number of nodes, the sum of their terms, and the characters of these and of their ids."""
     source, params = _scoped(dialect, replace(target, valid_at=None))
     text = _text_side(target)
@@ -50,7 +50,7 @@ def size_of_nodes(dialect: GraphDialect, target: Target) -> Statement:
     return Statement(f"{source} RETURN count(n), sum(n.{dialect.quoted(text.length)}), sum({sizes})", params)
 
 
-def counts(dialect: GraphDialect, target: Target, terms: Sequence[str]) -> Statement:
+def counts(dialect: GraphDialect, target: SearchTarget, terms: Sequence[str]) -> Statement:
     """Return each term that a node holds, and the number of these nodes."""
     text = _text_side(target)
     each = [[term, dialect.question(text, target.scope, [term])] for term in terms]
@@ -61,7 +61,7 @@ def counts(dialect: GraphDialect, target: Target, terms: Sequence[str]) -> State
 
 def candidates(
     dialect: GraphDialect,
-    target: Target,
+    target: SearchTarget,
     *,
     found_by: Sequence[str],
     limit: int | None = None,
@@ -87,7 +87,7 @@ def candidates(
     return Statement(f"{source} RETURN {shown}, {_identity(dialect, target)}", params)
 
 
-def long_counts(dialect: GraphDialect, target: Target, keys: Sequence[str], terms: Sequence[str]) -> Statement:
+def long_counts(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], terms: Sequence[str]) -> Statement:
     """Return the key of each long text, and how often it holds each term, as numbers joined by blanks.
 
     A query of its own, because a server takes long to count, also in texts that a condition skips.
@@ -107,7 +107,9 @@ def long_counts(dialect: GraphDialect, target: Target, keys: Sequence[str], term
     return Statement(f"{source} RETURN __gw_key, {counted}", params)
 
 
-def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str, limit: int) -> Statement:
+def nearest(
+    dialect: GraphDialect, target: SearchTarget, vector: Sequence[float], *, model: str, limit: int
+) -> Statement:
     """Return the nodes of the scope nearest to a vector, exactly: score in units of 1 / ``GRID``, handle, key."""
     side = _vector_side(target)
     source, params = dialect.within(target)
@@ -117,7 +119,7 @@ def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, m
 
 
 def nearest_of(
-    dialect: GraphDialect, target: Target, keys: Sequence[str], vector: Sequence[float], *, model: str, limit: int
+    dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], vector: Sequence[float], *, model: str, limit: int
 ) -> Statement:
     """Like ``nearest``, among the nodes of the scope with one of the keys."""
     side = _vector_side(target)
@@ -130,7 +132,7 @@ def nearest_of(
     return Statement(_best(dialect, target, side, _where(source, conditions)), params | values)
 
 
-def nodes(dialect: GraphDialect, target: Target, *, after: str, limit: int) -> Statement:
+def nodes(dialect: GraphDialect, target: SearchTarget, *, after: str, limit: int) -> Statement:
     """Return nodes of the scope at any time, by key: key, time, length, terms, begin and end of their validity."""
     assert target.key is not None
     text, key = _text_side(target), f"n.{dialect.quoted(target.key)}"
@@ -146,7 +148,7 @@ def nodes(dialect: GraphDialect, target: Target, *, after: str, limit: int) -> S
     return Statement(f"{source} WITH n ORDER BY {key} LIMIT $__gw_limit RETURN {key}, {shown}", params | values)
 
 
-def vectors(dialect: GraphDialect, target: Target, keys: Sequence[str], *, model: str) -> Statement:
+def vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:
     """Return the vectors of the model that nodes of the scope with one of the keys have: key, vector."""
     side = _vector_side(target)
     assert target.key is not None
@@ -161,7 +163,7 @@ def vectors(dialect: GraphDialect, target: Target, keys: Sequence[str], *, model
     return Statement(f"{_where(source, [*conditions, f'{vector} IS NOT NULL'])} RETURN n.{key}, {vector}", params)
 
 
-def of_another_size(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str) -> Statement:
+def of_another_size(dialect: GraphDialect, target: SearchTarget, vector: Sequence[float], *, model: str) -> Statement:
     """Return a row if the scope has a vector of the model that has another length than ``vector``."""
     side = _vector_side(target)
     assert side.model
@@ -177,7 +179,7 @@ def of_another_size(dialect: GraphDialect, target: Target, vector: Sequence[floa
 
 
 def nearest_by_index(
-    dialect: GraphDialect, target: Target, vector: Sequence[float], *, wide: int, limit: int
+    dialect: GraphDialect, target: SearchTarget, vector: Sequence[float], *, wide: int, limit: int
 ) -> Statement:
     """Return the nodes nearest to a vector among about ``wide`` that the index finds: columns as ``nearest``."""
     side = _vector_side(target)
@@ -186,7 +188,7 @@ def nearest_by_index(
     return Statement(_best(dialect, target, side, source), params)
 
 
-def latest(dialect: GraphDialect, target: Target, limit: int) -> Statement:
+def latest(dialect: GraphDialect, target: SearchTarget, limit: int) -> Statement:
     """Return the latest nodes of the scope: time, handle, key."""
     source, params = _scoped(dialect, target)
     time = f"n.{dialect.quoted(target.time)}" if target.time else "null"
@@ -194,7 +196,7 @@ def latest(dialect: GraphDialect, target: Target, limit: int) -> Statement:
     return Statement(f"{source} {order} RETURN {time}, {_identity(dialect, target)}", params | {"__gw_limit": limit})
 
 
-def rows(dialect: GraphDialect, target: Target, hits: Sequence[Hit]) -> Statement:
+def rows(dialect: GraphDialect, target: SearchTarget, hits: Sequence[Hit]) -> Statement:
     """Return the hits' handle, the first 50,000 characters of their text, and the columns ``target.shown``."""
     source, params = _fetched(dialect, target, hits)
     text = ", ".join(f"node.{dialect.quoted(name)}" for name in target.texts)
@@ -204,7 +206,7 @@ def rows(dialect: GraphDialect, target: Target, hits: Sequence[Hit]) -> Statemen
 
 def enriched(
     dialect: GraphDialect,
-    target: Target,
+    target: SearchTarget,
     hits: Sequence[Hit],
     *,
     retrieval_query: str,
@@ -217,7 +219,7 @@ def enriched(
 
 
 def _with_vector(
-    dialect: GraphDialect, target: Target, side: VectorSide, *, model: str, size: int
+    dialect: GraphDialect, target: SearchTarget, side: VectorSide, *, model: str, size: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Return the conditions that a node belongs to the target and has a vector of the model and size."""
     conditions, params = _conditions(dialect, target, "n"), _values(target)
@@ -231,12 +233,12 @@ def _with_vector(
     return conditions, params
 
 
-def _scoped(dialect: GraphDialect, target: Target) -> tuple[str, dict[str, Any]]:
+def _scoped(dialect: GraphDialect, target: SearchTarget) -> tuple[str, dict[str, Any]]:
     source, params = dialect.within(target)
     return _where(source, _conditions(dialect, target, "n")), {**params, **_values(target)}
 
 
-def _best(dialect: GraphDialect, target: Target, side: VectorSide, source: str) -> str:
+def _best(dialect: GraphDialect, target: SearchTarget, side: VectorSide, source: str) -> str:
     # The score of a zero vector is NaN.
     names = "handle" if target.key else "key, handle"
     return (
@@ -246,7 +248,7 @@ def _best(dialect: GraphDialect, target: Target, side: VectorSide, source: str) 
     )
 
 
-def _fetched(dialect: GraphDialect, target: Target, hits: Sequence[Hit]) -> tuple[str, dict[str, Any]]:
+def _fetched(dialect: GraphDialect, target: SearchTarget, hits: Sequence[Hit]) -> tuple[str, dict[str, Any]]:
     """Bind ``node`` and ``__gw_hit`` for hits that still exist within the scope."""
     params: dict[str, Any] = {"__gw_hits": [[hit.handle, hit.score] for hit in hits], **_values(target)}
     label = dialect.label(target)
@@ -257,21 +259,21 @@ def _fetched(dialect: GraphDialect, target: Target, hits: Sequence[Hit]) -> tupl
     return _where(f"{_HITS} (node:{label})", [f"{handle} = __gw_hit[0]", *conditions]), params
 
 
-def _identity(dialect: GraphDialect, target: Target) -> str:
+def _identity(dialect: GraphDialect, target: SearchTarget) -> str:
     if target.key:
         return f"n.{dialect.quoted(target.key)} AS handle"
     return f"{dialect.node_id('n')} AS handle, {_KEY} AS key"
 
 
-def _order(dialect: GraphDialect, target: Target) -> str:
+def _order(dialect: GraphDialect, target: SearchTarget) -> str:
     return f"n.{dialect.quoted(target.key)}" if target.key else f"{_KEY}, {dialect.node_id('n')}"
 
 
-def _held(dialect: GraphDialect, target: Target) -> list[str]:
+def _held(dialect: GraphDialect, target: SearchTarget) -> list[str]:
     return [*dialect.sure(target), *_conditions(dialect, target, "n")]
 
 
-def _conditions(dialect: GraphDialect, target: Target, variable: str) -> list[str]:
+def _conditions(dialect: GraphDialect, target: SearchTarget, variable: str) -> list[str]:
     found = [dialect.equal(f"{variable}.{dialect.quoted(name)}", f"$__gw_{name}") for name in target.scope]
     if target.known_by is not None:
         found.append(f"{variable}.{dialect.quoted(target.known_by)} IS NOT NULL")
@@ -284,7 +286,7 @@ def _conditions(dialect: GraphDialect, target: Target, variable: str) -> list[st
     return found
 
 
-def _values(target: Target) -> dict[str, Any]:
+def _values(target: SearchTarget) -> dict[str, Any]:
     values: dict[str, Any] = {f"__gw_{name}": value for name, value in {**target.origin_scope, **target.scope}.items()}
     return values if target.valid_at is None else values | {"__gw_valid_at": target.valid_at}
 
@@ -293,12 +295,12 @@ def _where(source: str, conditions: Sequence[str]) -> str:
     return f"{source} WHERE {' AND '.join(conditions)}" if conditions else source
 
 
-def _text_side(target: Target) -> TextSide:
+def _text_side(target: SearchTarget) -> TextSide:
     assert target.text is not None
     return target.text
 
 
-def _vector_side(target: Target) -> VectorSide:
+def _vector_side(target: SearchTarget) -> VectorSide:
     assert target.vector is not None
     return target.vector
 

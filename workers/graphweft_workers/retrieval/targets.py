@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from graphweft_contracts.search import Searched
-from graphweft_workers.ports.dialect import Target, TextSide, VectorSide
+from graphweft_workers.ports.dialect import SearchTarget, TextSide, VectorSide
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
 
 _FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
 
 
-def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[Target, ...]:
+def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchTarget, ...]:
     """Return the targets of a search within a scope; facts must hold at ``now`` (UTC, as ``utc_text`` writes it).
 
     Facts and entities are known beyond their thread: with another scope, ``thread_id`` does not limit them. For facts
@@ -43,14 +43,14 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[Target,
             return (_target(EPISODE, "episode", "reference_time", shown, scope, says="content"),)
 
 
-def memories(scope: Mapping[str, str]) -> Target:
+def memories(scope: Mapping[str, str]) -> SearchTarget:
     """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
     vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
     shown = ("role", "timestamp", "author_name", "id")
     return _target(MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector)
 
 
-def _facts(scope: Mapping[str, str], now: str) -> Target:
+def _facts(scope: Mapping[str, str], now: str) -> SearchTarget:
     """Return the target of facts of conversations."""
     return _target(
         FACT,
@@ -72,7 +72,7 @@ def _facts(scope: Mapping[str, str], now: str) -> Target:
     )
 
 
-def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> Target:
+def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> SearchTarget:
     """Return the target of facts of episodes; ``in_thread``: those that an episode of the scope states."""
     own, origin = _split(scope, ("application_id", "agent_id", "user_id")) if in_thread else (scope, {})
     return _target(
@@ -100,7 +100,7 @@ def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> Tar
     )
 
 
-def _preferences(scope: Mapping[str, str]) -> Target:
+def _preferences(scope: Mapping[str, str]) -> SearchTarget:
     """Return the target of preferences; their summaries say in which scope each was stated."""
     own, origin = _split(scope, ("user_id",))
     return _target(
@@ -115,7 +115,7 @@ def _preferences(scope: Mapping[str, str]) -> Target:
     )
 
 
-def _summaries(scope: Mapping[str, str]) -> Target:
+def _summaries(scope: Mapping[str, str]) -> SearchTarget:
     return _target(SUMMARY, "summary", "timestamp", ("timestamp", "id"), scope)
 
 
@@ -134,12 +134,12 @@ def _target(
     *,
     says: str = "text",
     **more: Any,
-) -> Target:
+) -> SearchTarget:
     """Return the target of nodes that store their terms, length and scopes."""
     text = TextSide(
         index=f"graphweft_{label}_terms", properties=(says,), terms="terms", length="length", scopes="scopes"
     )
     more = {"known_by": "scopes", **more}
-    return Target(
+    return SearchTarget(
         labels=(label,), kind=kind, key="id", time=time, says=says, shown=shown, scope=scope, text=text, **more
     )

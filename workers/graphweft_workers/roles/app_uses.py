@@ -50,7 +50,7 @@ async def app_uses(settings: Settings, bus: Bus) -> AppUses:
             policies = read_policies(settings.apps)
         except InvalidSettings as error:
             notes.append(f"the quotas of apps are not known: {error}")
-    records, letters = await bus.usage.records(), await bus.dead_letters.by_app()
+    records, letters = (await bus.usage.after(None)).found, await bus.dead_letters.by_app()
     apps, unread = read_uses(records, policies, SYSTEM_CLOCK.now().timestamp(), letters=letters)
     if unread:
         notes.append(f"records of another version, or of somebody else, are not counted: {', '.join(unread)}")

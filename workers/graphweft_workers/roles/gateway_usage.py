@@ -13,7 +13,7 @@ from graphweft_workers.apps import AppPolicies, QuotaName
 from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.usage import UsageLog
+from graphweft_workers.ports.records import RecordLog
 
 logger = get_logger("graphweft.gateway")
 
@@ -26,7 +26,7 @@ class GatewayUsage:
 
     def __init__(
         self,
-        log: UsageLog,
+        log: RecordLog,
         gate: QuotaLimiter,
         policies: Callable[[], AppPolicies],
         *,
@@ -64,7 +64,7 @@ class GatewayUsage:
 
     async def _exchange(self) -> None:
         now = self._clock.now().timestamp()
-        records = await self._log.records()
+        records = (await self._log.after(None)).found
         if self._before is None:
             self._before = refusals_of(records.get(self._reporter)).apps
             for reporter in forgotten(records, GATEWAY, now):

@@ -23,8 +23,8 @@ from graphweft import Client
 from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.mcp.access import Access
-from graphweft_workers.mcp.tools import Answer, Tool, Tools
+from graphweft_workers.mcp.access import McpScope
+from graphweft_workers.mcp.tools import Tool, ToolAnswer, Tools
 from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.settings import Settings
 
@@ -43,7 +43,7 @@ _ESCAPE: Final = re.compile(
 """A JSON escape; the group is a lone surrogate."""
 
 
-async def run_mcp(settings: Settings, access: Access) -> None:
+async def run_mcp(settings: Settings, access: McpScope) -> None:
     """Serve on standard input and output until the client closes them, or until SIGTERM or SIGINT.
 
     Only the protocol uses standard output; everything else goes to standard error. Raises ``InvalidSettings`` if one of
@@ -110,7 +110,7 @@ def _offer(tool: Tool) -> types.Tool:
     )
 
 
-def _result(answer: Answer) -> types.CallToolResult:
+def _result(answer: ToolAnswer) -> types.CallToolResult:
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
     if answer.error:
         return types.CallToolResult(content=content, is_error=True)

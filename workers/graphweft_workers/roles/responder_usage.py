@@ -9,7 +9,7 @@ from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_use import RESPONDER, WITHOUT_TURN, Refusals, forgotten
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.usage import UsageLog
+from graphweft_workers.ports.records import RecordLog
 
 logger = get_logger("graphweft.injection")
 
@@ -21,7 +21,7 @@ _MOST_APPS: Final = 1_000
 class ResponderUsage:
     """Writes the record of one responder. ``name`` is its own, and ``without_turn`` counts its queries by app."""
 
-    def __init__(self, log: UsageLog, without_turn: Counter[str], *, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, log: RecordLog, without_turn: Counter[str], *, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._log = log
         self._without_turn = without_turn
         self._reporter = f"{RESPONDER}{name}"
@@ -56,7 +56,7 @@ class ResponderUsage:
     async def _write(self) -> None:
         now = self._clock.now().timestamp()
         if not self._written:
-            for reporter in forgotten(await self._log.records(), RESPONDER, now):
+            for reporter in forgotten((await self._log.after(None)).found, RESPONDER, now):
                 await self._log.put(reporter, None)
         apps = {app_id: Counter({WITHOUT_TURN: n}) for app_id, n in self._without_turn.most_common(_MOST_APPS)}
         await self._log.put(self._reporter, Refusals(time=now, apps=apps).encode())

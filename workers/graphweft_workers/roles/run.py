@@ -12,7 +12,7 @@ from graphweft_workers.optional_dependencies import naming_extra
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
-    from graphweft_workers.mcp.access import Access
+    from graphweft_workers.mcp.access import McpScope
 
 
 async def run_mutation(settings: Settings) -> None:
@@ -69,7 +69,7 @@ async def run_gateway(
         await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=listens)
 
 
-async def run_mcp(settings: Settings, access: Access) -> None:
+async def run_mcp(settings: Settings, access: McpScope) -> None:
     """Run the MCP server on standard input and output until the client closes them. See ``roles.mcp.run_mcp``."""
     # mcp before 2.0 has no mcp_types.
     with naming_extra("`run mcp`", "mcp", "mcp", "mcp_types"):

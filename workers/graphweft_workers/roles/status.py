@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from graphweft_contracts.rules_log import Activation
-from graphweft_workers.engine.dead_letter_counts import Cause, count_causes
+from graphweft_workers.engine.dead_letter_counts import DeadLetterCause, count_causes
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
@@ -23,12 +24,12 @@ MAX_LETTERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class ServiceStatus:
     """Positions, lag, workers, dead letters, active rules, the archive, and the use of apps."""
 
     partitions: Sequence[PartitionStatus]
     letters: int
-    causes: Sequence[Cause]
+    causes: Sequence[DeadLetterCause]
     rules: Mapping[str, Activation]
     """By scope: the active rule set."""
     archive: ArchiveState
@@ -71,12 +72,12 @@ class Status:
         }
 
 
-async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None = None) -> Status:
+async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None = None) -> ServiceStatus:
     """Return the state of the deployment now. Raises ``BusUnavailable``.
 
     ``letters_size`` limits the bytes of the dead letters that are read for the causes.
     """
-    partitions, letters = await bus.partitions.status(), await bus.dead_letters.count()
+    partitions, letters = await bus.partitions.status(), await letter_count(bus.dead_letters)
     activations = await bus.rules.activations()
     rules = {each.scope: each for each in activations if each.restates is None}
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
@@ -85,7 +86,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         count_causes(await bus.dead_letters.read(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
     )
     archive = await archive_state(settings, bus, partitions)
-    return Status(
+    return ServiceStatus(
         partitions=partitions,
         letters=letters,
         causes=causes,

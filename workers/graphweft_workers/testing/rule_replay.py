@@ -11,7 +11,7 @@ from typing import Any
 
 from graphweft_contracts import DeadLetterReason, Event
 from graphweft_rules import RuleSet
-from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
+from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import Range, read_range
@@ -75,7 +75,7 @@ class EventReplay:
     type: str | None
     mutations: tuple[EventMutation, ...] = ()
     skipped: tuple[EventSkip, ...] = ()
-    unmatched: tuple[Unmatched, ...] = ()
+    unmatched: tuple[UnmatchedRule, ...] = ()
     """Other rules for the type of the event."""
     faults: tuple[EventFault, ...] = ()
     copy: bool = False

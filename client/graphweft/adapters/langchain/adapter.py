@@ -18,7 +18,7 @@ from uuid import uuid4
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.langchain import values
 from graphweft.adapters.langchain.callbacks import handler_of, quietly
-from graphweft.adapters.langchain.runs import OpenTurn, Run, Runs
+from graphweft.adapters.langchain.runs import OpenRun, OpenTurn, Runs
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.sender import no_context
 from graphweft.adapters.values import about_model, error_text
@@ -151,7 +151,7 @@ class _OpenCall:
     """An open call of a model or tool. ``node`` is its node, if the graph is attached."""
 
     turn: OpenTurn
-    node: Run | None
+    node: OpenRun | None
     name: str = ""
     call_id: str = ""
     started_s: float = 0.0
@@ -175,7 +175,7 @@ class _AgentHooks:
         variables = self._langchain.variables(config, runtime)
         return self._runs.turn(_around(config), agent, variables, namespace, asks=False)
 
-    def _node(self) -> Run | None:
+    def _node(self) -> OpenRun | None:
         return self._runs.get(_around(self._langchain.get_config()))
 
     @quietly

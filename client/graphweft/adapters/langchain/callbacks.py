@@ -14,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.langchain import values
-from graphweft.adapters.langchain.runs import Run, Runs
+from graphweft.adapters.langchain.runs import OpenRun, Runs
 from graphweft.adapters.values import about_model, error_text
 
 Arguments = ParamSpec("Arguments")
@@ -164,7 +164,7 @@ class _Callbacks:
             if run is not None and run.model is not None:
                 self._model_call(run, False, about_model(None, error=error))
 
-    def _model_call(self, run: Run, success: bool, about: Mapping[str, Any]) -> None:
+    def _model_call(self, run: OpenRun, success: bool, about: Mapping[str, Any]) -> None:
         agent, key = self._caller(run)
         more = {**about_model(run.started_s, model=run.model), **about}
         self.core.model_call(self._variables(run), agent, run=key, success=success, about=more)
@@ -183,26 +183,26 @@ class _Callbacks:
 
     on_retriever_error = on_retriever_end
 
-    def _add(self, run_id: Any, serialized: Any, about: Mapping[str, Any]) -> Run | None:
+    def _add(self, run_id: Any, serialized: Any, about: Mapping[str, Any]) -> OpenRun | None:
         return self.runs.add(run_id, about.get("parent_run_id"), _name(serialized, about), about.get("metadata"))
 
-    def _variables(self, run: Run) -> Mapping[str, Any]:
+    def _variables(self, run: OpenRun) -> Mapping[str, Any]:
         return self.runs.begun(run, None)
 
-    def _caller(self, run: Run, call_id: str | None = None) -> tuple[str, str]:
+    def _caller(self, run: OpenRun, call_id: str | None = None) -> tuple[str, str]:
         turn = self.runs.turn_of(run, call_id)
         if turn is not None:
             return turn.agent, turn.run
         node = run.node
         return str(run.metadata.get("lc_agent_name") or (run.outermost.name if node is None else node.phase)), ""
 
-    def _returned(self, run: Run, call_id: str) -> None:
+    def _returned(self, run: OpenRun, call_id: str) -> None:
         turn = self.runs.turn_of(run, call_id)
         if turn is not None:
             turn.waiting.discard(call_id)
 
 
-def _in_middleware(run: Run) -> bool:
+def _in_middleware(run: OpenRun) -> bool:
     """Return whether the middleware emits its events."""
     return run.around is not None and run.around.asking > 0
 

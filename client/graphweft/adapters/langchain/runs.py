@@ -40,9 +40,9 @@ class OpenTurn:
     agent: str
     run: str
     variables: dict[str, Any]
-    graph: Run | None
+    graph: OpenRun | None
     """The agent's graph; None if its end is not reported."""
-    node: Run | None = None
+    node: OpenRun | None = None
     """The node that requested context itself: the turn ends with it, unless it called tools."""
     waiting: set[str] = field(default_factory=set[str])
     """Open tool calls of the model's last answer."""
@@ -51,13 +51,13 @@ class OpenTurn:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Run:
+class OpenRun:
     """An open run of LangChain. ``Runs`` sets the fields below ``around``."""
 
     id: Any
     name: str
     metadata: Mapping[str, Any]
-    around: Run | None
+    around: OpenRun | None
     step: int | None = None
     """For a node: the step of its graph."""
     turns: dict[str, OpenTurn] = field(default_factory=dict[str, OpenTurn])
@@ -73,7 +73,7 @@ class Run:
     """For a node: open calls of models and tools whose events the middleware emits."""
     phase: str = ""
     """For a node of the outermost graph: the name of its phase."""
-    phases: list[Run] = field(default_factory=list["Run"])
+    phases: list[OpenRun] = field(default_factory=list["OpenRun"])
     """For a graph: the nodes of the latest step whose phase is open."""
     paused: bool = False
     """Whether it waits for a person, and continues in another run."""
@@ -85,7 +85,7 @@ class Run:
     """For the outermost run: the identity of the last exception that a turn emitted."""
 
     @property
-    def outermost(self) -> Run:
+    def outermost(self) -> OpenRun:
         """The run at the root of the tree."""
         run = self
         while run.around is not None:
@@ -93,9 +93,9 @@ class Run:
         return run
 
     @property
-    def node(self) -> Run | None:
+    def node(self) -> OpenRun | None:
         """The run itself if it is a node, otherwise the node around it."""
-        run: Run | None = self
+        run: OpenRun | None = self
         while run is not None and run.step is None:
             run = run.around
         return run
@@ -117,7 +117,7 @@ class Runs:
         self._core = core
         self._bubble = bubble
         self._parent_command = parent_command
-        self._runs: dict[Any, Run] = {}
+        self._runs: dict[Any, OpenRun] = {}
         self._outermost: Counter[tuple[str, str]] = Counter()
         self._paused: BoundedDict[tuple[str, str, str, str], OpenTurn] = BoundedDict(_MAX_TURNS)
         self._unattached: BoundedDict[tuple[str, str, str, str], OpenTurn] = BoundedDict(_MAX_TURNS)
@@ -130,7 +130,7 @@ class Runs:
         """Return the number of open runs."""
         return len(self._runs)
 
-    def get(self, run_id: Any) -> Run | None:
+    def get(self, run_id: Any) -> OpenRun | None:
         """Return the open run with this id."""
         return self._runs.get(run_id)
 
@@ -142,7 +142,7 @@ class Runs:
 
     def add(
         self, run_id: Any, around_id: Any, name: str, metadata: Mapping[str, Any] | None, *, outermost: bool = False
-    ) -> Run | None:
+    ) -> OpenRun | None:
         """Add a run and return it. Return None for a known run: a handler may be called twice.
 
         A run without a known parent is added only if it may be the ``outermost`` one; otherwise it belongs to a run
@@ -151,7 +151,7 @@ class Runs:
         around = self._runs.get(around_id)
         if run_id in self._runs or (around is None and not outermost):
             return None
-        run = Run(id=run_id, name=name, metadata=metadata or {}, around=around)
+        run = OpenRun(id=run_id, name=name, metadata=metadata or {}, around=around)
         self._runs[run_id] = run
         if around is not None:
             run.outermost.within.add(run_id)
@@ -159,7 +159,7 @@ class Runs:
             self.remove(next(iter(self._runs)))
         return run
 
-    def remove(self, run_id: Any) -> Run | None:
+    def remove(self, run_id: Any) -> OpenRun | None:
         """Remove an ended run, and with an outermost one all runs inside it, and return it."""
         run = self._runs.pop(run_id, None)
         if run is not None:
@@ -230,7 +230,7 @@ class Runs:
         if run is not None:
             run.paused = run.outermost.paused = True
 
-    def begun(self, run: Run, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    def begun(self, run: OpenRun, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         """Start the outermost run once, and return its variables. App and chat stay those of its start.
 
         The run starts with its first event, because LangChain does not know the ids of a run at its start.
@@ -247,7 +247,7 @@ class Runs:
         pinned = {name: value for name, value in outermost.variables.items() if name in {"app_id", "chat_id"}}
         return {**outermost.variables, **known, **pinned}
 
-    def _end_outermost(self, run: Run, outputs: Any, error: BaseException | None = None) -> None:
+    def _end_outermost(self, run: OpenRun, outputs: Any, error: BaseException | None = None) -> None:
         variables = self.begun(run, run.variables)
         chat = _chat(variables)
         self._outermost[chat] -= 1
@@ -298,7 +298,7 @@ class Runs:
             graph.node.phase = agent
         return turn
 
-    def turn_of(self, run: Run, call_id: str | None = None) -> OpenTurn | None:
+    def turn_of(self, run: OpenRun, call_id: str | None = None) -> OpenTurn | None:
         """Return the turn of a run: the one that waits for the call, or the nearest around it."""
         node = run.node
         while node is not None and node.around is not None:

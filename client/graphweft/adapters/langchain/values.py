@@ -15,7 +15,7 @@ from graphweft_contracts.events import ModelCallComplete, data_of
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Answer:
+class ChatAnswer:
     """A model's answer: its open tool calls, and further fields of ``model.call_complete``."""
 
     calls: set[str]
@@ -23,7 +23,7 @@ class Answer:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class ToolResult:
+class ChatToolResult:
     """A tool's result. ``error`` is set for a failure that became a message."""
 
     success: bool
@@ -70,9 +70,9 @@ def with_block(message: Any, block: str) -> Any:
     return message.model_copy(update={"content": f"{content}\n\n{block}" if content else block})
 
 
-def answer(messages: Iterable[Any], model: Any = None) -> Answer:
+def answer(messages: Iterable[Any], model: Any = None) -> ChatAnswer:
     """Return the answer in a model's messages. Calls that they answer, as for structured output, are not open."""
-    found = Answer(calls=set(), about={})
+    found = ChatAnswer(calls=set(), about={})
     with contextlib.suppress(Exception):
         name = getattr(model, "model_name", None) or getattr(model, "model", None)
         if isinstance(name, str):
@@ -115,17 +115,17 @@ def _text(message: Any) -> Any:
     return str(message.text) if hasattr(message, "text") else message
 
 
-def tool_result(returned: Any, call_id: str) -> ToolResult:
+def tool_result(returned: Any, call_id: str) -> ChatToolResult:
     """Return the result of a tool call: a message, a command whose update may hold one, or a list of these."""
     with contextlib.suppress(Exception):
         message = _message(returned, call_id)
         if message is None:
-            return ToolResult(success=True, value=None if hasattr(returned, "goto") else returned)
+            return ChatToolResult(success=True, value=None if hasattr(returned, "goto") else returned)
         value = message.content
         if getattr(message, "status", None) == "error":
-            return ToolResult(success=False, value=value, error=str(message.text))
-        return ToolResult(success=True, value=value)
-    return ToolResult(success=True, value=returned)
+            return ChatToolResult(success=False, value=value, error=str(message.text))
+        return ChatToolResult(success=True, value=value)
+    return ChatToolResult(success=True, value=returned)
 
 
 def _message(returned: Any, call_id: str) -> Any:

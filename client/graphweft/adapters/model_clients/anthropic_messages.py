@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphweft.adapters.model_clients.exchange import (
-    Answer,
     Asked,
-    ToolCall,
+    ModelAnswer,
+    ModelToolCall,
     item,
     items,
     joined,
@@ -40,14 +40,14 @@ class Messages:
             return {**options, "system": [*items(system), {"type": "text", "text": text}]}
         return {**options, "system": joined(system if isinstance(system, str) else None, text)}
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ModelAnswer:
         """See ``Shape``."""
         content = list(items(item(response, "content")))
         usage = item(response, "usage")
-        return Answer(
+        return ModelAnswer(
             text=text_in(content),
             calls=[
-                ToolCall(id=str(item(part, "id")), name=str(item(part, "name")), arguments=item(part, "input"))
+                ModelToolCall(id=str(item(part, "id")), name=str(item(part, "name")), arguments=item(part, "input"))
                 for part in content
                 if item(part, "type") == "tool_use"
             ],
@@ -90,15 +90,15 @@ class _Events:
             case _:
                 pass
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ModelAnswer | None:
         if not self.done:
             return None
         blocks = [block for _, block in sorted(self._blocks.items())]
         texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"]]
-        return Answer(
+        return ModelAnswer(
             text="\n".join(texts) or None,
             calls=[
-                ToolCall(id=str(block["id"]), name=str(block["name"]), arguments=_arguments(block))
+                ModelToolCall(id=str(block["id"]), name=str(block["name"]), arguments=_arguments(block))
                 for block in blocks
                 if block["type"] == "tool_use"
             ],

@@ -10,7 +10,7 @@ from graphweft.adapters.values import error_in, structured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ModelToolCall:
     """A tool call in a model's answer. ``arguments`` are parsed if they are JSON."""
 
     id: str
@@ -19,7 +19,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ModelToolResult:
     """The result of a tool call in a request. ``error`` is the error that it reports."""
 
     call_id: str
@@ -32,15 +32,15 @@ class Asked:
     """A request: the text of the last user message, and the results of tools behind the model's last message."""
 
     message: str | None = None
-    results: Sequence[ToolResult] = ()
+    results: Sequence[ModelToolResult] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ModelAnswer:
     """A model's answer. With ``calls`` its turn goes on. ``error`` is a failure that the provider reports as data."""
 
     text: str | None = None
-    calls: Sequence[ToolCall] = ()
+    calls: Sequence[ModelToolCall] = ()
     model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -59,7 +59,7 @@ class StreamReader(Protocol):
         """Read a part. May raise for parts of unknown form."""
         ...
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ModelAnswer | None:
         """Return the answer, or None if its end is missing."""
         ...
 
@@ -75,7 +75,7 @@ class Shape(Protocol):
         """Return the arguments with the context below the instructions."""
         ...
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ModelAnswer:
         """Return the answer in a response that is not streamed."""
         ...
 
@@ -126,8 +126,8 @@ def last_user_text(messages: Iterable[Any]) -> str | None:
     return found
 
 
-def result_of(call_id: str, content: Any, *, failed: bool = False) -> ToolResult:
+def result_of(call_id: str, content: Any, *, failed: bool = False) -> ModelToolResult:
     """Return the result of a tool call; without a flag, ``error_in`` says whether its text is an error."""
     text = text_in(content)
     value = content if text is None else structured(text)
-    return ToolResult(call_id=call_id, content=value, error=(text or "error") if failed else error_in(value))
+    return ModelToolResult(call_id=call_id, content=value, error=(text or "error") if failed else error_in(value))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.adapters.model_clients.exchange import (
-    Answer,
     Asked,
-    ToolCall,
-    ToolResult,
+    ModelAnswer,
+    ModelToolCall,
+    ModelToolResult,
     item,
     items,
     joined,
@@ -28,7 +28,7 @@ class ChatCompletions:
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""
-        results: list[ToolResult] = []
+        results: list[ModelToolResult] = []
         for message in items(options.get("messages")):
             role = item(message, "role")
             if role in {"assistant", "user"}:
@@ -53,11 +53,11 @@ class ChatCompletions:
                 return {**options, "messages": messages}
         return {**options, "messages": [{"role": "system", "content": text}, *messages]}
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ModelAnswer:
         """See ``Shape``."""
         choice = next(items(item(response, "choices")), None)
         message = item(choice, "message")
-        return Answer(
+        return ModelAnswer(
             text=text_in(item(message, "content")) or item(message, "refusal"),
             calls=tuple(_calls(message)),
             **_about(response),
@@ -95,11 +95,11 @@ class _Chunks:
         self._finished = self._finished or bool(item(choice, "finish_reason"))
         self.done = self._finished and not (self._with_usage and self._about.get("output_tokens") is None)
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ModelAnswer | None:
         if not self._finished:
             return None
         calls = (_call(each["id"], each["name"], each["arguments"]) for _, each in sorted(self._calls.items()))
-        return Answer(text="".join(self._texts) or None, calls=tuple(calls), **self._about)
+        return ModelAnswer(text="".join(self._texts) or None, calls=tuple(calls), **self._about)
 
 
 def _about(response: Any) -> dict[str, Any]:
@@ -111,12 +111,12 @@ def _about(response: Any) -> dict[str, Any]:
     }
 
 
-def _calls(message: Any) -> list[ToolCall]:
+def _calls(message: Any) -> list[ModelToolCall]:
     calls = list(items(item(message, "tool_calls")))
     legacy = item(message, "function_call")
     if not calls and legacy is not None:
         return [_call("", item(legacy, "name"), item(legacy, "arguments"))]
-    found: list[ToolCall] = []
+    found: list[ModelToolCall] = []
     for call in calls:
         function = item(call, "function")
         if function is None:  # free text as input
@@ -126,5 +126,5 @@ def _calls(message: Any) -> list[ToolCall]:
     return found
 
 
-def _call(id: Any, name: Any, arguments: Any) -> ToolCall:
-    return ToolCall(id=str(id or name), name=str(name), arguments=parsed(arguments))
+def _call(id: Any, name: Any, arguments: Any) -> ModelToolCall:
+    return ModelToolCall(id=str(id or name), name=str(name), arguments=parsed(arguments))

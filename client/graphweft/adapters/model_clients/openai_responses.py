@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.adapters.model_clients.exchange import (
-    Answer,
     Asked,
-    ToolCall,
+    ModelAnswer,
+    ModelToolCall,
     item,
     items,
     joined,
@@ -51,19 +51,21 @@ class Responses:
         messages = [{"role": "user", "content": given}] if isinstance(given, str) else listed(given)
         return {**options, "input": [{"role": "developer", "content": text}, *messages]}
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ModelAnswer:
         """See ``Shape``."""
         texts: list[str] = []
-        calls: list[ToolCall] = []
+        calls: list[ModelToolCall] = []
         for each in items(item(response, "output")):
             kind = item(each, "type")
             if kind == "message":
                 texts.append(text_in(item(each, "content")) or "")
             elif kind in _CALLS:
                 arguments = parsed(item(each, _CALLS[kind]))
-                calls.append(ToolCall(id=str(item(each, "call_id")), name=str(item(each, "name")), arguments=arguments))
+                calls.append(
+                    ModelToolCall(id=str(item(each, "call_id")), name=str(item(each, "name")), arguments=arguments)
+                )
         usage, error = item(response, "usage"), item(response, "error")
-        return Answer(
+        return ModelAnswer(
             text="\n".join(filter(None, texts)) or None,
             calls=calls,
             model=item(response, "model") or None,
@@ -81,14 +83,14 @@ class _Events:
     def __init__(self, shape: Responses) -> None:
         self.done = False
         self._shape = shape
-        self._answer: Answer | None = None
+        self._answer: ModelAnswer | None = None
 
     def feed(self, part: Any) -> None:
         kind = item(part, "type")
         if kind in _ENDS:
             self.done, self._answer = True, self._shape.answer(item(part, "response"))
         elif kind == "error":
-            self.done, self._answer = True, Answer(error=str(item(part, "code") or "error"))
+            self.done, self._answer = True, ModelAnswer(error=str(item(part, "code") or "error"))
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ModelAnswer | None:
         return self._answer

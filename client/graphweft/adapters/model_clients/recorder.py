@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.model_clients.exchange import Answer, Asked, Shape
+from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, Shape
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import about_model
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -83,7 +83,7 @@ class Recorder:
         if data is not None:
             self.core.emit(self.variables, MEMORY_ADD, data)
 
-    def wait_for(self, turn: _Turn, answer: Answer) -> None:
+    def wait_for(self, turn: _Turn, answer: ModelAnswer) -> None:
         """Report the tool calls of an answer, and expect their results."""
         for call in answer.calls:
             with self._lock:
@@ -137,7 +137,7 @@ class Exchange:
             self.answered(self.shape.answer(response))
         self.abandoned()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ModelAnswer) -> None:
         """Report the answer. Its turn ends, unless the model calls tools."""
         if answer.error is not None:
             self.failed(ModelError(answer.error))

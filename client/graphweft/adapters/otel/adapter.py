@@ -40,9 +40,9 @@ from graphweft.adapters.genai import (
     SOURCE,
     Conversations,
     Kind,
-    Place,
     Span,
     SpanEvent,
+    SpanPlace,
     events_of,
     time_of,
 )
@@ -77,7 +77,7 @@ class _Open:
 
     span: Any
     above: _Open | None
-    place: Place | None = None
+    place: SpanPlace | None = None
     started: bool = False
 
 
@@ -196,15 +196,15 @@ class GraphweftSpanProcessor(RuntimeAdapter):
             case _:
                 pass
 
-    def _place(self, span: Span, above: _Open | None) -> Place:
+    def _place(self, span: Span, above: _Open | None) -> SpanPlace:
         app_id = str(span.resource.get(APP_ID, ""))
         if span.conversation:
             self._conversations.add(app_id, span.trace_id, span.conversation)
         known = self._conversations.find(app_id, span.trace_id)
-        return Place.of(span, None if above is None else above.place, known)
+        return SpanPlace.of(span, None if above is None else above.place, known)
 
     def _record(
-        self, span: Span, place: Place, step: Callable[..., list[EmittedEvent]], stamp: Stamp, **values: Any
+        self, span: Span, place: SpanPlace, step: Callable[..., list[EmittedEvent]], stamp: Stamp, **values: Any
     ) -> None:
         ids = {
             "app_id": span.resource.get(APP_ID),
@@ -265,7 +265,7 @@ def _named(event: SpanEvent) -> Stamp:
     return lambda events: [replace(one, id=event.id, time=time_of(event.time_ns)) for one in events]
 
 
-def _agent(place: Place) -> str:
+def _agent(place: SpanPlace) -> str:
     """Return the agent's name, or "" for none: None would mean the latest open turn."""
     return place.agent or ""
 

@@ -23,7 +23,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """An answer. A redirect is an answer like any other: nothing follows it."""
 
     status: int
@@ -31,7 +31,7 @@ class Answer:
     body: bytes
 
 
-async def post(address: GatewayAddress, path: str, content_type: str, body: bytes) -> Answer:
+async def post(address: GatewayAddress, path: str, content_type: str, body: bytes) -> HttpAnswer:
     """Send ``body``, and return the answer. Raises ``NoAnswer``."""
     try:
         reader, writer = await asyncio.open_connection(
@@ -80,7 +80,7 @@ def _head(address: GatewayAddress, path: str, content_type: str, length: int) ->
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
-async def _answer(reader: asyncio.StreamReader) -> Answer:
+async def _answer(reader: asyncio.StreamReader) -> HttpAnswer:
     while True:
         head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
         first, *lines = head.split(b"\r\n")
@@ -95,7 +95,7 @@ async def _answer(reader: asyncio.StreamReader) -> Answer:
         if not colon:
             raise ValueError
         headers[name.strip().lower()] = value.strip()
-    return Answer(
+    return HttpAnswer(
         status=status,
         media_type=headers.get(b"content-type", b"").partition(b";")[0].decode("latin-1").strip().lower(),
         body=await _body(reader, headers),

@@ -12,7 +12,7 @@ from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.transport import Outgoing, check_sizes, encoded, read_reply, seconds_left
 from graphweft.transports.gateway.address import GatewayAddress
-from graphweft.transports.gateway.exchange import Answer, NoAnswer, post
+from graphweft.transports.gateway.exchange import HttpAnswer, NoAnswer, post
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
@@ -101,7 +101,7 @@ class GatewayTransport:
     def _named(self) -> str:
         return f"the gateway {self._address}"
 
-    def _positions(self, answer: Answer, count: int) -> list[str]:
+    def _positions(self, answer: HttpAnswer, count: int) -> list[str]:
         try:
             read: Any = from_json(answer.body)
         except ValueError:
@@ -112,7 +112,7 @@ class GatewayTransport:
             raise BusUnavailable(f"{self._named} gave an answer without the positions of the events; {_NEXT}")
         return cast("list[str]", positions)
 
-    def _problem(self, answer: Answer) -> _Problem:
+    def _problem(self, answer: HttpAnswer) -> _Problem:
         status = answer.status
         said = _said(answer)
         if said is None:
@@ -126,7 +126,7 @@ class GatewayTransport:
         return _Problem(status=status, text=f"{self._named} answers {status}: {text}", refused=status in _REFUSALS)
 
 
-def _said(answer: Answer) -> str | None:
+def _said(answer: HttpAnswer) -> str | None:
     """Return what a problem document of a gateway says; None for any other answer."""
     try:
         read: Any = from_json(answer.body)

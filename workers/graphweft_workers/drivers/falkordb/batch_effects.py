@@ -24,7 +24,7 @@ _FUNCTIONS: Final = frozenset(
 type Kind = Literal["node", "relationship", "value"]
 
 
-class Refused(Exception):
+class RowsRefused(Exception):
     """Rows of the query cannot share a query; the message tells the rule's author why."""
 
 
@@ -71,7 +71,7 @@ def _differ(labels: frozenset[str], others: frozenset[str], shared: frozenset[st
 
 
 @dataclass(slots=True)
-class Effect:
+class ClauseEffect:
     """The reads and writes of one clause."""
 
     merges: bool = False
@@ -85,8 +85,8 @@ class Effect:
     labels: list[str] = field(default_factory=list[str])
 
 
-def check_effects(effects: Sequence[Effect], shared: frozenset[str] | None) -> None:
-    """Raise ``Refused`` if one clause may see what another clause writes for another row.
+def check_effects(effects: Sequence[ClauseEffect], shared: frozenset[str] | None) -> None:
+    """Raise ``RowsRefused`` if one clause may see what another clause writes for another row.
 
     ``shared`` is that of ``Dialect.batch_query``.
     """
@@ -100,41 +100,41 @@ def check_effects(effects: Sequence[Effect], shared: frozenset[str] | None) -> N
         for label in writer.labels:
             patterns = [each for effect in effects for each in (*effect.node_reads, *effect.node_writes)]
             if any(label in pattern.labels for pattern in patterns):
-                raise Refused(f"the label {label!r} is set and also matched")
+                raise RowsRefused(f"the label {label!r} is set and also matched")
 
 
-def _check_nodes(writer: Effect, reader: Effect) -> None:
+def _check_nodes(writer: ClauseEffect, reader: ClauseEffect) -> None:
     for made in writer.node_writes:
         for sought in reader.node_reads:
             if not sought.alone:
                 continue  # reached by a relationship, and the query matches no relationship type that it creates
             same = (made.labels, made.keys) == (sought.labels, sought.keys)
             if same and (writer.on_create or reader.on_create):
-                raise Refused(f"two clauses merge the same kind of node ({_named(made)}), and one has ON")
+                raise RowsRefused(f"two clauses merge the same kind of node ({_named(made)}), and one has ON")
             if same and made.merged and sought.merged:
                 continue
             if sought.labels <= made.labels and sought.keys <= made.keys:
-                raise Refused(f"a node that one clause creates ({_named(made)}) may be matched by another")
+                raise RowsRefused(f"a node that one clause creates ({_named(made)}) may be matched by another")
 
 
-def _check_types(writer: Effect, reader: Effect) -> None:
+def _check_types(writer: ClauseEffect, reader: ClauseEffect) -> None:
     for kind in set(writer.type_writes) & set(reader.type_reads):
-        raise Refused(f"a relationship {kind!r} that one clause creates may be matched by another")
+        raise RowsRefused(f"a relationship {kind!r} that one clause creates may be matched by another")
 
 
 def _check_property(
-    effects: Sequence[Effect], number: int, written: PropertyAccess, shared: frozenset[str] | None
+    effects: Sequence[ClauseEffect], number: int, written: PropertyAccess, shared: frozenset[str] | None
 ) -> None:
     for other_number, other in enumerate(effects):
         for also in other.writes:
             same = (number, written.variable) == (other_number, also.variable)
             begins = (written.at_creation or also.at_creation) and written.variable == also.variable
             if written.meets(also, shared) and not same and not begins:
-                raise Refused(f"the property {written.name!r} is written in two places")
+                raise RowsRefused(f"the property {written.name!r} is written in two places")
         for read in other.reads:
             own = read.own and read.variable == written.variable and (number == other_number or written.at_creation)
             if written.meets(read, shared) and not own:
-                raise Refused(f"the property {written.name!r} is written in one place and read in another")
+                raise RowsRefused(f"the property {written.name!r} is written in one place and read in another")
 
 
 def _named(signature: NodePatternKey) -> str:
@@ -142,11 +142,11 @@ def _named(signature: NodePatternKey) -> str:
 
 
 def check_function(name: str) -> None:
-    """Raise ``Refused`` for a function whose result may depend on more than its arguments; ``name`` is lower case."""
+    """Raise ``RowsRefused`` for a function whose result depends on more than its arguments; ``name`` is lower case."""
     if name in _AGGREGATES:
-        raise Refused(f"`{name}(…)` aggregates over all rows")
+        raise RowsRefused(f"`{name}(…)` aggregates over all rows")
     if name not in _FUNCTIONS:
-        raise Refused(f"`{name}(…)` is not known to depend only on its arguments")
+        raise RowsRefused(f"`{name}(…)` is not known to depend only on its arguments")
 
 
 def misfit(part: Part) -> str:

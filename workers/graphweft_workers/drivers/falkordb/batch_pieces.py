@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_rules.cypher.batch_query import ROW
-from graphweft_workers.drivers.falkordb.batch_source import OWN, Source
+from graphweft_workers.drivers.falkordb.batch_source import OWN, BatchSource
 
 _OWN_NAME: Final = re.compile(rf"\b{OWN}[a-z]+[0-9]*")
 
@@ -22,7 +22,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A part of the text, and the author's variables in it."""
 
     text: str
@@ -33,7 +33,9 @@ class Piece:
     """The ordering variable that it defines."""
 
 
-def join_pieces(pieces: Sequence[Piece | Cut], source: Source, bound: Mapping[str, str], order: Sequence[str]) -> str:
+def join_pieces(
+    pieces: Sequence[TextPiece | Cut], source: BatchSource, bound: Mapping[str, str], order: Sequence[str]
+) -> str:
     """Return the text of the pieces; each cut carries the variables that later pieces name, and no others.
 
     A relationship that is carried without a use would make the server tell parallel relationships apart. ``bound`` maps
@@ -44,14 +46,14 @@ def join_pieces(pieces: Sequence[Piece | Cut], source: Source, bound: Mapping[st
     later: set[str] = set()
     for piece in reversed(pieces):
         carried = [name for name in own if name in later] if bound else [ROW]
-        if isinstance(piece, Piece):
+        if isinstance(piece, TextPiece):
             text = f"WITH {', '.join([*carried, piece.text])}" if piece.carries else piece.text
             later |= piece.names
         else:
             names = [*carried, *(_quoted(name) for name in piece.visible if name in later)]
             text = f"WITH {', '.join(names)} ORDER BY {', '.join([source.number, *piece.order])}"
         later.update(_OWN_NAME.findall(text))
-        if isinstance(piece, Piece):
+        if isinstance(piece, TextPiece):
             later.discard(piece.index)
         texts.append(text)
     head = [f"{place} AS {name}" for name, place in bound.items() if name in later]

@@ -36,8 +36,8 @@ from graphweft_rules.cypher.parts import (
     SetPart,
     UnwindPart,
 )
-from graphweft_workers.drivers.falkordb.batch_effects import Refused
-from graphweft_workers.drivers.falkordb.batch_source import OWN, Source, column_path, elements
+from graphweft_workers.drivers.falkordb.batch_effects import RowsRefused
+from graphweft_workers.drivers.falkordb.batch_source import OWN, BatchSource, column_path, elements
 from graphweft_workers.drivers.falkordb.batch_text import BatchText
 
 
@@ -46,7 +46,7 @@ def falkordb_batch_query(statement: str, columns: Sequence[str], *, shared: froz
     query = outline(statement)
     columns = tuple(columns)
     try:
-        source = Source(query=query, statement=statement, columns={name: n + 1 for n, name in enumerate(columns)})
+        source = BatchSource(query=query, statement=statement, columns={name: n + 1 for n, name in enumerate(columns)})
         parts = _without_return(query, read_parts(query))
         _check_names(query)
         keys = tuple(dict.fromkeys(_keys(source, parts)))
@@ -55,7 +55,7 @@ def falkordb_batch_query(statement: str, columns: Sequence[str], *, shared: froz
     except PatternError as error:
         word = query.words.text(error.place)
         reason = f"{error.message}, at {word!r}" if word else error.message
-    except Refused as refused:
+    except RowsRefused as refused:
         reason = str(refused)
     else:
         return BatchQuery(mode="ordered", statement=text, columns=columns, keys=keys, always=unwinds)
@@ -65,7 +65,7 @@ def falkordb_batch_query(statement: str, columns: Sequence[str], *, shared: froz
 def _check_names(query: Outline) -> None:
     own = next((word.identifier for word in query.words.tokens if _is_own(word.kind, word.identifier)), "")
     if own:
-        raise Refused(f"the name {own!r} is reserved for graphweft")
+        raise RowsRefused(f"the name {own!r} is reserved for graphweft")
 
 
 def _is_own(kind: str, name: str) -> bool:
@@ -73,7 +73,7 @@ def _is_own(kind: str, name: str) -> bool:
 
 
 def _without_return(query: Outline, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return the parts without a final RETURN, if that has no effect and cannot fail. Raises ``Refused`` otherwise.
+    """Return the parts without a final RETURN, if that has no effect and cannot fail. Raises ``RowsRefused`` otherwise.
 
     A RETURN of a relationship has an effect: the server tells parallel relationships apart only if they are used.
     """
@@ -102,11 +102,11 @@ def _without_return(query: Outline, parts: tuple[Part, ...]) -> tuple[Part, ...]
         if not (one and counted and length in (1, 3) and named <= known):
             plain = False
     if not plain:
-        raise Refused("RETURN may fail or aggregate: remove it, because a mutation's result is dropped")
+        raise RowsRefused("RETURN may fail or aggregate: remove it, because a mutation's result is dropped")
     return parts[:-1]
 
 
-def _keys(source: Source, parts: tuple[Part, ...]) -> Iterator[str]:
+def _keys(source: BatchSource, parts: tuple[Part, ...]) -> Iterator[str]:
     """Yield ``BatchQuery.keys``."""
     lists: dict[str, str] = {}
     for part in parts:
@@ -121,7 +121,7 @@ def _keys(source: Source, parts: tuple[Part, ...]) -> Iterator[str]:
                         yield from _key_columns(source, entry.value, lists)
 
 
-def _key_columns(source: Source, span: range, lists: dict[str, str]) -> Iterator[str]:
+def _key_columns(source: BatchSource, span: range, lists: dict[str, str]) -> Iterator[str]:
     whole = column_path(source.words, span, lists)
     if whole:
         yield whole

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_rules.cypher.batch_query import ROW
-from graphweft_rules.cypher.clauses import Outline, Words
+from graphweft_rules.cypher.clauses import Outline, QueryWords
 from graphweft_rules.cypher.part_parser import literal_map
 from graphweft_rules.cypher.parts import NodePattern, Part, PathPattern, Property, RelationshipPattern, SetItem
-from graphweft_workers.drivers.falkordb.batch_effects import Refused
+from graphweft_workers.drivers.falkordb.batch_effects import RowsRefused
 
 OWN: Final = "__gw_"
 _NUMBER: Final = f"{OWN}no"
@@ -18,7 +18,7 @@ _VALUE: Final = f"{OWN}p"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class BatchSource:
     """A query, and where each of its parameters is in a row."""
 
     query: Outline
@@ -29,7 +29,7 @@ class Source:
     """Whether each value of the row has a variable, and the row itself has none."""
 
     @property
-    def words(self) -> Words:
+    def words(self) -> QueryWords:
         """The words of the query."""
         return self.query.words
 
@@ -49,7 +49,7 @@ class Source:
     def value(self, parameter: str) -> str:
         """Return the expression of a parameter's value."""
         if parameter not in self.columns:
-            raise Refused(f"the parameter ${parameter} has no value in the rows")
+            raise RowsRefused(f"the parameter ${parameter} has no value in the rows")
         index = self.columns[parameter]
         return f"{_VALUE}{index - 1}" if self.bound else f"{ROW}[{index}]"
 
@@ -69,7 +69,7 @@ class Source:
         return range(part.clause.words[0] + 1, _end(self.words, part))
 
 
-def column_path(words: Words, span: range, lists: dict[str, str]) -> str:
+def column_path(words: QueryWords, span: range, lists: dict[str, str]) -> str:
     """Return the path of ``$p``, ``$p.a``, ``x`` and ``x.a`` for an x that runs over a column; else empty."""
     if not span or len(span) % 2 == 0:
         return ""
@@ -96,8 +96,8 @@ class Assignment:
     value: range
 
 
-def assignments(source: Source, item: SetItem) -> Iterator[Assignment]:
-    """Yield the assignments of an item of SET. Raises ``Refused`` unless the query names each property."""
+def assignments(source: BatchSource, item: SetItem) -> Iterator[Assignment]:
+    """Yield the assignments of an item of SET. Raises ``RowsRefused`` unless the query names each property."""
     words = source.words
     written = words.text(item.place)
     if item.kind == "property" and item.value is not None:
@@ -109,13 +109,13 @@ def assignments(source: Source, item: SetItem) -> Iterator[Assignment]:
         entries = literal_map(source.query, item.value)
     if entries is None:
         form = "=" if item.kind == "replace" else "+="
-        raise Refused(f"`{item.variable} {form} …` writes properties that the query does not name")
+        raise RowsRefused(f"`{item.variable} {form} …` writes properties that the query does not name")
     for entry in entries:
         target = f"{written}.{words.text(entry.place)}"
         yield Assignment(variable=item.variable, name=entry.name, target=target, value=entry.value)
 
 
-def _end(words: Words, part: Part) -> int:
+def _end(words: QueryWords, part: Part) -> int:
     """Return the index after the last word of a clause, without semicolons."""
     stop = part.clause.words[-1] + 1
     while words.text(stop - 1) == ";":
@@ -123,7 +123,7 @@ def _end(words: Words, part: Part) -> int:
     return stop
 
 
-def conditions(words: Words, span: range) -> frozenset[int]:
+def conditions(words: QueryWords, span: range) -> frozenset[int]:
     """Return the words between WHEN and THEN: a read there decides and is not copied."""
     inside: set[int] = set()
     depth = 0

@@ -10,11 +10,11 @@ from graphweft_rules.cypher.part_parser import literal_map
 from graphweft_rules.cypher.parts import (
     DeletePart,
     ExpressionPart,
-    Item,
     NodePattern,
     Part,
     PathPattern,
     PatternPart,
+    ProjectionItem,
     ProjectionPart,
     Property,
     RelationshipPattern,
@@ -24,20 +24,20 @@ from graphweft_rules.cypher.parts import (
     UnwindPart,
 )
 from graphweft_workers.drivers.falkordb.batch_effects import (
-    Effect,
+    ClauseEffect,
     Kind,
     NodePatternKey,
     PropertyAccess,
-    Refused,
+    RowsRefused,
     check_effects,
     check_function,
     misfit,
 )
-from graphweft_workers.drivers.falkordb.batch_pieces import Cut, Piece, join_pieces
+from graphweft_workers.drivers.falkordb.batch_pieces import Cut, TextPiece, join_pieces
 from graphweft_workers.drivers.falkordb.batch_source import (
     OWN,
     Assignment,
-    Source,
+    BatchSource,
     assignments,
     column_path,
     conditions,
@@ -49,7 +49,7 @@ from graphweft_workers.drivers.falkordb.batch_source import (
 class BatchText:
     """Writes the batch query of a statement; see ``text``."""
 
-    source: Source
+    source: BatchSource
     parts: tuple[Part, ...]
     shared: frozenset[str] | None
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
@@ -67,14 +67,14 @@ class BatchText:
     order: list[str] = field(default_factory=list[str])
     lists: dict[str, str] = field(default_factory=dict[str, str])
     """Variable of a list inside a value of the row -> its place there."""
-    effects: list[Effect] = field(default_factory=list[Effect])
-    pieces: list[Piece | Cut] = field(default_factory=list["Piece | Cut"])
+    effects: list[ClauseEffect] = field(default_factory=list[ClauseEffect])
+    pieces: list[TextPiece | Cut] = field(default_factory=list["TextPiece | Cut"])
     markers: int = 0
 
     def text(self) -> str:
-        """Return the text behind ``UNWIND $rows AS __gw_row``. Raises ``Refused`` or ``PatternError``."""
+        """Return the text behind ``UNWIND $rows AS __gw_row``. Raises ``RowsRefused`` or ``PatternError``."""
         if not self.parts:
-            raise Refused("the query changes nothing")
+            raise RowsRefused("the query changes nothing")
         position = 0
         while position < len(self.parts):
             position = self._part(position)
@@ -107,31 +107,31 @@ class BatchText:
             case UnwindPart():
                 self._unwind(part)
             case _:
-                raise Refused(misfit(part))
+                raise RowsRefused(misfit(part))
         return position + 1
 
     def _uses(self, span: range, known: frozenset[int] = frozenset()) -> Uses:
-        """Return the uses of an expression. Raises ``Refused`` unless each row is known to have its own value.
+        """Return the uses of an expression. Raises ``RowsRefused`` unless each row is known to have its own value.
 
         ``known``: places of variables of which the caller knows what of them is read.
         """
         used = uses(self.source.query, span)
         if used.subqueries:
-            raise Refused(f"`{self.source.words.text(used.subqueries[0])} {{…}}` reads the whole graph")
+            raise RowsRefused(f"`{self.source.words.text(used.subqueries[0])} {{…}}` reads the whole graph")
         for test in used.labels:
-            raise Refused(f"`{test.variable}:{':'.join(test.labels)}` tests a label, which another row may set")
+            raise RowsRefused(f"`{test.variable}:{':'.join(test.labels)}` tests a label, which another row may set")
         for call in used.calls:
             check_function(call.name)
         for use in used.variables:
             kind = self.kinds.get(use.variable)
             if kind is None:
-                raise Refused(f"`{use.variable}` is not known here")
+                raise RowsRefused(f"`{use.variable}` is not known here")
             whole = self.source.words.keyword(use.place + 1) != "IS" and use.place not in known
             if kind != "value" and whole:
-                raise Refused(f"`{use.variable}` is used as a whole")
+                raise RowsRefused(f"`{use.variable}` is used as a whole")
         for read in used.reads:
             if read.variable and read.variable not in self.kinds:
-                raise Refused(f"`{read.variable}` is not known here")
+                raise RowsRefused(f"`{read.variable}` is not known here")
         return used
 
     def _reads(self, used: Uses) -> list[PropertyAccess]:
@@ -161,7 +161,7 @@ class BatchText:
         return frozenset(names - {""})
 
     def _pattern(self, part: PatternPart, position: int) -> int:
-        effect = Effect(merges=part.keyword == "MERGE")
+        effect = ClauseEffect(merges=part.keyword == "MERGE")
         self.effects.append(effect)
         names: set[str] = set()
         for path in part.paths:
@@ -178,22 +178,22 @@ class BatchText:
                 break
             following.append(after)
             position += 1
-        piece = Piece(text, frozenset(names - {""}))
+        piece = TextPiece(text, frozenset(names - {""}))
         if following:
             self._on(part.paths[0], following, effect, piece)
         else:
             self.pieces.append(piece)
         return position
 
-    def _path(self, part: PatternPart, path: PathPattern, effect: Effect) -> None:
+    def _path(self, part: PatternPart, path: PathPattern, effect: ClauseEffect) -> None:
         if path.variable or path.function:
-            raise Refused("a path is given a name")
+            raise RowsRefused("a path is given a name")
         if part.keyword == "MERGE" and len(path.relationships) > 1:
-            raise Refused("MERGE of several relationships at once")
+            raise RowsRefused("MERGE of several relationships at once")
         alone = not path.relationships
         new_names = [node.variable for node in path.nodes if node.variable and node.variable not in self.kinds]
         if len(set(new_names)) < len(new_names):
-            raise Refused(f"`{new_names[0]}` appears twice in one path")
+            raise RowsRefused(f"`{new_names[0]}` appears twice in one path")
         for node in path.nodes:
             self._node(part, node, effect, alone=alone)
         for relationship in path.relationships:
@@ -208,18 +208,18 @@ class BatchText:
                 if part.keyword == "OPTIONAL MATCH":
                     self.optional.add(node.variable)
 
-    def _node(self, part: PatternPart, node: NodePattern, effect: Effect, *, alone: bool) -> None:
+    def _node(self, part: PatternPart, node: NodePattern, effect: ClauseEffect, *, alone: bool) -> None:
         if node.alternatives or node.excluding or node.map_parameter or node.where is not None:
-            raise Refused(f"the pattern of `{node.variable or '( )'}` has more than labels and a map")
+            raise RowsRefused(f"the pattern of `{node.variable or '( )'}` has more than labels and a map")
         self._key_reads(part, node.properties, effect)
         if node.variable in self.kinds:
             if node.labels or node.properties or alone or self.kinds[node.variable] != "node":
-                raise Refused(f"`{node.variable}` is described a second time")
+                raise RowsRefused(f"`{node.variable}` is described a second time")
             return
         if alone and not node.labels:
-            raise Refused("a lone node pattern has no label")
+            raise RowsRefused("a lone node pattern has no label")
         if not alone and part.keyword == "MERGE":
-            raise Refused("MERGE of a path may create its nodes: merge the nodes first")
+            raise RowsRefused("MERGE of a path may create its nodes: merge the nodes first")
         if part.keyword != "CREATE":
             self.bindings.append((node.variable,))
         names = frozenset(entry.name for entry in node.properties)
@@ -231,17 +231,17 @@ class BatchText:
         if part.keyword in ("MERGE", "CREATE"):
             effect.node_writes.append(signature)
 
-    def _relationship(self, part: PatternPart, pattern: RelationshipPattern, effect: Effect) -> None:
+    def _relationship(self, part: PatternPart, pattern: RelationshipPattern, effect: ClauseEffect) -> None:
         if pattern.many:
-            raise Refused("a relationship of variable length")
+            raise RowsRefused("a relationship of variable length")
         if pattern.direction == "both":
-            raise Refused("a relationship without direction")
+            raise RowsRefused("a relationship without direction")
         if len(pattern.types) != 1:
-            raise Refused("a relationship without exactly one type")
+            raise RowsRefused("a relationship without exactly one type")
         if pattern.map_parameter or pattern.where is not None:
-            raise Refused("the pattern of a relationship has more than a type and a map")
+            raise RowsRefused("the pattern of a relationship has more than a type and a map")
         if pattern.variable in self.kinds:
-            raise Refused(f"`{pattern.variable}` is described a second time")
+            raise RowsRefused(f"`{pattern.variable}` is described a second time")
         kind = pattern.types[0]
         if part.keyword != "CREATE":
             self.bindings.append((pattern.variable, pattern.start.variable, pattern.end.variable))
@@ -265,9 +265,9 @@ class BatchText:
                 self.optional.add(pattern.variable)
 
     def _new(self, variable: str) -> None:
-        """Raise ``Refused`` if a name meant another entity before a WITH: all knowledge is kept by name."""
+        """Raise ``RowsRefused`` if a name meant another entity before a WITH: all knowledge is kept by name."""
         if variable in self.labels or variable in self.types:
-            raise Refused(f"`{variable}` has two meanings")
+            raise RowsRefused(f"`{variable}` has two meanings")
 
     def _is_determined(self, variable: str) -> bool:
         """Tell whether one row has at most one record for each entity of the variable."""
@@ -277,41 +277,41 @@ class BatchText:
                 known |= set(binding)
         return "" not in known and not self.order and all(binding[0] in known for binding in self.bindings)
 
-    def _key_reads(self, part: PatternPart, entries: tuple[Property, ...], effect: Effect) -> None:
+    def _key_reads(self, part: PatternPart, entries: tuple[Property, ...], effect: ClauseEffect) -> None:
         for entry in entries:
             used = self._uses(entry.value)
             reads = self._reads(used)
             derived = any(self.derived.get(use.variable) for use in used.variables)
             if (reads or derived) and part.keyword == "MERGE":
-                raise Refused(f"MERGE takes the key {entry.name!r} from a property, whose type is not known")
+                raise RowsRefused(f"MERGE takes the key {entry.name!r} from a property, whose type is not known")
             effect.reads += reads
 
-    def _on(self, path: PathPattern, parts: list[SetPart], effect: Effect, merge: Piece) -> None:
+    def _on(self, path: PathPattern, parts: list[SetPart], effect: ClauseEffect, merge: TextPiece) -> None:
         """Write ON CREATE and ON MATCH of a MERGE."""
         target = path.relationships[0].variable if path.relationships else path.nodes[0].variable
         given = [(part.on, assignment) for part in parts for item in part.items for assignment in self._on_items(item)]
         for _, assignment in given:
             if not target or assignment.variable != target:
-                raise Refused(f"ON sets a property of `{assignment.variable}`, which this MERGE does not create")
+                raise RowsRefused(f"ON sets a property of `{assignment.variable}`, which this MERGE does not create")
         self._check_maps(item for part in parts for item in part.items)
         effect.on_create = True
         if all(on == "CREATE" and self._constant(assignment.value) for on, assignment in given):
             effect.writes += (self._access(target, assignment.name, at_creation=True) for _, assignment in given)
             items = ", ".join(f"{each.target} = {self.source.text(each.value)}" for _, each in given)
-            self.pieces.append(Piece(f"{merge.text} ON CREATE SET {items}", merge.names))
+            self.pieces.append(TextPiece(f"{merge.text} ON CREATE SET {items}", merge.names))
             return
         written = self.source.words.text(parts[0].items[0].place)
         marker = f"{written}.{OWN}new{self.markers}"
         self.markers += 1
-        self.pieces.append(Piece(f"{merge.text} ON CREATE SET {marker} = true", merge.names))
+        self.pieces.append(TextPiece(f"{merge.text} ON CREATE SET {marker} = true", merge.names))
         self.pieces.append(self._cut())
         values: dict[tuple[str, str], str] = {}
         targets: dict[str, str] = {}
-        sets = Effect()
+        sets = ClauseEffect()
         self.effects.append(sets)
         for on, assignment in given:
             if (on, assignment.name) in values:
-                raise Refused(f"ON {on} sets {assignment.name!r} twice")
+                raise RowsRefused(f"ON {on} sets {assignment.name!r} twice")
             values[on, assignment.name] = f"({self.source.text(assignment.value)})"
             targets[assignment.name] = assignment.target
             self._own_reads(assignment, None, sets)
@@ -322,18 +322,18 @@ class BatchText:
             for name, written_to in targets.items()
         )
         names = self._names(*(assignment.value for _, assignment in given)) | {target}
-        self.pieces.append(Piece(f"SET {items}, {marker} = NULL", names))
+        self.pieces.append(TextPiece(f"SET {items}, {marker} = NULL", names))
 
     def _on_items(self, item: SetItem) -> Iterator[Assignment]:
         if item.kind == "label":
-            raise Refused(f"ON sets a label of `{item.variable}`")
+            raise RowsRefused(f"ON sets a label of `{item.variable}`")
         return assignments(self.source, item)
 
     def _constant(self, span: range) -> bool:
         used = self._uses(span)
         return not (used.parameters or used.reads or used.variables)
 
-    def _own_reads(self, assignment: Assignment, condition: range | None, effect: Effect) -> None:
+    def _own_reads(self, assignment: Assignment, condition: range | None, effect: ClauseEffect) -> None:
         """Note the reads for the new value of a property: only values and properties of the same variable may occur."""
         reads = [
             (read, read.place in conditions(self.source.words, assignment.value))
@@ -344,19 +344,21 @@ class BatchText:
         copied = {read.name for read, decides in reads if not decides}
         for use in self._uses(assignment.value).variables:
             for source in self.derived.get(use.variable, frozenset()) - {assignment.variable}:
-                raise Refused(f"`{assignment.target}` is computed from `{use.variable}`, which comes from `{source}`")
+                raise RowsRefused(
+                    f"`{assignment.target}` is computed from `{use.variable}`, which comes from `{source}`"
+                )
         for read, _ in reads:
             if not read.variable or self.kinds[read.variable] == "value":
                 continue
             if read.variable != assignment.variable:
                 message = f"`{assignment.target}` depends on `{read.variable}.{read.name}`, which another row may write"
-                raise Refused(message)
+                raise RowsRefused(message)
             own = read.name == assignment.name or read.name not in copied
             effect.reads.append(self._access(read.variable, read.name, own=own))
 
     def _set(self, items: tuple[SetItem, ...], condition: range | None = None) -> None:
         """Write the items of a SET, under a condition if there is one."""
-        effect = Effect()
+        effect = ClauseEffect()
         self.effects.append(effect)
         seen: set[tuple[str, str]] = set()
         texts: list[str] = []
@@ -366,13 +368,13 @@ class BatchText:
             names.add(item.variable)
             if item.kind == "label":
                 if condition is not None:
-                    raise Refused(f"a label of `{item.variable}` is set under a condition")
+                    raise RowsRefused(f"a label of `{item.variable}` is set under a condition")
                 effect.labels += item.names
                 texts.append(self.source.text(range(item.place, item.place + 1 + 2 * len(item.names))))
                 continue
             for assignment in assignments(self.source, item):
                 if (assignment.variable, assignment.name) in seen:
-                    raise Refused(f"`{assignment.target}` is set twice")
+                    raise RowsRefused(f"`{assignment.target}` is set twice")
                 seen.add((assignment.variable, assignment.name))
                 self._own_reads(assignment, condition, effect)
                 effect.writes.append(self._access(assignment.variable, assignment.name))
@@ -389,45 +391,45 @@ class BatchText:
         if condition is not None:
             self._check_maps(items)
         self.pieces.append(self._cut())
-        self.pieces.append(Piece(f"SET {', '.join(texts)}", frozenset(names)))
+        self.pieces.append(TextPiece(f"SET {', '.join(texts)}", frozenset(names)))
 
     def _check_maps(self, items: Iterable[SetItem]) -> None:
-        """Raise ``Refused`` if ``+=`` cannot be expanded, because items read what other items write."""
+        """Raise ``RowsRefused`` if ``+=`` cannot be expanded, because items read what other items write."""
         taken = list(items)
         if any(item.kind == "update" for item in taken) and any(
             self._reads(self._uses(item.value)) for item in taken if item.value is not None
         ):
-            raise Refused("SET has `+=` beside items that read properties")
+            raise RowsRefused("SET has `+=` beside items that read properties")
 
-    def _check_condition(self, condition: range | None, effect: Effect) -> None:
-        """Raise ``Refused`` if a condition may give another answer after a record of the same row took effect."""
+    def _check_condition(self, condition: range | None, effect: ClauseEffect) -> None:
+        """Raise ``RowsRefused`` if a condition may give another answer after a record of the same row took effect."""
         if condition is None:
             return
         read = {(each.variable, each.name) for each in uses(self.source.query, condition).reads}
         for written in effect.writes:
             if (written.variable, written.name) in read and not self._is_determined(written.variable):
-                raise Refused(
+                raise RowsRefused(
                     f"a condition reads `{written.variable}.{written.name}`, and a row may set it more than once"
                 )
 
     def _target(self, item: SetItem) -> None:
         if self.kinds.get(item.variable, "value") == "value":
-            raise Refused(f"`{item.variable}` is not a node or relationship")
+            raise RowsRefused(f"`{item.variable}` is not a node or relationship")
         if item.variable in self.optional:
-            raise Refused(f"`{item.variable}` of OPTIONAL MATCH may be null where it is set")
+            raise RowsRefused(f"`{item.variable}` of OPTIONAL MATCH may be null where it is set")
 
     def _remove(self, part: RemovePart) -> None:
-        effect = Effect()
+        effect = ClauseEffect()
         self.effects.append(effect)
         for item in part.items:
             self._target(item)
             if item.kind != "property":
-                raise Refused(f"a label of `{item.variable}` is removed")
+                raise RowsRefused(f"a label of `{item.variable}` is removed")
             effect.writes.append(self._access(item.variable, item.names[0]))
         text = f"REMOVE {self.source.text(self.source.clause(part))}"
         self.pieces += (
             self._cut(),
-            Piece(text, frozenset(item.variable for item in part.items)),
+            TextPiece(text, frozenset(item.variable for item in part.items)),
         )
 
     def _delete(self, part: DeletePart, position: int) -> None:
@@ -437,21 +439,21 @@ class BatchText:
         last = position == len(self.parts) - 1
         name = part.items[0].alias if len(part.items) == 1 else ""
         if not (isinstance(first, PatternPart) and others and alone and last and name):
-            raise Refused("DELETE is not the last clause after one MATCH of the entity that it deletes")
+            raise RowsRefused("DELETE is not the last clause after one MATCH of the entity that it deletes")
         path = first.paths[0]
         node = not path.relationships and path.nodes[0].variable == name
         edge = len(path.relationships) == 1 and path.relationships[0].variable == name
         if not (node or edge):
-            raise Refused(f"DELETE of `{name}`, which is only a part of the matched path")
+            raise RowsRefused(f"DELETE of `{name}`, which is only a part of the matched path")
         text = (
             f"DETACH DELETE {name}" if node and part.detach else f"DELETE {self.source.text(part.items[0].expression)}"
         )
-        self.pieces.append(Piece(text, frozenset({name})))
+        self.pieces.append(TextPiece(text, frozenset({name})))
 
     def _with(self, part: ProjectionPart) -> None:
         if part.distinct:
-            raise Refused("DISTINCT compares all rows")
-        effect = Effect()
+            raise RowsRefused("DISTINCT compares all rows")
+        effect = ClauseEffect()
         self.effects.append(effect)
         kinds: dict[str, Kind] = dict(self.kinds) if part.star else {}
         names: set[str] = set(self.kinds) if part.star else set()
@@ -464,9 +466,9 @@ class BatchText:
                 texts.append(text)
                 continue
             if not item.alias:
-                raise Refused("an item of WITH has no name")
+                raise RowsRefused("an item of WITH has no name")
             if item.alias in self.kinds:
-                raise Refused(f"WITH gives the name `{item.alias}` a new meaning")
+                raise RowsRefused(f"WITH gives the name `{item.alias}` a new meaning")
             used = self._uses(item.expression)
             reads = self._reads(used)
             effect.reads += reads
@@ -479,18 +481,22 @@ class BatchText:
             texts.append(f"{text} AS {self.source.words.text(item.expression.stop + 1)}")
         self.kinds = kinds
         text = ", ".join(texts)
-        piece = Piece(f"WITH {text}", frozenset(names)) if part.star else Piece(text, frozenset(names), carries=True)
+        piece = (
+            TextPiece(f"WITH {text}", frozenset(names))
+            if part.star
+            else TextPiece(text, frozenset(names), carries=True)
+        )
         self.pieces.append(piece)
 
     def _where(self, part: ExpressionPart) -> None:
-        effect = Effect()
+        effect = ClauseEffect()
         self.effects.append(effect)
         span = part.items[0].expression
         effect.reads += self._reads(self._uses(span))
         names = self._names(span)
         for name in names & self.optional:
-            raise Refused(f"WHERE tests `{name}` of OPTIONAL MATCH")
-        self.pieces.append(Piece(f"WHERE {self.source.text(span)}", names))
+            raise RowsRefused(f"WHERE tests `{name}` of OPTIONAL MATCH")
+        self.pieces.append(TextPiece(f"WHERE {self.source.text(span)}", names))
 
     def _moved_condition(self, position: int) -> ExpressionPart | None:
         """Return the condition at the position, or after a WITH there, if it may move into the SET that follows.
@@ -522,7 +528,7 @@ class BatchText:
         counted = (carried & self.matched_relationships) - targets - {name for name, _ in read}
         return where if read & written and targets <= self.keyed and not counted else None
 
-    def _renames(self, item: Item) -> bool:
+    def _renames(self, item: ProjectionItem) -> bool:
         return self.source.words.identifier(item.expression.start) != item.alias
 
     def _written(self, item: SetItem) -> tuple[str, ...]:
@@ -535,7 +541,7 @@ class BatchText:
         last = self.parts[position]
         span = where.items[0].expression
         for name in self._names(span) & self.optional:
-            raise Refused(f"WHERE tests `{name}` of OPTIONAL MATCH")
+            raise RowsRefused(f"WHERE tests `{name}` of OPTIONAL MATCH")
         if isinstance(last, SetPart):
             self._set(last.items, span)
         return position + 1
@@ -543,10 +549,10 @@ class BatchText:
     def _unwind(self, part: UnwindPart) -> None:
         path = column_path(self.source.words, part.expression, {})
         if not path:
-            raise Refused("UNWIND takes a list that is not a parameter")
+            raise RowsRefused("UNWIND takes a list that is not a parameter")
         if part.variable in self.kinds:
-            raise Refused(f"UNWIND gives the name `{part.variable}` a new meaning")
-        self.effects.append(Effect())
+            raise RowsRefused(f"UNWIND gives the name `{part.variable}` a new meaning")
+        self.effects.append(ClauseEffect())
         index = f"{OWN}i{len(self.order)}"
         values = self.source.text(part.expression)
         if len(part.expression) > 1:  # each access to a map copies the list
@@ -557,7 +563,7 @@ class BatchText:
         text = f"UNWIND range(0, coalesce(size({values}), 0) - 1) AS {index} UNWIND [{values}[{index}]] AS {written}"
         self.order.append(index)
         self.kinds[part.variable] = "value"
-        self.pieces.append(Piece(text, frozenset({part.variable}), index=index))
+        self.pieces.append(TextPiece(text, frozenset({part.variable}), index=index))
 
     def _cut(self) -> Cut:
         return Cut(tuple(self.kinds), tuple(self.order))

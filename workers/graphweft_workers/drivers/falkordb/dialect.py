@@ -11,7 +11,7 @@ from typing import Any, Final, override
 from graphweft_contracts import QueryFailed
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.clauses import Outline
-from graphweft_rules.cypher.problems import Problem, Role
+from graphweft_rules.cypher.problems import QueryProblem, Role
 from graphweft_workers.drivers.falkordb.batch_query import falkordb_batch_query
 from graphweft_workers.drivers.falkordb.traps import falkordb_problems
 from graphweft_workers.drivers.search_text import escaped, phrase, similarity_of, string
@@ -19,7 +19,7 @@ from graphweft_workers.ports.dialect import (
     Fragment,
     GraphDialect,
     ListedIndex,
-    Target,
+    SearchTarget,
     TextSide,
     VectorSide,
 )
@@ -51,7 +51,7 @@ class FalkorDBDialect(GraphDialect):
         return falkordb_batch_query(statement, tuple(params), shared=shared)
 
     @override
-    def problems(self, query: Outline, role: Role) -> Iterable[Problem]:
+    def problems(self, query: Outline, role: Role) -> Iterable[QueryProblem]:
         return falkordb_problems(query, role)
 
     @override
@@ -114,7 +114,7 @@ class FalkorDBDialect(GraphDialect):
         return f"coalesce({found}, '') = {wanted}"
 
     @override
-    def within(self, target: Target) -> Fragment:
+    def within(self, target: SearchTarget) -> Fragment:
         scope = target.scope
         # The property's index is the fastest, and does not find values with a blank at either end.
         plain = next((name for name in _NARROW if name in scope and scope[name] == scope[name].strip(_BLANKS)), None)
@@ -127,7 +127,7 @@ class FalkorDBDialect(GraphDialect):
         return self.holding(text, target), {"__gw_question": question}
 
     @override
-    def holding(self, text: TextSide, target: Target) -> str:
+    def holding(self, text: TextSide, target: SearchTarget) -> str:
         return f"CALL db.idx.fulltext.queryNodes({string(target.labels[0])}, $__gw_question) YIELD node AS n"
 
     @override
@@ -143,7 +143,7 @@ class FalkorDBDialect(GraphDialect):
         return f"@{fields}:({'|'.join(words)})"
 
     @override
-    def near(self, target: Target, vector: VectorSide) -> Fragment:
+    def near(self, target: SearchTarget, vector: VectorSide) -> Fragment:
         names = f"{string(target.labels[0])}, {string(vector.property)}"
         return f"CALL db.idx.vector.queryNodes({names}, $__gw_wide, vecf32($__gw_vector)) YIELD node AS n", {}
 

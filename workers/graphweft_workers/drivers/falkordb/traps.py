@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from graphweft_rules.cypher.clauses import Clause, Outline, Words
+from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
 from graphweft_rules.cypher.expressions import uses
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
@@ -24,40 +24,40 @@ from graphweft_rules.cypher.parts import (
     SetPart,
     UnwindPart,
 )
-from graphweft_rules.cypher.problems import Problem, Role
+from graphweft_rules.cypher.problems import QueryProblem, Role
 
 
-def falkordb_problems(query: Outline, role: Role) -> Iterator[Problem]:
+def falkordb_problems(query: Outline, role: Role) -> Iterator[QueryProblem]:
     """Yield the problems of a query, all of them warnings: see ``Dialect.problems``."""
     for name, start in filtered_optionals(query):
         message = (
             f"{name!r} comes from OPTIONAL MATCH as the first clause, and FalkorDB lets its null pass this condition: "
             "put a MATCH or UNWIND before it"
         )
-        yield Problem("warning", "optional-first", message, start)
+        yield QueryProblem("warning", "optional-first", message, start)
     if role == "injection":
         return
     for kind, start in repeated_merges(query):
         message = f"{kind!r} is merged twice, and FalkorDB creates one edge or two: use two mutations"
-        yield Problem("warning", "two-merges-one-type", message, start)
+        yield QueryProblem("warning", "two-merges-one-type", message, start)
     for label, start in path_merges(query):
         message = f"MERGE of a path with {label!r} after UNWIND loses rows on FalkorDB: merge the nodes first"
-        yield Problem("warning", "path-merge-many", message, start)
+        yield QueryProblem("warning", "path-merge-many", message, start)
     for name, start in copied_writes(query):
         message = (
             f"{name!r} is copied and overwritten by one SET over several rows, and FalkorDB copies a wrong value: "
             "use two mutations"
         )
-        yield Problem("warning", "copy-and-write", message, start)
+        yield QueryProblem("warning", "copy-and-write", message, start)
     for name, start in old_reads(query):
         message = f"{name!r} still has its value from before this SET: repeat the expression, or use two mutations"
-        yield Problem("warning", "set-reads-old", message, start)
+        yield QueryProblem("warning", "set-reads-old", message, start)
     for text, start in names_from_data(query):
         message = (
             f"{text!r} turns keys of the data into property names, of which a FalkorDB graph holds 65,535 and never "
             "removes one, and each new one delays all apps: name the properties, as in SET n.city = $map.city"
         )
-        yield Problem("warning", "names-from-data", message, start)
+        yield QueryProblem("warning", "names-from-data", message, start)
 
 
 def repeated_merges(query: Outline) -> Iterator[tuple[str, int]]:
@@ -187,7 +187,7 @@ def names_from_data(query: Outline) -> Iterator[tuple[str, int]]:
                     yield f"{item.variable} {sign} …", words.tokens[item.place].start
 
 
-def _is_data(words: Words, span: range, items: set[str]) -> bool:
+def _is_data(words: QueryWords, span: range, items: set[str]) -> bool:
     """Tell whether an expression is a parameter or an item, or a field of one: ``$p``, ``$p.a``, ``x.a``."""
     if not span or any(words.text(index) != "." for index in span[1::2]) or len(span) % 2 == 0:
         return False
@@ -214,7 +214,7 @@ def _variables(path: PathPattern) -> set[str]:
     return names - {""}
 
 
-def _items(words: Words, clause: Clause) -> Iterator[list[int]]:
+def _items(words: QueryWords, clause: Clause) -> Iterator[list[int]]:
     """Yield the words of each item of a SET."""
     item: list[int] = []
     depth = 0

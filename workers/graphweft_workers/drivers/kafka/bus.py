@@ -8,10 +8,9 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.kafka.dead_letters import KafkaLetters
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
-from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
+from graphweft_workers.drivers.kafka.records import KafkaRecords
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import OffsetForm
 
@@ -40,13 +39,15 @@ def kafka_bus(
     )  # fmt: skip
     letters = KafkaLetters(cluster, log.count, clock=clock, timing=timing)
     rules = KafkaRulesLog(cluster, log.count, log.concerned_by, clock=clock)
-    purges = KafkaPurgeLog(cluster, log.count)
-    usage = KafkaUsageLog(cluster, log.count, clock=clock, timing=timing)
+    purges = KafkaRecords(cluster, channels.PURGES_TOPIC, log.count, clock=clock, timing=timing)
+    usage = KafkaRecords(cluster, channels.USAGE_TOPIC, log.count, clock=clock, timing=timing)
 
     async def close() -> None:
         for each in (log, letters, rules, purges, usage):
             await each.aclose()
 
+    # Without a lease keeper: aiokafka sends the heartbeats of the group's session, from the event loop. One that is
+    # blocked for longer than the session loses its partitions.
     return Bus(
         log=log,
         partitions=log,

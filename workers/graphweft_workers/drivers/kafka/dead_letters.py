@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -27,7 +27,7 @@ from graphweft_workers.drivers.kafka.producer import (
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.ports.dead_letters import LettersOfApp, without_fields
+from graphweft_workers.ports.dead_letters import LettersOfApp, letter_with, without_fields
 
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
 _APP: Final = "app"
@@ -96,15 +96,10 @@ class KafkaLetters:
         Then the letter names events that were retried already. Retrying them again soon has no effect, because the new
         entries are copies of the first ones.
         """
-        if await self.get(longer.id) != letter:
+        if await letter_with(self, longer.id) != letter:
             return False
         await self.put([longer])
         return True
-
-    async def count(self) -> int:
-        """See ``DeadLetters.count``."""
-        await self._catch_up()
-        return len(self._index)
 
     async def by_app(self) -> Mapping[str, LettersOfApp]:
         """See ``DeadLetters.by_app``."""
@@ -118,14 +113,15 @@ class KafkaLetters:
         return {app_id: LettersOfApp(count=count, size=sizes[app_id]) for app_id, count in counts.items()}
 
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
         await self._catch_up()
         places = (
             (place.offset, letter_id, place.size)
             for letter_id, place in self._index.items()
-            if app_id in (None, place.app_id)
+            if app_id in (None, place.app_id) and (ids is None or letter_id in ids)
         )
         wanted: list[tuple[str, int]] = []
         total = 0
@@ -145,11 +141,6 @@ class KafkaLetters:
                 if record.key is not None and page.get(record.key.decode()) == record.offset and record.value
             ]
         return found
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.get``."""
-        await self._catch_up()
-        return await self._at(letter_id)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None

@@ -33,7 +33,7 @@ from graphweft.transports.kafka.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import is_everywhere
-from graphweft_workers.drivers.kafka.follower import Follower
+from graphweft_workers.drivers.kafka.follower import TopicFollower
 from graphweft_workers.drivers.kafka.group import Membership, owners_in
 from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.reader import RangeReader
@@ -89,7 +89,7 @@ class KafkaEventLog:
         )
         self._ranges = RangeReader(self._servers)
         self._times = LogTimes()
-        self._follower = Follower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
+        self._follower = TopicFollower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
         self._spans: dict[int, int] = {}
         """By partition: how many offsets the next page of ``before`` is expected to have."""
         self._ends: dict[int, tuple[Committed, int]] = {}
@@ -139,12 +139,6 @@ class KafkaEventLog:
         """See ``PartitionLeases.is_revoked``."""
         return self._group.is_revoked(partition)
 
-    def lease_keeper(self) -> None:
-        """See ``PartitionLeases.lease_keeper``: None, because the heartbeats of the group's session are aiokafka's.
-
-        They are sent from the event loop: one that is blocked for longer than the session loses its partitions.
-        """
-
     async def release(self, partition: int, owner: str) -> None:
         """See ``PartitionLeases.release``. Others get it at a rebalance, or when all are released."""
         self._follower.release(partition)
@@ -158,8 +152,10 @@ class KafkaEventLog:
         self._group.is_committed(partition, position, note)
         return _committed(position, note)
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``. One call returns about 2 MiB at most, or the single entry that is larger."""
+        if wait_s is None:
+            return await self._look(partition, after, limit)
         position = self._position(partition, after)
         with bus_errors(f"partition {partition} cannot be read"):
             records, lost, following = await self._follower.read(
@@ -178,8 +174,8 @@ class KafkaEventLog:
         stepped = not records and following != position
         return Batch(entries=[_entry(record) for record in records], lost=lost, stepped=stepped)
 
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        """See ``EventLog.reread``. It ends before an open transaction."""
+    async def _look(self, partition: int, after: Committed, limit: int) -> Batch:
+        """Read without a claim. It ends before an open transaction."""
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
         first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
         position = self._position(partition, after)

@@ -43,7 +43,7 @@ class _Followed:
         self.last: int | None = None
 
 
-class Follower:
+class TopicFollower:
     """Reads partitions of a topic from any offset, without a group, all over one consumer.
 
     One task fetches. Records wait in memory until ``read`` takes them; a partition whose records are not taken is

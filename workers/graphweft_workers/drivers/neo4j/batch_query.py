@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Final
 
 from graphweft_rules.cypher.batch_query import ROW, BatchQuery
-from graphweft_rules.cypher.clauses import Outline, Words, outline
+from graphweft_rules.cypher.clauses import Outline, QueryWords, outline
 from graphweft_rules.cypher.tokens import tokenize
 
 _VALUE: Final = "__gw_p"
@@ -103,7 +103,7 @@ def _params(query: Outline, values: dict[str, str]) -> Iterator[_Edit]:
             yield _Edit(word.start, word.end, values[word.identifier])
 
 
-def _is_whole_map(words: Words, index: int) -> bool:
+def _is_whole_map(words: QueryWords, index: int) -> bool:
     """Tell whether the parameter is the whole map of a node or relationship: ``(n:Label $p)``."""
     named = bool(words.identifier(index - 1)) and words.text(index - 2) in ("(", "[", ":", "&")
     return named and words.keyword(index - 1) not in ("NOT", "DISTINCT") and words.text(index + 1) in (")", "]")
@@ -161,7 +161,7 @@ def _results(query: Outline, statement: str) -> Iterator[_Edit]:
                 yield _Edit(end, end, f" AS `{name}`")
 
 
-def _items(words: Words, first: int, end: int) -> Iterator[range]:
+def _items(words: QueryWords, first: int, end: int) -> Iterator[range]:
     start = index = first
     while index < end:
         if words.text(index) == ",":
@@ -172,7 +172,7 @@ def _items(words: Words, first: int, end: int) -> Iterator[range]:
         yield range(start, end)
 
 
-def _is_named(words: Words, item: range) -> bool:
+def _is_named(words: QueryWords, item: range) -> bool:
     """Tell whether the item has a name: an alias, or it is a variable or the map projection of one."""
     alias = words.keyword(item.stop - 2) == "AS" and len(item) > 2
     variable = len(item) == 1 and bool(words.identifier(item.start)) and words.tokens[item.start].kind != "param"
@@ -186,7 +186,7 @@ def _is_named(words: Words, item: range) -> bool:
     return alias or (variable and not constant) or projection
 
 
-def _check_aggregate(words: Words, item: range) -> None:
+def _check_aggregate(words: QueryWords, item: range) -> None:
     """Refuse ``count(*) + $p``: next to an aggregate the server takes a parameter, but not a variable."""
     inside: set[int] = set()
     aggregates = False

@@ -12,7 +12,7 @@ from graphweft_workers.ports.dialect import (
     Fragment,
     GraphDialect,
     ListedIndex,
-    Target,
+    SearchTarget,
     TextSide,
     VectorSide,
 )
@@ -94,11 +94,11 @@ class Neo4jDialect(GraphDialect):
         return quoted(name)
 
     @override
-    def within(self, target: Target) -> Fragment:
+    def within(self, target: SearchTarget) -> Fragment:
         return f"MATCH (n:{self.label(target)})", {}
 
     @override
-    def holding(self, text: TextSide, target: Target) -> str:
+    def holding(self, text: TextSide, target: SearchTarget) -> str:
         return f"CALL db.index.fulltext.queryNodes({string(text.index)}, $__gw_question) YIELD node AS n"
 
     @override
@@ -114,12 +114,12 @@ class Neo4jDialect(GraphDialect):
         return " ".join(f"{escaped(name)}:({' '.join(words)})" for name in text.properties)
 
     @override
-    def sure(self, target: Target) -> list[str]:
+    def sure(self, target: SearchTarget) -> list[str]:
         # A fulltext index may cover several labels.
         return [] if target.key else [f"n:{self.label(target)}"]
 
     @override
-    def near(self, target: Target, vector: VectorSide) -> Fragment:
+    def near(self, target: SearchTarget, vector: VectorSide) -> Fragment:
         call = "CALL db.index.vector.queryNodes($__gw_index, $__gw_wide, $__gw_vector) YIELD node AS n"
         return call, {"__gw_index": vector.index}
 

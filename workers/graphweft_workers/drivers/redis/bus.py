@@ -7,10 +7,10 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.letters import RedisLetters
-from graphweft_workers.drivers.redis.purges import RedisPurgeLog
+from graphweft_workers.drivers.redis.purges import RedisPurges
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
-from graphweft_workers.drivers.redis.usage import RedisUsageLog
+from graphweft_workers.drivers.redis.usage import RedisUsage
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import OffsetForm
 
@@ -31,8 +31,9 @@ def redis_bus(
         leases=log,
         dead_letters=RedisLetters(log.call),
         rules=RedisRulesLog(log.call, log.layout, clock=clock),
-        purges=RedisPurgeLog(log.call),
-        usage=RedisUsageLog(log.call),
+        purges=RedisPurges(log.call),
+        usage=RedisUsage(log.call),
         offsets=OffsetForm.PAIR,
         close=log.aclose,
+        lease_keeper=log.lease_keeper,
     )

@@ -225,7 +225,7 @@ class RedisEventLog:
         return partition in held[self._shares[owner] :]
 
     def lease_keeper(self) -> RedisLeaseKeeper:
-        """See ``PartitionLeases.lease_keeper``."""
+        """See ``Bus.lease_keeper``."""
         return RedisLeaseKeeper(self._url, self._group_name)
 
     async def release(self, partition: int, owner: str) -> None:
@@ -253,20 +253,16 @@ class RedisEventLog:
             note=note.decode() if note else "",
         )
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``. One call returns about 16 MiB at most, or the single entry that is larger."""
         stretch = await self._read_now(partition, after, limit)
-        if stretch.entries or stretch.lost or wait_s <= 0:
+        if stretch.entries or stretch.lost or not wait_s:
             return stretch
         # A transaction cannot block, so this only waits.
         with _bus_errors():
             stream = channels.events_stream(partition)
             grown = await self._waiter.wait(stream, after.offset, min(wait_s, self._longest_wait_s))
         return await self._read_now(partition, after, limit) if grown else stretch
-
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
-        """See ``EventLog.reread``. One call returns about 16 MiB at most, or the single entry that is larger."""
-        return await self._read_now(partition, after, limit)
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
 from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
 from graphweft_workers.drivers.redis.usage import pairs
-from graphweft_workers.ports.dead_letters import FIELDS, NO_FIELDS, LettersOfApp
+from graphweft_workers.ports.dead_letters import FIELDS, NO_FIELDS, LettersOfApp, first_letters
 
 _PAGE: Final = 1_000
 """Dead letters of which app and size are read at once."""
@@ -53,10 +53,6 @@ class RedisLetters:
 
         return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
 
-    async def count(self) -> int:
-        """See ``DeadLetters.count``."""
-        return int(await self._call("HLEN", channels.DEAD_LETTERS))
-
     async def by_app(self) -> Mapping[str, LettersOfApp]:
         """See ``DeadLetters.by_app``."""
         counts = pairs(await self._call("HGETALL", channels.LETTERS_OF_APPS))
@@ -68,19 +64,18 @@ class RedisLetters:
         }
 
     async def read(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
-    ) -> Sequence[DeadLetter]:
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True,
+        ids: Collection[str] | None = None,
+    ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
+        if ids is not None:
+            named = await self._bodies([each.encode() for each in ids])
+            return first_letters(sorted(named, key=lambda each: each.time), limit, app_id, size, whole=whole)
         if app_id is None and size is None and whole:
             return await self._bodies(await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1))
         chosen = await self._chosen(limit, app_id, size)
         found = await (self._bodies([letter_id for letter_id, _ in chosen]) if whole else self._read_cut(chosen))
         return [letter for letter in found if app_id in (None, letter.app_id)]
-
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        """See ``DeadLetters.get``."""
-        body = await self._call("HGET", channels.DEAD_LETTERS, letter_id)
-        return None if body is None else DeadLetter.model_validate_json(body)
 
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 from graphweft_contracts import channels
+from graphweft_workers.ports.records import Records
 
 
-class RedisUsageLog:
-    """``UsageLog`` on one Redis server; ``call`` runs a command and raises ``BusUnavailable``."""
+class RedisUsage:
+    """``RecordLog`` of usage, which is always read whole; ``call`` runs a command and raises ``BusUnavailable``."""
 
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         self._call = call
 
-    async def put(self, reporter: str, record: bytes | None) -> None:
-        """See ``UsageLog.put``."""
+    async def put(self, key: str, record: bytes | None) -> None:
+        """See ``RecordLog.put``."""
         if record is None:
-            await self._call("HDEL", channels.USAGE, reporter)
+            await self._call("HDEL", channels.USAGE, key)
         else:
-            await self._call("HSET", channels.USAGE, reporter, record)
+            await self._call("HSET", channels.USAGE, key, record)
 
-    async def records(self) -> Mapping[str, bytes]:
-        """See ``UsageLog.records``."""
-        return {name.decode(): record for name, record in pairs(await self._call("HGETALL", channels.USAGE))}
+    async def after(self, mark: int | None) -> Records:
+        """See ``RecordLog.after``."""
+        found = pairs(await self._call("HGETALL", channels.USAGE))
+        return Records(found={name.decode(): record for name, record in found}, mark=0)
 
 
 def pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:

@@ -23,8 +23,9 @@ from graphweft_workers.features.episodes.extraction.protocol import ExtractionFa
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.timing import TIMING, MemoryTiming
 
@@ -43,7 +44,7 @@ type _Key = tuple[str, str]
 class _Task:
     """An episode to read."""
 
-    seen: Seen
+    seen: JobEvent
     entry: Entry
     payload: EpisodeAdd
     episode: TextEpisode
@@ -106,7 +107,7 @@ class EpisodesJob(Job):
         self._begun.add(partition)
         self._done[partition] = set()
 
-    async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
         """See ``Job.handle``. Raises ``ExtractorUnavailable`` after it has yielded all results."""
         tasks = [task for each in seen if (task := self._task(each)) is not None]
         if not tasks:
@@ -127,7 +128,7 @@ class EpisodesJob(Job):
         await self._extractor.aclose()
         await self._bus.aclose()
 
-    def _task(self, each: Seen) -> _Task | None:
+    def _task(self, each: JobEvent) -> _Task | None:
         """Return the episode to read; None if it is structured or invalid, or retries another mutation."""
         event, retried = each.event, each.retried
         if retried is not None and (retried.rule, retried.mutation) not in _READ_AGAIN:
@@ -200,7 +201,7 @@ class EpisodesJob(Job):
     async def _outcome(self, task: _Task) -> Event | DeadLetter | None:
         """Return the event or dead letter of one episode. Raises ``ExtractorUnavailable`` and ``BusUnavailable``."""
         failed = ExtractionFailed("not tried")
-        if await self._bus.dead_letters.get(self._letter(task, failed).id) is not None:
+        if await letter_with(self._bus.dead_letters, self._letter(task, failed).id) is not None:
             return None
         for attempt in range(self._attempts):
             if attempt:

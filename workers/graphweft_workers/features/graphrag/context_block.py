@@ -16,7 +16,7 @@ from graphweft_rules.output.formats import facts_block, without_marks
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.expansion import Expansion
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
-from graphweft_workers.features.graphrag.rows import Node, Relation
+from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
 from graphweft_workers.redaction import (
     REDACTED,
@@ -42,7 +42,7 @@ _EMOJI: Final = frozenset({"So", "Sm", "Sk"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class FactsBlock:
     """A block of text, empty without facts, and its facts, one line each."""
 
     text: str = ""
@@ -61,7 +61,7 @@ def pack(
     until: float = math.inf,
     texts: FactTexts | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Iterator[Packed | None]:
+) -> Iterator[FactsBlock | None]:
     """Yield None for each written line, some milliseconds apart, and then the block.
 
     The block has at most ``most`` facts, ``max_chars`` characters and ``max_tokens`` tokens: descriptions of pinned
@@ -91,7 +91,7 @@ def pack(
     while facts and max_tokens is not None and (tokens := count(text)) > max_tokens:  # more than its lines have
         del facts[min(len(facts) - 1, len(facts) * max_tokens // tokens) :]
         text = _block(facts)
-    yield Packed(text=text if facts else "", facts=tuple(facts), complete=complete)
+    yield FactsBlock(text=text if facts else "", facts=tuple(facts), complete=complete)
 
 
 def _block(facts: Iterable[str]) -> str:
@@ -123,7 +123,7 @@ class _Lines:
         self._shown: dict[tuple[str, int], str] = {}
         self._values: dict[tuple[str, str], bool] = {}
 
-    def described(self, node: Node) -> str:
+    def described(self, node: EntityNode) -> str:
         if not node.description:
             return ""
         return self._known((node.name, node.kind, node.description), partial(self._described, node))
@@ -141,7 +141,7 @@ class _Lines:
             self._texts.keep(texts, fact)
         return fact
 
-    def _described(self, node: Node) -> str:
+    def _described(self, node: EntityNode) -> str:
         whole, node = node, _bounded(node)
         safe = redact_beside(node.kind, redact_beside(node.name, redact_value(node.name, node.description)))
         text = _cut(safe, whole.description, _TEXT, LONGEST)
@@ -162,7 +162,7 @@ class _Lines:
         fact = _cut(safe, relation.fact, _TEXT, LONGEST)
         return f"{line}: {fact}" if fact else line
 
-    def _guarded(self, source: Node, label: str, type: str, target: Node, said: str) -> tuple[str, str]:
+    def _guarded(self, source: EntityNode, label: str, type: str, target: EntityNode, said: str) -> tuple[str, str]:
         """Return the line of a relationship, and what it says, where parts may be secrets, alone or beside another."""
         if label != redact(label) or any(self._is_value(name, label) for name in (source.name, target.name)):
             label = ""
@@ -172,7 +172,7 @@ class _Lines:
             safe = redact_beside(beside, safe)
         return line, safe
 
-    def _safe(self, node: Node, other: Node | None = None, label: str = "") -> str:
+    def _safe(self, node: EntityNode, other: EntityNode | None = None, label: str = "") -> str:
         name, kind = self._short(node.name, _NAME), self._short(node.kind, _KIND)
         labels = (label, node.kind, other.name if other else "")
         if any(self._is_value(each, node.name) for each in labels if each):
@@ -181,7 +181,7 @@ class _Lines:
             kind = REDACTED
         return _title(name, kind)
 
-    def _titled(self, node: Node) -> str:
+    def _titled(self, node: EntityNode) -> str:
         """Return the title of a node whose texts hold no secret."""
         return _title(self._short(node.name, _NAME, plain=True), self._short(node.kind, _KIND, plain=True))
 
@@ -206,7 +206,7 @@ def _title(name: str, kind: str) -> str:
     return f"{name} ({kind})" if kind and kind != name else name
 
 
-def _bounded(node: Node) -> Node:
+def _bounded(node: EntityNode) -> EntityNode:
     """Return a node with its description cut to the shown length and a margin."""
     if len(node.description) <= _TEXT + _MARGIN:
         return node

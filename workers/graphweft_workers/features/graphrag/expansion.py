@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, Self
 
-from graphweft_workers.features.graphrag.rows import Handle, Node, Relation
+from graphweft_workers.features.graphrag.rows import EntityNode, Handle, Relation
 from graphweft_workers.features.graphrag.safe_cypher import MOST_SCANNED, RELATIONSHIPS
 from graphweft_workers.features.graphrag.starting_entities import Pinned
 
@@ -25,8 +25,8 @@ _LEAST_EACH: Final = 3
 class Expansion:
     """The nodes and relationships found so far."""
 
-    pinned: tuple[Node, ...] = ()
-    nodes: Mapping[Handle, Node] = field(default_factory=dict[Handle, Node])
+    pinned: tuple[EntityNode, ...] = ()
+    nodes: Mapping[Handle, EntityNode] = field(default_factory=dict[Handle, EntityNode])
     """All entities and documents in the order of discovery, pinned ones first."""
     relations: Mapping[Handle, Relation] = field(default_factory=dict[Handle, Relation])
     """Relationships between the nodes, nearest first."""
@@ -107,7 +107,7 @@ def expand(found: Expansion, rows: Iterable[Mapping[str, Any]], *, hop: int, lim
             if turn >= len(by_source[source]):
                 continue
             row = by_source[source][turn]
-            node = nodes.get(row["handle"]) or Node.of(row)
+            node = nodes.get(row["handle"]) or EntityNode.of(row)
             if node.handle not in nodes:
                 if len(nodes) >= limit:
                     continue

@@ -15,7 +15,7 @@ from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.caps import LIMIT_CAP, Caps, GraphragSettings
-from graphweft_workers.features.graphrag.context_block import Packed, pack
+from graphweft_workers.features.graphrag.context_block import FactsBlock, pack
 from graphweft_workers.features.graphrag.expansion import (
     Expansion,
     bounds,
@@ -23,7 +23,7 @@ from graphweft_workers.features.graphrag.expansion import (
     expand,
 )
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
-from graphweft_workers.features.graphrag.rows import Handle, Node
+from graphweft_workers.features.graphrag.rows import EntityNode, Handle
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
 from graphweft_workers.features.graphrag.starting_entities import Path, documents_of, named, pin
@@ -195,7 +195,7 @@ class HybridRetriever:
             return GraphContext(outcome="unavailable", reason=failure)
         return GraphContext(outcome="failed" if failure else "empty", reason=failure)
 
-    async def _packed(self, run: _Retrieval) -> Packed:
+    async def _packed(self, run: _Retrieval) -> FactsBlock:
         """Pack the facts line by line, and let other tasks run from time to time, because redaction takes a while."""
         lines = pack(
             run.found,
@@ -279,12 +279,12 @@ class _Retrieval:
         await self._neighbours([nobody], room=1)
         await self._between([nobody, nobody])
 
-    async def _documents(self, seeds: Seeds) -> list[Node]:
+    async def _documents(self, seeds: Seeds) -> list[EntityNode]:
         if not seeds.ids:
             return []
         return documents_of(seeds, await self._ask("documents", {"ids": seeds.ids}))
 
-    async def _names(self, seeds: Seeds) -> list[Node]:
+    async def _names(self, seeds: Seeds) -> list[EntityNode]:
         if not seeds.names:
             return []
         return named(seeds, await self._ask("names", {"names": seeds.names, "keys": seeds.keys}))

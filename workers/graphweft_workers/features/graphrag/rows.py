@@ -10,11 +10,11 @@ type Handle = str | int
 """Identifies a node or relationship on its server during one retrieval."""
 
 NODE_COLUMNS: Final = ("handle", "entity", "shown", "key", "name", "kind", "description", "own")
-"""The columns of a ``Node``, in the order in which queries return them."""
+"""The columns of a ``EntityNode``, in the order in which queries return them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class EntityNode:
     """A node of the graph; missing texts are empty, and no text is redacted."""
 
     handle: Handle
@@ -30,7 +30,7 @@ class Node:
     """Belongs to a scope of the query; otherwise it is shared."""
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Node:
+    def of(cls, row: Mapping[str, Any]) -> EntityNode:
         """Return the node in a row of a query."""
         return cls(**{name: row[name] for name in NODE_COLUMNS})
 
@@ -45,9 +45,9 @@ class Relation:
     """A relationship, in its own direction."""
 
     handle: Handle
-    source: Node
+    source: EntityNode
     type: str
-    target: Node
+    target: EntityNode
     fact: str
     label: str = ""
     """The type as its writer named it; any text."""

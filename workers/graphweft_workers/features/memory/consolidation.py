@@ -24,7 +24,7 @@ from graphweft_workers.features.memory.summariser import Remembered, Summariser
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.timing import TIMING, MemoryTiming
@@ -113,7 +113,7 @@ class ConsolidationJob(Job):
         """Number of emitted summaries."""
 
     @override
-    async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
         """See ``Job.handle``. Raises ``MutationsBehind`` and ``SummariserUnavailable``."""
         last: dict[str, str] = {}
         chats: dict[tuple[str, str], None] = {}

@@ -11,7 +11,7 @@ from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.ports.job import Job, JobEvent
 
 logger = get_logger("graphweft.memory")
 
@@ -42,7 +42,7 @@ class EmbeddingJob(Job):
         self.refused: int = 0
         """Number of refused texts."""
 
-    async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
         """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
         wanted = [
             (each, number, message.searched)
@@ -70,7 +70,7 @@ class EmbeddingJob(Job):
         """See ``Job.aclose``."""
         await self._embedder.aclose()
 
-    def _event(self, each: Seen, number: int, vector: list[float]) -> Event:
+    def _event(self, each: JobEvent, number: int, vector: list[float]) -> Event:
         added, model = each.event, self._embedder.model
         again = (each.retried.letter,) if each.retried else ()
         return Event.create(
@@ -83,7 +83,7 @@ class EmbeddingJob(Job):
             data={"memory_id": memory_id(added.source, added.id, number), "model": model, "embedding": vector},
         )
 
-    def _tell_refused(self, each: Seen, number: int) -> None:
+    def _tell_refused(self, each: JobEvent, number: int) -> None:
         self.refused += 1
         logger.error(
             "text_not_embedded", memory_id=memory_id(each.event.source, each.event.id, number),

@@ -27,7 +27,7 @@ from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.shapes import Entries, Shapes
 from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Broken, Items, Node, Scalar, Table
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, type_model
 from graphweft_workers.features.episodes.ontologies.registry import BUILT_IN, Ontologies
 
@@ -168,7 +168,7 @@ class _Checks(Shapes):
         node = entries[key].value if key in entries else None
         if node is None:
             return {}
-        if not isinstance(node, Table):
+        if not isinstance(node, KeyTable):
             self.wrong_type(node, key, "a mapping of names to descriptions")
             return {}
         if not node.entries and key == "entity_types":
@@ -262,4 +262,4 @@ class _Checks(Shapes):
 
 def _entries(entries: Entries, key: str) -> Mapping[str, Place]:
     node = entries[key].value if key in entries else None
-    return {name: entry.key for name, entry in node.entries.items()} if isinstance(node, Table) else {}
+    return {name: entry.key for name, entry in node.entries.items()} if isinstance(node, KeyTable) else {}

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.ports.toy import sqlite_url
-from tests.ports.toy_kits import ToyRequestKit
+import contextlib
+from collections.abc import AsyncIterator
 
-from graphweft_workers.testing.suites.request_kit import RequestKit
-from graphweft_workers.testing.suites.request_suite import RequestSuite
+import pytest
+import pytest_asyncio
+from tests.ports.toy import sqlite_url
+from tests.ports.toy_kits import ToyBusKit, ToyRequestKit
+
+from graphweft_workers.testing import BusKit, BusSuite, RequestKit, RequestSuite
 
 __all__ = ("sqlite_url",)  # a fixture
 
 pytestmark = pytest.mark.integration
+
+
+class TestBus(BusSuite):
+    @pytest_asyncio.fixture
+    async def kit(self, sqlite_url: str) -> AsyncIterator[BusKit]:
+        async with contextlib.aclosing(ToyBusKit(sqlite_url)) as kit:
+            yield kit
 
 
 class TestRequests(RequestSuite):

@@ -6,13 +6,15 @@ import ast
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+SUITES = TESTS.parent / "workers/graphweft_workers/testing"
 FREE = (
     "chaos",  # breaks things at random moments
     "ports/toy_driver",  # a driver, which polls its file
-    "services/waiting.py",  # the helper
+    "waiting.py",  # the helper
     "services/virtual_time.py",  # sleeps end at once
     "unit",  # in virtual time
     "ports/test_bus.py",  # sessions of servers pass
+    *(f"suites/{name}.py" for name in ("bus_kit", "event_log_suite", "lease_suite", "rules_log_suite")),  # the same
 )
 
 
@@ -28,8 +30,9 @@ def sleeps(file: Path) -> list[int]:
 def test_no_test_sleeps() -> None:
     found = [
         f"{name}:{line}"
-        for file in sorted(TESTS.rglob("*.py"))
-        if not (name := file.relative_to(TESTS).as_posix()).startswith(FREE)
+        for folder in (TESTS, SUITES)
+        for file in sorted(folder.rglob("*.py"))
+        if not (name := file.relative_to(folder).as_posix()).startswith(FREE)
         for line in sleeps(file)
     ]
     assert not found, f"wait for a state with tests.services.waiting: {', '.join(found)}"

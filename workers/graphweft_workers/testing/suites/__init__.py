@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 
 from graphweft_workers.optional_dependencies import naming_extra
 
-with naming_extra("the suites of the ports", "testing", "pytest", "pytest_asyncio", "hypothesis"):
+with naming_extra("a suite of the ports", "testing", "pytest", "pytest_asyncio", "hypothesis"):
     import hypothesis as hypothesis
     import pytest
     import pytest_asyncio as pytest_asyncio

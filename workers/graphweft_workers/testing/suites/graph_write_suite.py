@@ -393,7 +393,9 @@ class GraphWriteSuite(GraphFixtures):
     @pytest.mark.parametrize(
         "taking", ["MATCH (n) WHERE n.partition = 0 DETACH DELETE n", "MATCH (n) WHERE n.partition = 0 SET n.pos = 'x'"]
     )
-    async def test_a_rule_that_removes_the_checkpoint_runs_once(self, graph: GraphStore, taking: str, count: int) -> None:
+    async def test_a_rule_that_removes_the_checkpoint_runs_once(
+        self, graph: GraphStore, taking: str, count: int
+    ) -> None:
         await graph.apply(APP, 0, [write(None, before=START, after=Checkpoint(offset="0"), note="kept")])
         texts = [f"{taking} WITH count(*) AS x CREATE (:Taken)"] * count
         writes = chain(*texts, start=Checkpoint(offset="0"))

@@ -1,0 +1,93 @@
+"""The graph servers of the tests, for the suite of searches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, Literal
+
+import neo4j
+import redis.asyncio as redis
+from tests.services.memories import Batch, Model, empty_neo4j, fill, fill_neo4j
+
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.testing.suites.search_kit import APP, SearchKit
+
+__all__ = ("FalkorDBSearchKit", "Neo4jSearchKit", "falkordb_search_kit", "neo4j_search_kit")
+
+NAMED: Final = ("chunkEmbeddings", "farEmbeddings", "search_chunks", "search_bare", "later")
+"""Indexes that tests make on Neo4j."""
+
+
+class FalkorDBSearchKit(SearchKit):
+    chunk_index = "Chunk"
+    memory_index = "Memory"
+
+    def __init__(self, store: GraphStore, url: str) -> None:
+        self.store = store
+        self.url = url
+
+    async def fill(self, made: Sequence[Batch]) -> Model:
+        await fill(self.store, self.url, APP, made)
+        return Model(made)
+
+    async def write(self, *statements: str) -> None:
+        async with redis.Redis.from_url(self.url) as client:
+            for statement in statements:
+                await client.execute_command("GRAPH.QUERY", f"mozaiks_{APP}", statement)
+
+    async def make_vector_index(self, name: str, label: str, similarity: Literal["cosine", "euclidean"]) -> None:
+        options = f"OPTIONS {{dimension: 2, similarityFunction: '{similarity}'}}"
+        await self.write(f"CREATE VECTOR INDEX FOR (n:{label}) ON (n.embedding) {options}")
+
+    async def make_fulltext_index(self, name: str, label: str, *properties: str) -> None:
+        names = ", ".join(f"'{each}'" for each in (label, *properties))
+        await self.write(f"CALL db.idx.fulltext.createNodeIndex({names})")
+
+
+class Neo4jSearchKit(SearchKit):
+    chunk_index = "search_chunks"
+    memory_index = MemoryMutations().indexes[0].name
+
+    def __init__(self, store: GraphStore, url: str) -> None:
+        self.store = store
+        self.url = url
+
+    async def fill(self, made: Sequence[Batch]) -> Model:
+        await fill_neo4j(self.store, self.url, APP, made)
+        return Model(made)
+
+    async def write(self, *statements: str) -> None:
+        with neo4j.GraphDatabase.driver(self.url) as driver:
+            for statement in statements:
+                driver.execute_query(statement.replace("vecf32", ""))
+
+    async def make_vector_index(self, name: str, label: str, similarity: Literal["cosine", "euclidean"]) -> None:
+        options = f"{{indexConfig: {{`vector.dimensions`: 2, `vector.similarity_function`: '{similarity}'}}}}"
+        await self._make(f"VECTOR INDEX {name} IF NOT EXISTS FOR (n:{label}) ON (n.embedding) OPTIONS {options}")
+
+    async def make_fulltext_index(self, name: str, label: str, *properties: str) -> None:
+        names = ", ".join(f"n.{each}" for each in properties)
+        await self._make(f"FULLTEXT INDEX {name} IF NOT EXISTS FOR (n:{label}) ON EACH [{names}]")
+
+    async def _make(self, index: str) -> None:
+        await self.write(f"CREATE {index}", "CALL db.awaitIndexes(60)")
+
+
+@contextlib.asynccontextmanager
+async def falkordb_search_kit(url: str) -> AsyncIterator[SearchKit]:
+    async with contextlib.aclosing(FalkorDBStore(url, write_timeout_ms=5_000)) as store:
+        yield FalkorDBSearchKit(store, url)
+
+
+@contextlib.asynccontextmanager
+async def neo4j_search_kit(uri: str) -> AsyncIterator[SearchKit]:
+    empty_neo4j(uri)
+    async with contextlib.aclosing(Neo4jStore(uri, write_timeout_ms=5_000)) as store:
+        await store.prepare(APP, ())
+        kit = Neo4jSearchKit(store, uri)
+        yield kit
+    await kit.write(*(f"DROP INDEX {name} IF EXISTS" for name in NAMED))

@@ -21,6 +21,7 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 
+ROOT = Path(__file__).parents[2]
 ALLOWED = ("graphweft_contracts", "graphweft.transport", "graphweft_workers.ports")
 ASK = ("context", "--app", "shop", "--workflow", "Support", "--agent", "Ann", "--chat", "c")
 SECRET = "hunter2"
@@ -136,6 +137,23 @@ def test_the_url_of_another_package_is_checked_by_its_driver(settings: dict[str,
     assert done.code == 2
     assert "expected sqlite:///path/of/the/file" in done.err
     assert SECRET not in done.err
+
+
+@pytest.mark.integration
+def test_the_suites_run_without_the_set_up_of_these_tests(tmp_path: Path) -> None:
+    """The author of a driver has another conftest, and pytest-asyncio in its strict mode."""
+    tests = (Path(__file__).parent / "test_toy_driver.py").read_text("utf-8")
+    (tmp_path / "test_toy_driver.py").write_text(tests.replace("pytestmark = pytest.mark.integration\n", ""))
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --strict-markers -p no:schemathesis\nfilterwarnings = error\n"
+        "asyncio_default_fixture_loop_scope = function\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "commits_go_forward or late_request"],
+        cwd=tmp_path, env=clean_environment(PYTHONPATH=str(ROOT)),
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_toy_knows_the_ports_only() -> None:

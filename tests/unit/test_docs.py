@@ -104,3 +104,11 @@ def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
     assert "://" not in commands
     targets = re.findall(r"(?m)^([a-z]+):.*## ", (ROOT / "Makefile").read_text("utf-8"))
     assert {"demo", "test"} <= set(targets)
+
+
+def test_the_page_shows_how_the_toy_driver_runs_the_suites() -> None:
+    page = (ROOT / "docs/architecture.md").read_text("utf-8").partition("## Add a driver")[2]
+    [shown] = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
+    tests = (ROOT / "tests/ports/test_toy_driver.py").read_text("utf-8")
+    lines = iter(tests.splitlines())
+    assert all(line in lines for line in shown.splitlines() if line)

@@ -20,3 +20,16 @@ def test_the_gateway_names_its_extra_for_each_package(missing: str) -> None:
     assert f"`run gateway` needs the Python package '{missing}" in done.stderr
     assert "pip install 'graphweft[gateway]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["pytest", "pytest_asyncio", "hypothesis"])
+def test_the_suites_of_the_ports_name_their_extra(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "import graphweft.testing, graphweft_workers.testing  # need neither\n"
+        "try: graphweft_workers.testing.BusSuite\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert f"a suite of the ports needs the Python package '{missing}'" in done.stdout, done.stderr
+    assert "pip install 'graphweft[testing]'" in done.stdout

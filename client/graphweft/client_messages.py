@@ -22,8 +22,6 @@ from graphweft_contracts import (
 )
 from graphweft_contracts.admission import check_admission
 
-__all__ = ("empty_reply", "encoded", "failed_reply", "milliseconds", "request_of")
-
 logger = logging.getLogger("graphweft.client")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -53,7 +54,9 @@ async def test_a_type_without_a_rule_is_named_with_the_nearest_one(type: str, sa
     kinds = EventKinds()
     for _ in range(3):
         kinds.add(event(type))
-    found = await without_rule(cast("Any", Rules()), kinds, lambda stored: RuleSet.of_files(stored.files))
+    found = await without_rule(
+        cast("Any", SimpleNamespace(rules=Rules())), kinds, lambda stored: RuleSet.of_files(stored.files)
+    )
     assert [(each.events, each.app_id, each.workflow, each.reason) for each in found] == (
         [(3, "acme", "Support", f"no rule is for the event type {said}")] if said else []
     )
@@ -63,4 +66,9 @@ async def test_events_that_become_dead_letters_are_not_named_again() -> None:
     kinds = EventKinds()
     for workflow in (None, "Suport"):
         kinds.add(event("order.placed", workflow))
-    assert await without_rule(cast("Any", Rules()), kinds, lambda stored: RuleSet.of_files(stored.files)) == []
+    assert (
+        await without_rule(
+            cast("Any", SimpleNamespace(rules=Rules())), kinds, lambda stored: RuleSet.of_files(stored.files)
+        )
+        == []
+    )

@@ -13,6 +13,7 @@ PACKAGES = ("graphweft_contracts", "graphweft_rules", "graphweft", "graphweft_wo
 DOCUMENTED = {
     "graphweft.memory",
     "graphweft.hooks",
+    "graphweft.testing",
     "graphweft.adapters.core",
     "graphweft.adapters.agent_framework.memory",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.test_export_file import empty, export
 
 from graphweft.testing import EventReplay, replay
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, wire
@@ -159,6 +160,27 @@ def test_entries_as_the_command_prints_them_replay_as_workers_read_them(tmp_path
     assert [each.name for each in again.skipped] == ["placed/link"]  # only what is retried
     assert [each.reason for each in invalid.faults] == ["invalid_event"]
     assert copy.copy
+
+
+async def test_an_export_replays_in_the_order_of_its_log(tmp_path: Path, rules: Path) -> None:
+    def change(parts: dict[str, Any]) -> None:
+        whole = {"customer": "ann", "order": "o1", "at": "noon", "amount": 1}
+        fields = [wire.encode(order("1", **whole)), wire.encode(order("2", order="o2", at="noon", amount=1))]
+        first, second = (
+            Entry(offset=f"{number}-0", fields=each, received=AT) for number, each in zip((1, 3), fields, strict=True)
+        )
+        parts["entries"] = [[first, empty(2)], [second]]  # one of another app
+
+    file = tmp_path / "shop.export"
+    file.write_bytes(export(change))
+    found = replay(file, rules)  # within an event loop
+    assert [(each.number, each.id, names(each)) for each in found.events] == [
+        (1, "1", ["placed/link", "placed/time"]), (2, "2", ["placed/time"]),
+    ]  # fmt: skip
+    assert [each.name for each in found.skipped] == ["placed/link"]
+    file.write_bytes(export(change)[:-2_000])
+    with pytest.raises(InvalidSettings, match="the export is damaged"):
+        replay(file, rules)
 
 
 class Exploding(MemoryMutations):

@@ -1,4 +1,4 @@
-"""A recorded log as entries: a file with JSON lines, or events in memory."""
+"""A recorded log as entries: an export, a file with JSON lines, or events in memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from typing import Any, Final, cast
 from pydantic_core import from_json, to_json
 
 from graphweft_contracts import Event, InvalidEvent, wire
+from graphweft_contracts.rules_log import only_announces
 from graphweft_rules.rule_tests.events import FIRST_TIME, STEP
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.testing.exported_log import exported_entries
 
 type Log = str | PathLike[str] | Iterable[Event | Mapping[str, Any]]
-"""A file with one JSON object on each line, or events."""
+"""A file of ``graphweft export``, a file with one JSON object on each line, or events."""
 
+_EXPORT: Final = b"about.json\0"
+"""How a file of ``graphweft export`` begins: with the header of its first member."""
 _WITHOUT_EVENT: Final = ("activation", "drop")
 """Kinds of entries, as ``graphweft events tail --json`` prints them, that hold no event."""
 
@@ -28,7 +32,7 @@ class RecordedEntry:
     """An entry of a recorded log."""
 
     number: int
-    """Its line in the file, or its number among the events, from 1."""
+    """Its line in the file, or its number among the events of an export or in memory, from 1."""
     partition: int
     entry: Entry
 
@@ -36,11 +40,17 @@ class RecordedEntry:
 def recorded_entries(log: Log) -> Iterator[RecordedEntry]:
     """Yield the entries that hold events or should, in log order.
 
-    An item is an event, as ``graphweft emit`` reads it, or an entry as ``graphweft events tail --json`` prints it. An
-    event without a time happens one second after the one before, so that a replay gives the same each time.
+    A line or an item is an event, as ``graphweft emit`` reads it, or an entry as ``graphweft events tail --json``
+    prints it. An event without a time happens one second after the one before, so that a replay gives the same each
+    time.
 
-    Raises ``InvalidEvent`` if the file cannot be read.
+    Raises ``InvalidEvent`` if the file cannot be read, and ``InvalidExport`` for a damaged export.
     """
+    if isinstance(log, str | PathLike) and _is_export(Path(log)):
+        entries = (item for item in exported_entries(Path(log)) if _holds_event(item[1]))
+        for number, (partition, entry) in enumerate(entries, start=1):
+            yield RecordedEntry(number=number, partition=partition, entry=entry)
+        return
     received = FIRST_TIME
     for number, item in _items(log):
         partition, read = 0, _attributes(item)
@@ -61,15 +71,23 @@ def recorded_entries(log: Log) -> Iterator[RecordedEntry]:
         received += STEP
 
 
+def _is_export(file: Path) -> bool:
+    try:
+        with file.open("rb") as given:
+            return given.read(len(_EXPORT)) == _EXPORT
+    except OSError as error:
+        raise InvalidEvent(f"{file}: {error.strerror}: give a file with one event on each line") from error
+
+
+def _holds_event(entry: Entry) -> bool:
+    return not only_announces(entry.fields) and wire.DROPPED not in entry.fields
+
+
 def _items(log: Log) -> Iterator[tuple[int, bytes | Event | Mapping[str, Any]]]:
     if not isinstance(log, str | PathLike):
         yield from enumerate(log, start=1)
         return
-    try:
-        content = Path(log).read_bytes()
-    except OSError as error:
-        raise InvalidEvent(f"{log}: {error.strerror}: give a file with one event on each line") from error
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
+    for number, line in enumerate(Path(log).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
         if line.strip():
             yield number, line
 

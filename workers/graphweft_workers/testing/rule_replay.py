@@ -69,7 +69,7 @@ class EventReplay:
     """What the rules make of one event."""
 
     number: int
-    """The line of the event in the file, or its number among the events, from 1."""
+    """The line of the event in the file, or its number among the events of an export or in memory, from 1."""
     id: str | None
     """None for an event that cannot be decoded."""
     type: str | None
@@ -155,11 +155,12 @@ def replay(log: Log, rules: str | PathLike[str] | RuleSet) -> RuleReplay:
     """Return what rules make of recorded events; no server is asked and nothing is written.
 
     ``log`` is a file with one event on each line, as ``graphweft emit`` reads it or ``graphweft events tail --json``
-    prints it, or the events themselves. ``rules`` is a folder of workflows, whose ontologies and built-in mutations are
-    those of the settings, as for ``graphweft try``; or a rule set, which is taken as it is.
+    prints it, a file of ``graphweft export``, or the events themselves. ``rules`` is a folder of workflows, whose
+    ontologies and built-in mutations are those of the settings, as for ``graphweft try``; or a rule set, which is taken
+    as it is.
 
-    Raises ``RulesError`` if the rules have errors, ``InvalidSettings`` if the folder holds none, and ``InvalidEvent``
-    if the file cannot be read. An invalid event in it is a fault of the result.
+    Raises ``RulesError`` if the rules have errors, ``InvalidSettings`` if the folder holds none or an export is
+    damaged, and ``InvalidEvent`` if the file cannot be read. An invalid event in it is a fault of the result.
     """
     if not isinstance(rules, RuleSet):
         rules = load_given_rules(Settings.load(), Path(rules))

@@ -10,8 +10,6 @@ from typing import Any, Final, cast, overload
 
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
-__all__ = ("LIMIT_S", "NotReached", "looks", "turns", "until", "until_answered", "until_sync")
-
 LIMIT_S: Final = 120.0
 """How long what is looked at may stay the same without being what is waited for."""
 _POLL_S: Final = 0.02

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("graphweft.client")
 
-"""How long ``close`` waits for calls of other threads after it has closed the client; then it cancels them."""
-
 
 def _closed() -> ContextReply:
     return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail=CLOSED, partial=True)

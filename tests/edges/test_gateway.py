@@ -74,7 +74,6 @@ MUTATED = int(_REQUESTS or 300)
 SEED = int(os.environ.get("GRAPHWEFT_SEED") or 1)
 SCHEMA_EXAMPLES = max(20, int(_REQUESTS) // 50) if _REQUESTS else 3
 """Of each kind of request that the OpenAPI document describes."""
-"""Requests of the fuzzed test that apps are apart; 10,000 and more for nights."""
 RULES = """
 version: "1.0"
 mutation_rules:

@@ -21,7 +21,9 @@ from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import BusUnavailable, Event
+from graphweft.transport import Outgoing
+from graphweft.transports.registry import make_transport
+from graphweft_contracts import BusUnavailable, Event, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
@@ -414,3 +416,28 @@ async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -
     app.settings.pop("GRAPHWEFT_ARCHIVE_URL")
     done = await app.run("rebuild", "--app", "again", "--graph-template", "y_{app_id}")
     assert (done.code, "is not in the archive" in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize("with_keys", [True], ids=["keys"], indirect=True)
+async def test_what_a_neighbour_forges_hinders_no_restore(app: Archived) -> None:
+    """Drops and retries that workers refuse are no part of the app's history, where nobody could refuse them."""
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop", range(20))
+        await app.applied()
+        number = PARTITION("shop/c1")
+        first, second = [entry for entry in (await app.everything())[number] if wire.DATA in entry.fields][:2]
+        row = wire.Retry(f"{number}:{second.offset}:placed:order", "placed", "order")
+        forged = (
+            {wire.DROPPED: wire.Dropped("shop", None, None, (first.offset,), "set_aside").encode()},
+            {**second.fields, wire.RETRY: row.encode()},
+        )
+        async with contextlib.aclosing(make_transport(app.bus_url, new=spread(2))) as unsigned:
+            await unsigned.append([Outgoing(key="shop/c1", fields=fields) for fields in forged])
+        await app.applied()
+    digest = await app.digest("shop")
+    file, about = await exported(app)
+    assert about["graph"]["sha256"] == digest
+    done = await app.run("restore", str(file), "--as", "again")
+    assert done.code == 0, done.err
+    assert await app.digest("again") == digest

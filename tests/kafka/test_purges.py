@@ -189,6 +189,32 @@ async def test_no_responder_keeps_texts_of_facts_after_an_erasure(setup: Setup, 
     assert kept() == [0, 0]
 
 
+async def test_no_responder_keeps_texts_of_facts_before_the_graph_has_an_erasure(setup: Setup) -> None:
+    """A worker announces an erasure before it applies it: a question in between reads what is erased next."""
+    [facts, _], [responder, _] = setup.facts, setup.responders
+    partition = spread(2).partition_of("shop/c")
+
+    async def met(name: str) -> None:
+        await setup.emit(Event.create("person.met", app_id="shop", chat_id="c", workflow="Shop", data={"name": name}))
+
+    async def asked() -> int:
+        assert "one of the shop" in (await facts.retrieve("shop", "Who is Ada?")).text
+        return facts.kept_chars
+
+    await met("Ada")
+    [end] = [each.end for each in await setup.bus.partitions.status() if each.id == partition]
+    first, dash, second = end.partition("-")
+    following = f"{first}-{int(second) + 1}" if dash else str(int(first) + 1)
+    assert await asked() > 0
+    await put_purge(setup.bus.purges, Purge(app_id="shop", partition=partition, offset=following))
+    assert responder.purges is not None
+    await responder.purges.follow()
+    assert [await asked(), await asked()] == [0, 0]
+    await met("Bob")
+    await asked()
+    assert await asked() > 0
+
+
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_keeps_an_index_of_what_was_erased(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))

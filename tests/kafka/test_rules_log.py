@@ -424,7 +424,7 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
         await lose(url, lost.digest)
         await transport.append([event(app, 0) for app in apps])
         await transport.append([event("busy", number) for number in range(1_000)])
-        reading, settling = under_way(monkeypatch, Bus, "read"), under_way(monkeypatch, AppQueues, "settle")
+        reading, settling = under_way(monkeypatch, RedisEventLog, "read"), under_way(monkeypatch, AppQueues, "settle")
 
         async def reads_nothing() -> bool:
             parked = {app for each in await bus.partitions.status() for app in PositionNote.decode(each.note).parked}

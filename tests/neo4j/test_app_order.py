@@ -324,7 +324,7 @@ def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
             queries = [query for event in read for query in event]
             expected, _ = await reference.run(queries, rules.keys)
             await reference.clear()
-            assert len(expected.nodes) > len(events) / 5
+            assert len(expected.nodes) > 4, "more than those of the first example"
             assert live.digest == expected.digest, live.against(expected)
             assert replayed.digest == expected.digest, replayed.against(expected)
 

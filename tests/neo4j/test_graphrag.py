@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import itertools
 import json
-import math
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
-from types import SimpleNamespace
 from typing import Any, Final
 
 import neo4j
@@ -27,14 +24,13 @@ from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts.clock import SystemClock
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_rules.output.formats import FACTS_START
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.features.graphrag import context_block as packing
 from graphweft_workers.features.graphrag import expansion as expanding
-from graphweft_workers.features.graphrag import retriever as retrieving
 from graphweft_workers.features.graphrag.caps import Caps
 from graphweft_workers.features.graphrag.retriever import UNREACHABLE, GraphContext, HybridRetriever
 from graphweft_workers.features.graphrag.safe_cypher import (
@@ -697,7 +693,19 @@ async def test_texts_in_all_alphabets_arrive_as_they_are(place: Place, sign: str
         assert len(rest) == length if length <= 300 else 200 <= len(rest) <= 300
 
 
-async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+class AheadClock(SystemClock):
+    """The clock of this machine, which a test can put forward."""
+
+    ahead_s = 0.0
+    step_s = 0.0
+    """What each look at it takes."""
+
+    def monotonic(self) -> float:
+        self.ahead_s += self.step_s
+        return time.monotonic() + self.ahead_s
+
+
+async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place) -> None:
     nodes = [entity("Hub"), *(entity(f"N{n}") for n in range(40))]
     await falkordb.fill(Graph(nodes=nodes, edges=[(0, "RELATED_TO", n + 1, {}) for n in range(40)]))
     turns = 0
@@ -710,30 +718,36 @@ async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place, mo
 
     seen: set[int] = set()
 
-    clock = itertools.count(time.monotonic(), 0.002)  # so each line takes more than a turn
-    monkeypatch.setattr(retrieving, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    clock = AheadClock()
+    clock.step_s = 0.002  # so each line takes more than a turn
 
     def count(text: str) -> int:
         seen.add(turns)
         return len(text)
 
     beside = asyncio.create_task(other())
-    context = await retriever(falkordb.store, max_tokens=8_000, count=count).retrieve(APP, "Hub")
+    context = await retriever(falkordb.store, max_tokens=8_000, count=count, clock=clock).retrieve(APP, "Hub")
     beside.cancel()
     assert len(context.facts) == 40
     assert len(seen) >= 40
 
 
-async def test_a_context_for_which_the_time_was_too_short_is_partial(
-    falkordb: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_context_for_which_the_time_was_too_short_is_partial(falkordb: Place) -> None:
     await falkordb.fill(SHOP)
-    clock = iter([0.0] * 3)
-    monkeypatch.setattr(packing, "time", SimpleNamespace(monotonic=lambda: next(clock, math.inf)))
-    context = await retriever(falkordb.store).retrieve(APP, "Redis")
+    clock, left = AheadClock(), 4
+
+    def count(text: str) -> int:
+        nonlocal left
+        left -= 1  # the empty block, and each line
+        clock.ahead_s += 3_600.0 if left == 0 else 0.0
+        return len(text)
+
+    slow = retriever(falkordb.store, max_tokens=8_000, count=count, clock=clock)
+    context = await slow.retrieve(APP, "Redis")
     assert (context.outcome, context.partial, context.reason) == ("injected", True, TOO_SLOW)
     assert len(context.facts) == 3
-    context = await retriever(falkordb.store).retrieve(APP, "Redis")
+    left = 1
+    context = await slow.retrieve(APP, "Redis")
     assert (context.outcome, context.facts, context.reason) == ("unavailable", (), TOO_SLOW)
 
 

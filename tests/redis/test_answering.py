@@ -20,6 +20,7 @@ import pytest_asyncio
 from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
+from tests.services.virtual_time import VirtualClock
 from tests.services.waiting import turns, until
 
 from graphweft import Client, Event
@@ -805,11 +806,11 @@ async def test_a_refused_query_has_no_last_rows(graph: FalkorDBStore, rules: Rul
 
 
 async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(graph: FalkorDBStore, rules: RuleSet) -> None:
-    now = 0.0
+    clock = VirtualClock()
     await writer_on(graph)
     watched = Watched(graph)
     async with answering(rules, watched) as pipeline:
-        pipeline._breaker.clock = lambda: now
+        pipeline._breaker.clock = clock
         await pipeline.answer(request())
         await ended(pipeline)
         watched.before = watched.before_marks = away()
@@ -821,7 +822,7 @@ async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(graph:
         assert {reply.missing[0].reason for reply in replies} == {"graph_unavailable"}
         assert watched.reads + watched.marked == asked
         assert (await pipeline.answer(request(after="0:1-0"))).reason == "invalid_request"  # no bus here
-        now += 0.25  # one tries, and no other
+        clock.advance(0.25)  # one tries, and no other
         held = asyncio.Event()
 
         async def fail_later() -> None:
@@ -838,7 +839,7 @@ async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(graph:
         await ended(pipeline)
         watched.before = watched.before_marks = None
         assert (await pipeline.answer(request())).partial
-        now += 0.5
+        clock.advance(0.5)
         assert not (await pipeline.answer(request())).partial
         assert not (await pipeline.answer(request())).partial
 
@@ -854,13 +855,13 @@ async def open_breaker(pipeline: ContextPipeline, watched: Watched) -> None:
 
 
 async def test_who_asks_the_graph_nothing_makes_no_trial(graph: FalkorDBStore, rules: RuleSet) -> None:
-    now = 0.0
+    clock = VirtualClock()
     await writer_on(graph)
     watched = Watched(graph)
     async with answering(rules, watched) as pipeline:
-        pipeline._breaker.clock = lambda: now
+        pipeline._breaker.clock = clock
         await open_breaker(pipeline, watched)
-        now += 0.25
+        clock.advance(0.25)
         for agent in ("Nobody", "Echo"):  # no rules, and a rule whose query has no value
             await pipeline.answer(request(agent))
         assert not (await pipeline.answer(request())).partial
@@ -869,13 +870,13 @@ async def test_who_asks_the_graph_nothing_makes_no_trial(graph: FalkorDBStore, r
 async def test_a_trial_whose_query_is_too_slow_finds_the_server_all_the_same(
     graph: FalkorDBStore, rules: RuleSet
 ) -> None:
-    now = 0.0
+    clock = VirtualClock()
     await writer_on(graph)
     watched = Watched(graph)
     async with answering(rules, watched, cache_bytes=0) as pipeline:  # so no query needs the marks
-        pipeline._breaker.clock = lambda: now
+        pipeline._breaker.clock = clock
         await open_breaker(pipeline, watched)
-        now += 0.25
+        clock.advance(0.25)
         assert (await pipeline.answer(request("Impatient"))).reason == "timeout"
         await ended(pipeline)
         assert not (await pipeline.answer(request())).partial

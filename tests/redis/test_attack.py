@@ -182,11 +182,11 @@ class Cut:
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._letters, name)
 
-        async def counted(*given: Any) -> Any:
+        async def counted(*given: Any, **named: Any) -> Any:
             self._left -= 1
             if self._left == -1:
                 raise ConnectionError("cut")
-            return await call(*given)
+            return await call(*given, **named)
 
         return counted
 

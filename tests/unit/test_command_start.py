@@ -134,6 +134,22 @@ def test_a_command_logs_only_if_a_level_is_given_and_then_on_standard_error(leve
     assert ("shown" in done.stderr) == (level is not None)
 
 
+def test_a_command_that_sets_up_no_logs_warns_on_standard_error() -> None:
+    code = (
+        "from graphweft_workers.cli.options import command\n"
+        "from graphweft_workers.lazy_logger import get_logger\n"
+        "@command\n"
+        "async def body() -> None:\n"
+        "    get_logger('graphweft.test').info('left_out')\n"
+        "    get_logger('graphweft.test').warning('shown', rule='a/b')\n"
+        "    print('the result')\n"
+        "body()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "the result\n"
+    assert ("shown" in done.stderr, "a/b" in done.stderr, "left_out" in done.stderr) == (True, True, False)
+
+
 @pytest.mark.parametrize(("name", "place"), list(places()), ids=[name for name, _ in places()])
 def test_the_line_of_a_command_in_help_is_that_of_its_docstring(name: str, place: CommandPlace) -> None:
     function = getattr(import_module(f"graphweft_workers.cli.{place.module}"), place.function)

@@ -31,8 +31,6 @@ holds the context variables. ``type`` is the type of an event, or ``context.requ
 app, chat and user are not shown to the hook; pass pseudonyms to the adapter if they must not be sent.
 """
 
-"""How long the adapter's thread waits for the position of an event. A turn waits only within its budget."""
-
 _MAX_WARNINGS: Final = 1_000
 """Warnings that one adapter logs. A program may make any number of providers; counts continue beyond the limit."""
 _NO_EMBEDDER: Final = (

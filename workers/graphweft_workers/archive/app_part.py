@@ -1,7 +1,8 @@
 """Selects from the log what belongs to one app. Pure.
 
 An entry of another app keeps its place, its offset and its time, and loses its content, as an erased one does. So the
-offsets, the order and the window in which copies are recognised stay as they are.
+offsets, the order and the window in which copies are recognised stay as they are. A retry or a drop that signatures
+refuse is of nobody.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from graphweft_contracts import DeadLetter, InvalidEvent, wire
+from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.dead_letters import UNREAD
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, announced, restated_scope
@@ -51,6 +52,20 @@ def is_event(entry: Entry, app_id: str) -> bool:
     return not entry.erased and wire.DROPPED not in entry.fields and app_named(entry) == app_id
 
 
+def _is_refused(entry: Entry) -> bool:
+    """Tell whether signatures refuse a retry or a drop. Whoever reads the history alone has no keys to refuse it by."""
+    try:
+        if wire.DROPPED in entry.fields:
+            entry.dropped()
+        elif wire.RETRY in entry.fields:
+            entry.event()
+    except RefusedEvent:
+        return True
+    except Exception:  # noqa: BLE001 - any content may stand in a log
+        return False
+    return False
+
+
 class AppPart:
     """Selects what belongs to one app from one partition, in log order."""
 
@@ -66,6 +81,8 @@ class AppPart:
         return [self._of(entry) for entry in entries]
 
     def _of(self, entry: Entry) -> Entry:
+        if _is_refused(entry):
+            return replace(entry, fields={}, erased=True)
         if belongs(entry, self._app_id, activations=self._activations):
             self.own.add(entry.offset)
             return entry

@@ -24,7 +24,6 @@ from graphweft_workers.timing import TIMING, ArchiveTiming
 
 _FOLDER: Final = "erasures"
 _RUNNING: Final = "erasing"
-"""A process that has given no sign of life for so long was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

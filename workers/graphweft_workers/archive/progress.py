@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphweft_workers.archive.reader import ArchiveReader
     from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.partitions import PartitionStatus
+    from graphweft_workers.ports.partitions import PartitionStatus
 
 ARCHIVE = "archive"
 """The name of the archive among the readers that hold entries on the bus."""

@@ -171,7 +171,6 @@ async def _show(settings: Settings, runs: Path) -> Path | None:
     try:
         await _import(settings, events, bus)
         chats = len({event.chatid for event in events})
-        chats = len({event.chatid for event in events})
         say(f"\n{len(events):,} events of {chats} recorded chats are published and applied, in order:")
         say(_counts(Counter(event.type for event in events)))
         if letters := await letter_count(bus.dead_letters):

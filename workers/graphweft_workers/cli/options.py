@@ -27,6 +27,7 @@ from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
 from graphweft_workers.iso_time import in_utc, iso_time
+from graphweft_workers.lazy_logger import before_next_entry
 
 MAX_BUDGET_MS: Final = 3_600_000
 
@@ -95,6 +96,7 @@ def command(body: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..
 
     def run(**values: Any) -> None:
         escape_unprintable()
+        before_next_entry(_warn_on_standard_error)
         for name in NOISY_LOGGERS:
             logging.getLogger(name).addHandler(_SILENT)
         try:
@@ -123,6 +125,16 @@ def command(body: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..
     functools.update_wrapper(run, body)
     run.__signature__ = inspect.Signature(list(_options(parameters.values())))  # type: ignore[attr-defined]
     return run
+
+
+def _warn_on_standard_error() -> None:
+    """Set up the logs of a command that has not: structlog would write to standard output, which is for results."""
+    import structlog
+
+    from graphweft_workers.logs import set_up_logs
+
+    if not structlog.is_configured():
+        set_up_logs("warning", "console")
 
 
 async def _until_terminated(work: Coroutine[Any, Any, int | None]) -> int | None:

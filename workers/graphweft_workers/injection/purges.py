@@ -59,7 +59,7 @@ class PurgeFollower:
                 place = None if purge.partition is None else (purge.partition, purge.offset)
                 self.cache.purge_app(purge.app_id, place)
                 self.indexes.purge_app(purge.app_id)
-                self._forget_facts()
+                self._forget_facts(purge.app_id, place)
             self._mark = found.mark
             self.followed = began
 
@@ -81,9 +81,9 @@ class PurgeFollower:
         self.indexes.purge()
         self._forget_facts()
 
-    def _forget_facts(self) -> None:
+    def _forget_facts(self, app_id: str | None = None, place: tuple[int, str] | None = None) -> None:
         if self.facts is not None:
-            self.facts.forget()
+            self.facts.forget(app_id, place)
 
     async def _read(self) -> None:
         async with self._reading:

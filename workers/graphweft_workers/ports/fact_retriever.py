@@ -47,8 +47,11 @@ class FactRetriever(Protocol):
         """Log that facts were wanted but the graph was not asked."""
         ...
 
-    def forget(self) -> None:
-        """Forget the texts of earlier retrievals, because some were erased."""
+    def forget(self, app_id: str | None = None, place: tuple[int, str] | None = None) -> None:
+        """Forget the texts of earlier retrievals, because some were erased: of an app, at a partition and an offset.
+
+        Those of the app are not kept before its graph has what is at the place.
+        """
         ...
 
     async def warm(self, app_id: str) -> None:

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from graphweft_workers.ports.event_log import Committed
 
+_DIGITS: Final = "[0-9]{1,20}"
+"""Of a number below 2^64; Python reads none of thousands of digits."""
 _FORMS: Final = {
     form: re.compile(pattern, re.ASCII)
-    for form, pattern in (("number", "[0-9]+"), ("pair", "[0-9]+-[0-9]+"), ("either", "[0-9]+(-[0-9]+)?"))
+    for form, pattern in (
+        ("number", _DIGITS),
+        ("pair", f"{_DIGITS}-{_DIGITS}"),
+        ("either", f"{_DIGITS}(-{_DIGITS})?"),
+    )
 }
 
 

@@ -187,7 +187,6 @@ class Why:
     ) -> None:
         passed_over, cursor = self._passed_over[partition], self._rules.cursor(partition, "")
         first = self._singles[0] if self._singles else None
-        left = len(needed)
         work.open(partition, passed_over)
         last = max(needed, key=offset_order, default="")
         async for page in pages(self._bus.log, partition, to=last):
@@ -205,7 +204,6 @@ class Why:
                 )
                 await work.add(event, may_record=not is_old)
             await work.flush()
-            left -= len(wanted)
             self._tell("replayed", work.result.events)
 
     async def _ends(self) -> dict[int, str]:

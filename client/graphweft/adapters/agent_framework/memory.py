@@ -33,7 +33,6 @@ _ADD: Final = "memory.add"
 _MEMORIES: Final = "memories"
 _MAX_CLIENTS: Final = 10_000
 """Scopes whose memory clients are kept."""
-"""How long the adapter's thread waits for the position of an event."""
 _ORIGIN: Final = """
 RETURN coalesce(node.text, node.fact) AS text, score, labels(node) AS labels, node.role AS role,
        node.author_name AS author_name,

@@ -28,7 +28,6 @@ _ADD: Final = "memory.add"
 _MEMORIES: Final = "memories"
 _MAX_USERS: Final = 10_000
 """Users whose memory clients are kept."""
-"""How long the adapter's thread waits for the position of an event."""
 _ROWS: Final = """
 RETURN coalesce(node.text, node.fact) AS text, score, node.role AS role, node.author_name AS author_name,
        coalesce(node.timestamp, node.valid_from, node.stated_at, node.valid_at) AS timestamp,

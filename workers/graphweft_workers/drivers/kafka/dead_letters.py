@@ -27,7 +27,7 @@ from graphweft_workers.drivers.kafka.producer import (
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.ports.dead_letters import LettersOfApp, letter_with, without_fields
+from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters, letter_with, without_fields
 
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
 _APP: Final = "app"
@@ -118,10 +118,14 @@ class KafkaLetters:
     ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
         await self._catch_up()
+        if ids is not None:  # what lies between them may be gigabytes
+            known = sorted({*ids} & self._index.keys(), key=lambda each: self._index[each].offset)
+            named = [letter for each in known if (letter := await self._at(each)) is not None]
+            return first_letters(named, limit, app_id, size, whole=whole)
         places = (
             (place.offset, letter_id, place.size)
             for letter_id, place in self._index.items()
-            if app_id in (None, place.app_id) and (ids is None or letter_id in ids)
+            if app_id in (None, place.app_id)
         )
         wanted: list[tuple[str, int]] = []
         total = 0

@@ -30,6 +30,7 @@ from graphweft_workers.features.graphrag.starting_entities import Path, document
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.timing import TIMING, FactTiming
 
 EXECUTED: Final = "GRAPHRAG_EXTENSION_EXECUTED"
@@ -46,6 +47,8 @@ _BETWEEN: Final = 5
 """Limit of relationships between a pair."""
 _SPARE: Final = 10
 """Relationships fetched beyond the wanted facts: some are duplicates or have no name."""
+_LOOK_SHARE: Final = 0.2
+"""Largest share of a retrieval's time for the look whether the graph has an erasure."""
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()
@@ -104,6 +107,8 @@ class HybridRetriever:
         self._count = count
         self._clock = clock
         self._texts = FactTexts()
+        self._erasures: dict[str, dict[int, str]] = {}
+        """By app and partition: the offset of an erasure that the graph may not have yet."""
         self._timing = timing
 
     @classmethod
@@ -127,9 +132,14 @@ class HybridRetriever:
         """How many characters of facts are kept for later retrievals."""
         return self._texts.chars
 
-    def forget(self) -> None:
-        """Forget the texts of earlier retrievals, of all apps, because some were erased."""
+    def forget(self, app_id: str | None = None, place: tuple[int, str] | None = None) -> None:
+        """Forget the texts of earlier retrievals, of all apps, because some were erased.
+
+        With a place, the texts of the app are kept again when its graph has what is there.
+        """
         self._texts = FactTexts()
+        if app_id is not None and place is not None:
+            self._erasures.setdefault(app_id, {})[place[0]] = place[1]
 
     async def warm(self, app_id: str, timeout_s: float = 60.0) -> None:
         """Run each query once, so that the server plans it, which may take seconds, before the first question.
@@ -162,6 +172,9 @@ class HybridRetriever:
         failure: str | None = None
         try:
             async with asyncio.timeout(max(0.0, run.left_s()) + self._timing.grace_s):
+                if app_id in self._erasures:
+                    run.texts = FactTexts()
+                    await self._look_for_erasures(app_id, run.left_s() * _LOOK_SHARE)
                 await run.run(seed(query_text, seeds))
         except GraphUnavailable:
             failure = UNREACHABLE
@@ -194,6 +207,16 @@ class HybridRetriever:
             _logger.warning(NOOP, app_id=app_id, reason=failure)
             return GraphContext(outcome="unavailable", reason=failure)
         return GraphContext(outcome="failed" if failure else "empty", reason=failure)
+
+    async def _look_for_erasures(self, app_id: str, limit_s: float) -> None:
+        """Forget the erasures of an app if its graph has them. Raises ``GraphUnavailable``."""
+        with contextlib.suppress(QueryFailed):
+            reached = await self._graph.checkpoints(app_id, timeout_s=max(0.001, limit_s))
+            if all(
+                number in reached and not is_after(offset, reached[number].offset)
+                for number, offset in self._erasures.get(app_id, {}).items()
+            ):
+                self._erasures.pop(app_id, None)
 
     async def _packed(self, run: _Retrieval) -> FactsBlock:
         """Pack the facts line by line, and let other tasks run from time to time, because redaction takes a while."""

@@ -10,7 +10,7 @@ type Handle = str | int
 """Identifies a node or relationship on its server during one retrieval."""
 
 NODE_COLUMNS: Final = ("handle", "entity", "shown", "key", "name", "kind", "description", "own")
-"""The columns of a ``EntityNode``, in the order in which queries return them."""
+"""The columns of an ``EntityNode``, in the order in which queries return them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

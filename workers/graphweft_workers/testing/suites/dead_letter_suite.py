@@ -50,6 +50,10 @@ class DeadLetterSuite(BusFixtures):
         assert [each.id for each in await bus.dead_letters.read(limit=9, size=1)] == ["x0"], "at least one"
         assert [each.id for each in await bus.dead_letters.read(limit=9, app_id="x", size=25_000)] == ["x0", "x1"]
         assert len(await bus.dead_letters.read(limit=9, size=100_000)) == 6
+        among = ("y2", "x0", "y0", "z0")
+        assert list(await bus.dead_letters.read(limit=9, ids=among)) == [letters[0], letters[1], letters[5]]
+        assert list(await bus.dead_letters.read(limit=1, app_id="y", ids=among)) == [letters[1]]
+        assert [each.id for each in await bus.dead_letters.read(limit=9, size=1, ids=among)] == ["x0"]
 
     async def test_dead_letters_are_read_without_their_entries(self, kit: BusKit) -> None:
         bus = kit.bus()

@@ -133,9 +133,9 @@ class GraphReadSuite(GraphFixtures):
     async def test_whom_the_first_rows_are_enough_gets_them_of_more(
         self, graph: GraphStore, statement: str, rows: int
     ) -> None:
-        assert len((await graph.read(APP, statement, {}, timeout_s=10, enough=3)).rows) == rows
+        assert len((await graph.read(APP, statement, {}, timeout_s=60, enough=3)).rows) == rows
         with pytest.raises(QueryFailed, match="200,000 values"):
-            await graph.read(APP, "UNWIND range(1, 9) AS i RETURN range(1, 200001)", {}, timeout_s=10, enough=3)
+            await graph.read(APP, "UNWIND range(1, 9) AS i RETURN range(1, 200001)", {}, timeout_s=60, enough=3)
 
     @pytest.mark.parametrize(
         "statement",

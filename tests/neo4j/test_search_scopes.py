@@ -97,7 +97,7 @@ class Judge:
             await self.search()
 
     def check(self, searches: int) -> None:
-        assert all(rows > searches / 4 for rows in self.rows.values()), self.rows
+        assert all(rows > searches / 8 for rows in self.rows.values()), self.rows
         assert searches / 20 < self.starved < searches
 
 

@@ -18,17 +18,21 @@ import zstandard
 from tests.edges.test_cli import Call, call, clean_environment
 from tests.kafka.test_archive import Archived, redis_or_kafka_with_keys
 from tests.kafka.test_rules_log import lose
+from tests.redis.test_answering import warm
 from tests.redis.test_rebuild import keys_or_none
+from tests.services.rules import rule_set
 from tests.services.waiting import until
 
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, Fenced
-from graphweft_contracts.memory import memory_id
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.graph_marks import sealed
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.replay import erase as erasing
 from graphweft_workers.timing import ArchiveTiming, Timing
@@ -391,6 +395,30 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=5.0)).rows
     assert rows == (("eves-parked-words",), ("eves-words",))
+
+
+@redis_only
+async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archived) -> None:
+    """They would serve them while the graph is away."""
+    await app.push("first")
+    search = SearchQuery(text=SECRET, memory=MemoryScope(user_id="ada"), index_type="fulltext", of="memories")
+    async with (
+        app.worker(),
+        app.alone() as bus,
+        contextlib.aclosing(FalkorDBStore(app.url)) as graph,
+        contextlib.aclosing(ContextPipeline(rule_set(), graph, bus=bus)) as responder,
+    ):
+        assert responder.purges is not None
+        await responder.purges.follow()
+        for name in ("shop", "shop_x"):
+            await said(app, name, "ada", 0, SECRET)
+        await app.applied()
+        for name in ("shop", "shop_x"):
+            assert len((await warm(responder, app_id=name, search=search)).results) == 1
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert done.code == 0, done.err + done.out
+        await responder.purges.follow()
+        assert {key[0] for key in responder.cache._entries} == {"shop_x"}
 
 
 @redis_only

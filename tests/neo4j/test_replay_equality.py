@@ -67,7 +67,7 @@ async def lived(app: Archived) -> int:
     async with app.worker(batch_events=300), app.worker(batch_events=200):
         for number in range(2 * RUNS):
             if number == RUNS:
-                await app.applied(600)
+                await app.applied()
                 await app.push("second")
                 await retried(app)
             for name in APPS:
@@ -80,9 +80,9 @@ async def lived(app: Archived) -> int:
                 await app.emit(name, range(20 * number, 20 * number + 4))
                 await app.remember(name, [f"likes tea {number}", f"lives in Rome {number}"])
                 await app._append(erased(name, number))
-        await app.applied(600)
+        await app.applied()
         await retried(app)
-        await app.applied(600)
+        await app.applied()
     return emitted
 
 
@@ -109,7 +109,7 @@ async def retried(app: Archived) -> None:
     for _ in range(10):
         if (await app.run("dlq", "retry", "--all")).code == 0:
             return
-        await app.applied(600)
+        await app.applied()
     pytest.fail("the dead letters kept changing")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from graphweft_contracts import BusUnavailable
@@ -20,9 +20,13 @@ def archived(bus: Bus, blobs: BlobStore) -> Bus:
     return replace(bus, log=ArchivedLog(bus.log, blobs), archive=blobs)
 
 
-async def missing_entries(bus: Bus, partition: int) -> int:
-    """Return how many entries of a partition can no longer be read: neither the bus nor its archive holds them."""
-    trimmed = next((each.trimmed for each in await bus.partitions.status() if each.id == partition), 0)
+async def missing_entries(bus: Bus, partitions: Iterable[int]) -> dict[int, int]:
+    """Return how many entries of partitions can no longer be read: neither the bus nor its archive holds them."""
+    trimmed = {each.id: each.trimmed for each in await bus.partitions.status()}
+    return {number: await _missing(bus, number, trimmed.get(number, 0)) for number in partitions}
+
+
+async def _missing(bus: Bus, partition: int, trimmed: int) -> int:
     if not trimmed or bus.archive is None:
         return trimmed
     reader = ArchiveReader(bus.archive)

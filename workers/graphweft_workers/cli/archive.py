@@ -123,9 +123,9 @@ async def trim_bus(
     rows: list[dict[str, str | int]] = []
     async with _bus_alone(settings) as bus:
         for number in range(await bus.partitions.count(fresh=True)):
-            before = await missing_entries(bus, number)
+            before = (await missing_entries(bus, [number]))[number]
             place = await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions)
-            removed = await missing_entries(bus, number) - before
+            removed = (await missing_entries(bus, [number]))[number] - before
             rows.append({**asdict(place), "removed": removed})
     if json:
         print_json({"partitions": rows, "removed": sum(int(row["removed"]) for row in rows)})

@@ -152,7 +152,7 @@ class Erasure:
             return
         bus = archived(self._alone, self._blobs)
         await known_preludes(bus, self._live, self._subject.app_id)
-        missing = sum([await missing_entries(bus, number) for number in partitions])
+        missing = sum((await missing_entries(bus, partitions)).values())
         if missing:
             raise InvalidSettings(
                 f"the log of {self._subject.app_id!r} lacks {counted(missing, *_TRIMMED)}, "

@@ -29,8 +29,9 @@ async def known_preludes(bus: Bus, live: GraphStore, app_id: str) -> list[Prelud
     found = await preludes_of(bus, app_id)
     for prelude in found:
         alone = prelude.bus
-        for partition in await ArchiveReader(prelude.blobs).partitions():
-            if await missing_entries(alone, partition):
+        partitions = await ArchiveReader(prelude.blobs).partitions()
+        for partition, missing in (await missing_entries(alone, partitions)).items():
+            if missing:
                 raise InvalidSettings(
                     f"the restored history of {app_id!r} lacks entries of partition {partition}: restore its files "
                     f"below {folder_of(app_id, prelude.number)} in the archive"

@@ -89,8 +89,7 @@ async def until_applied(
 
 async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> None:
     """Raise ``InvalidSettings`` if entries of a partition can no longer be read."""
-    for partition in partitions:
-        missing = await missing_entries(bus, partition)
+    for partition, missing in (await missing_entries(bus, partitions)).items():
         if missing:
             raise InvalidSettings(
                 f"partition {partition} of the log lacks {counted(missing, *LACKING)}, "

@@ -103,8 +103,8 @@ class Why:
         await self._rules.refresh()
         writers = self._writers(target)
         found = LogFindings(ends=await self._ends(), newest=deque(maxlen=self._limit))
+        found.lost = sum((await missing_entries(self._bus, found.ends)).values())
         for partition, end in found.ends.items():
-            found.lost += await missing_entries(self._bus, partition)
             passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
             async for page in pages(self._bus.log, partition, to=end):

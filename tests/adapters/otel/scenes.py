@@ -6,6 +6,7 @@ evaluated here, for Agent Framework makes the schemas of its tools by them.
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -377,9 +378,10 @@ def agents(scene: Scene, mode: str = "run", failing: str = "") -> Result:
 
 
 def given_up(scene: Scene, how: str) -> Result:
-    """A run that is cancelled while the model works, or a stream that nobody reads to its end."""
+    """A run that is cancelled while the model works, or a stream left open: held by the program, or forgotten."""
     traced = Traced(scene)
     observed(traced)
+    streams = []
 
     async def give_up() -> None:
         begun = asyncio.Event()
@@ -393,10 +395,14 @@ def given_up(scene: Scene, how: str) -> Result:
         await cancel(run)
 
     async def leave() -> None:
-        async for _ in Agent(Scripted([["It ", "rains."]]), name="Planner").run("hi", stream=True):
+        streams.append(Agent(Scripted([["It ", "rains."]]), name="Planner").run("hi", stream=True))
+        async for _ in streams[0]:
             break
 
     asyncio.run(give_up() if how == "cancelled" else leave())
+    if how == "forgotten":
+        streams.clear()
+        gc.collect()  # else it would depend on what the collector did before
     return traced.found()
 
 

@@ -227,7 +227,7 @@ async def test_without_rules_it_keeps_the_events(settings: Settings, bus: Bus, l
     started = started_of(app)
     async with running(app) as task:
         await started.wait()
-        assert "no_rules" in events_of(logs)
+        await until(lambda: "no_rules" in events_of(logs), beside=task)
         assert not task.done()
         await applied(bus)
     letters = await bus.dead_letters.read(limit=10)
@@ -240,9 +240,8 @@ async def test_rules_that_ask_for_facts_while_these_are_off_are_told(settings: S
     rules = INJECTION.replace('cypher: "RETURN 1 AS one"', "graphrag: {query: $context.question}")
     (settings.rules / "Support/graph_injection.yaml").write_text(rules)
     app = injection_app(settings.model_copy(update={"graphrag_enabled": on}))
-    started = started_of(app)
-    async with running(app):
-        await started.wait()
+    async with running(app), Client(settings.bus, app_id="shop", workflow="Support") as client:
+        await client.context(agent="A", chat_id="c", budget_ms=120_000)  # once it answers, it has its rules
     assert ("facts_off" in events_of(logs)) is not on
 
 
@@ -279,14 +278,15 @@ async def test_the_log_tells_how_often_rows_were_at_hand(settings: Settings, gra
     app = injection_app(settings)
     with capture_logs() as logs:
         async with running(app) as task, Client(settings.bus, app_id="shop", workflow="Support") as client:
-            for _ in range(4):
+            for _ in range(20):
                 reply = await client.context(agent="A", chat_id="c", budget_ms=30_000)
                 assert reply.blocks
             app.exit()
             await task
     [counts] = [entry for entry in logs if entry["event"] == "responder_stopped"]
-    # The first is asked before the version is known, so its rows are of none.
-    assert (counts["answered"], counts["cache_hits"], counts["cache_misses"]) == (4, 2, 2)
+    # The version is read beside the first requests: until it is known, no rows are of it.
+    assert counts["answered"] == counts["cache_hits"] + counts["cache_misses"] == 20
+    assert counts["cache_hits"] > 0
     assert counts["cache_bytes"] > 0
 
 

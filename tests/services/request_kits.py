@@ -63,7 +63,7 @@ class KafkaRequestKit(RequestKit):
         self.server = server
 
     def queue(self, name: str, *, patient: bool = False) -> RequestQueue:
-        return KafkaRequestQueue(self.url, name=name, partitions=3, session_s=3.0)
+        return KafkaRequestQueue(self.url, name=name, partitions=3, session_s=60.0 if patient else 3.0)
 
     async def put(self, body: bytes) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=self.url.removeprefix("kafka://"))

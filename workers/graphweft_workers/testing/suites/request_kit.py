@@ -53,7 +53,7 @@ class RequestKit(ABC):
         """Return a block in which somebody listens on these channels, if the server has channels of any name."""
         return nullcontext()
 
-    def client(self, budget_ms: int = 30_000, app_id: str = "shop") -> Client:
+    def client(self, budget_ms: int = 120_000, app_id: str = "shop") -> Client:
         """Return a client of the bus."""
         return Client(self.url, app_id=app_id, workflow="Shop", budget_ms=budget_ms)
 
@@ -69,7 +69,7 @@ class RequestFixtures:
         raise NotImplementedError("define the fixture `kit` in the class of your driver's tests")
 
 
-def request(budget_ms: int = 30_000, **fields: Any) -> ContextRequest:
+def request(budget_ms: int = 120_000, **fields: Any) -> ContextRequest:
     """Return a request with this budget."""
     values: dict[str, Any] = {
         "id": uuid4().hex, "app_id": "shop", "workflow": "Shop", "agent": "One", "chat_id": "c1",
@@ -169,7 +169,7 @@ class Newer(ContextRequest):
     mood: str = "good"
 
 
-def newer(budget_ms: int = 30_000, **fields: Any) -> Newer:
+def newer(budget_ms: int = 120_000, **fields: Any) -> Newer:
     """Return such a request."""
     return Newer(**request(budget_ms, **fields).model_dump())
 

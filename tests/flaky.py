@@ -22,6 +22,7 @@ MOST: Final = 3
 _SECOND: Final = 20
 """So many failed tests run again, to tell flaky ones from faults. The run fails whatever they do."""
 _PAGE: Final = "docs/flaky.md"
+_SHOWN: Final = 200
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -112,7 +113,7 @@ class _SecondRun:
 
     def _rows(self) -> list[str]:
         today = datetime.datetime.now(datetime.UTC).date()
-        return [f"| {today} | `{test.replace('|', '&#124;')}` |" for test in self._flaky]
+        return [f"| {today} | `{_cell(test)}` | {_cell(_error_of(self._reports[test][0]))} |" for test in self._flaky]
 
     def _count_as_flaky(self) -> None:
         stats = _terminal(self._config).stats
@@ -149,6 +150,17 @@ def _terminal(config: pytest.Config) -> pytest.TerminalReporter:
     found = config.pluginmanager.get_plugin("terminalreporter")
     assert isinstance(found, pytest.TerminalReporter)
     return found
+
+
+def _error_of(report: pytest.TestReport) -> str:
+    """Return the first line of what went wrong, which also an output that was cut off shows."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (report.longreprtext if crash is None else str(crash.message)).strip().splitlines() or [""]
+    return lines[0][:_SHOWN]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "&#124;")
 
 
 def _without_group(test: str) -> str:

@@ -23,7 +23,7 @@ def fail_once(name):
 WITHOUT = "-p no:schemathesis -p no:hypothesispytest -p no:asyncio -p no:anyio"
 """Plugins that double the time of a start."""
 PROCESSES = pytest.mark.parametrize("processes", ["0", "2"])
-PAGE = "| date | test |\n|---|---|\n"
+PAGE = "| date | test | error |\n|---|---|---|\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ def test_it(text):
     assert re.search(r"= 3 flaky in ", found.counts)
     listed = found.output.partition("= FLAKY =")[2]
     for text in ("plain", "a@b", "a&#124;b"):
-        assert re.search(rf"(?m)^\| 20\d\d-\d\d-\d\d \| `test_it\.py::test_it\[{text}\]` \|$", listed)
+        error = f"RuntimeError: the first time of call {text}"
+        assert re.search(rf"(?m)^\| 20\d\d-\d\d-\d\d \| `test_it\.py::test_it\[{text}\]` \| {error} \|$", listed)
     assert found.page.splitlines()[2:] == re.findall(r"(?m)^\| 20.*$", listed)
     assert "RuntimeError: the first time of call plain" in found.output
 

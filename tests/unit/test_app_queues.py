@@ -41,6 +41,9 @@ class Writer:
 
     async def apply(self, queue: AppQueue) -> None: ...
 
+    async def check(self) -> str:
+        return ""
+
     def forget_strikes(self, app_id: str) -> None: ...
 
 
@@ -80,8 +83,8 @@ def queues_of(
     writer: Any, *, timing: QueueTiming = PATIENT, apps_at_once: int = 16, progressed: Callable[[], None] = lambda: None
 ) -> AppQueues:
     return AppQueues(
-        writer, run="", skips=Skips(0), position=at(0), before=PositionNote(), progressed=progressed,
-        apps_at_once=apps_at_once, clock=VIRTUAL, timing=timing,
+        writer, run="", check=writer.check, skips=Skips(0), position=at(0), before=PositionNote(),
+        progressed=progressed, apps_at_once=apps_at_once, clock=VIRTUAL, timing=timing,
     )  # fmt: skip
 
 
@@ -377,17 +380,13 @@ async def test_an_app_that_has_caught_up_needs_no_slot_of_those_that_have_not(
 class Model(Writer):
     """A log of events of some apps, and graphs that count how far each app is; some calls fail, or take long."""
 
-    state = SimpleNamespace(batch_events=6, graph=SimpleNamespace())
+    state = SimpleNamespace(batch_events=6)
 
     def __init__(self, apps: Sequence[str], fates: Iterator[int]) -> None:
         super().__init__()
         self.apps = apps  # of the events at the places 1, 2, …
         self.fates = fates
         self.done: dict[str, list[int]] = {app: [] for app in set(apps)}
-        self.state.graph.check = self.check
-
-    async def check(self) -> str:
-        return ""
 
     def note_strike(self, app_id: str, error: BaseException) -> None: ...
 

@@ -39,7 +39,7 @@ from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
-from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PartitionGraph, Progress, Write
 from graphweft_workers.timing import TIMING, QuarantineTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -124,7 +124,7 @@ def serially(
 
 @dataclass
 class Graph:
-    """A graph in memory that keeps the promises of ``GraphStore.apply``, and is unavailable at some calls."""
+    """A graph in memory that keeps the promises of ``GraphWrites.apply``, and is unavailable at some calls."""
 
     runs_again: bool = False
     progress: Progress = field(default_factory=Progress)
@@ -242,7 +242,7 @@ def applier(
     """``log`` is for rows that the rules no longer have: only these are read again."""
     arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
     return Applier(
-        cast("EventLog", log), cast("DeadLetters", letters), cast("GraphStore", graph), arrangers,
+        cast("EventLog", log), cast("DeadLetters", letters), graph, arrangers,
         quarantine=quarantine, clock=VIRTUAL, timing=timing,
     )  # fmt: skip
 
@@ -543,7 +543,7 @@ def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleS
         state = WorkerState(
             log=cast("EventLog", OneEntry(event.entry)),
             partitions=memory_bus([[event.entry]]).partitions, letters=cast("DeadLetters", Letters()),
-            graph=cast("GraphStore", Standing(there)), rules=FixedRules(active), batch_events=10,
+            graph=cast("PartitionGraph", Standing(there)), rules=FixedRules(active), batch_events=10,
             index_keys=frozenset(), fact_keys=frozenset(),
         )  # fmt: skip
         queue = AppQueue(app_id="app", behind=Committed())

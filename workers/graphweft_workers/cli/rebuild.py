@@ -26,7 +26,7 @@ from graphweft_workers.roles.rules import load_given_rules, logged_rules
 from graphweft_workers.roles.running import running_graph, running_log
 from graphweft_workers.roles.second_graph import drop_second, second_place
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.snapshots import make_snapshots
+from graphweft_workers.roles.snapshots import make_restoring
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
@@ -161,9 +161,9 @@ class _Work:
                 from graphweft_workers.replay.places import entries_of, offsets_at
                 from graphweft_workers.replay.rebuild import Rebuild
 
-                snapshots = make_snapshots(self.settings, graph, warn)
+                restoring = make_restoring(self.settings, self.bus, graph, app, warn)
                 work = Rebuild(
-                    self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell, snapshots=snapshots
+                    self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell, restoring=restoring
                 )
                 await work.begin(resume=options.resume, swap=options.swap)
                 report.resumed = work.continued

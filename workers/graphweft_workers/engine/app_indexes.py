@@ -14,7 +14,7 @@ from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.pack import Pack
 from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.read import MatchedEvent
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import PartitionGraph
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class AppIndexes:
     """
 
     def __init__(
-        self, graph: GraphStore, index_keys: frozenset[tuple[str, str]], fact_keys: frozenset[tuple[str, str]]
+        self, graph: PartitionGraph, index_keys: frozenset[tuple[str, str]], fact_keys: frozenset[tuple[str, str]]
     ) -> None:
         """``index_keys`` are for every app; ``fact_keys`` for apps with rules of which any asks for facts."""
         self._graph = graph

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable
@@ -54,6 +54,7 @@ class AppQueues:
         writer: AppWriter,
         *,
         run: str,
+        check: Callable[[], Awaitable[str]],
         skips: Skips,
         position: Committed,
         before: PositionNote,
@@ -62,14 +63,16 @@ class AppQueues:
         clock: Clock = SYSTEM_CLOCK,
         timing: QueueTiming = TIMING.queues,
     ) -> None:
-        """``position`` is where reading begins; ``before`` is the note of the partition's last owner.
+        """``run`` is the run of the graph server that ``check`` returned when the partition was opened.
 
+        ``position`` is where reading begins; ``before`` is the note of the partition's last owner.
         ``progressed`` is called when ``floor`` may have moved. ``apps_at_once`` limits the graphs of the partition that
         are written at the same time, slow ones not counted.
         """
         self._writer = writer
         self._number = writer.number
         self._run_id = run
+        self._check = check
         self._skips = skips
         self._before = before
         self._progressed = progressed
@@ -377,7 +380,7 @@ class AppQueues:
 
     async def _check_server(self, error: GraphUnavailable) -> None:
         """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
-        if await self._writer.state.graph.check() != self._run_id:
+        if await self._check() != self._run_id:
             raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
 
     def _hinder(self, queue: AppQueue, trouble: str) -> None:

@@ -31,7 +31,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.ports.graph_store import Checkpoint, PartitionGraph, Progress, Write
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.partitions import Partitions
@@ -52,7 +52,7 @@ class WorkerState:
     log: EventLog
     partitions: Partitions
     letters: DeadLetters
-    graph: GraphStore
+    graph: PartitionGraph
     rules: ActiveRules
     batch_events: int
     index_keys: frozenset[tuple[str, str]]

@@ -33,7 +33,7 @@ from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.event_log import EventLog
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphWrites, Progress, Write
 from graphweft_workers.timing import TIMING, QuarantineTiming
 
 logger = get_logger("graphweft.mutation")
@@ -102,7 +102,7 @@ class Applier:
         self,
         log: EventLog,
         letters: DeadLetters,
-        graph: GraphStore,
+        graph: GraphWrites,
         arrangers: Arrangers,
         *,
         quarantine: bool = True,

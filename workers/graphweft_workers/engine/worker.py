@@ -209,7 +209,7 @@ class MutationWorker:
         skips = Skips(number)
         writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
-            writer, run=run, skips=skips, position=committed, before=before,
+            writer, run=run, check=self._graph.check, skips=skips, position=committed, before=before,
             progressed=lambda: self._start_commit(opened), clock=self._clock, timing=self._timing.queues,
         )  # fmt: skip
         logger.debug("partition_opened", partition=number, position=committed.offset)

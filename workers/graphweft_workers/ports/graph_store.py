@@ -1,4 +1,4 @@
-"""The port of the graph store: exactly-once writes in order, read-only queries, and listings."""
+"""The ports of the graph store: exactly-once writes in order, read-only queries, and listings."""
 
 from __future__ import annotations
 
@@ -122,61 +122,32 @@ class Edge:
     properties: Mapping[str, Any]
 
 
-class GraphStore(Protocol):
-    """One graph per app on one server.
+class GraphWrites(Protocol):
+    """Writes that take effect exactly once.
 
-    Exactly once: ``apply`` runs writes one after the other. Each takes effect together with the move of the checkpoint,
-    or not at all, and only while the checkpoint equals its ``before``. So a second worker, a repeated call and a call
-    after a crash apply nothing twice. Every method raises ``GraphUnavailable`` when the server is unavailable; a write
-    that was sent then may or may not have taken effect, and the checkpoint says which. The creator closes the store.
+    ``apply`` runs writes one after the other. Each takes effect together with the move of the checkpoint, or not at
+    all, and only while the checkpoint equals its ``before``. So a second worker, a repeated call and a call after a
+    crash apply nothing twice.
     """
+
+    runs_again: bool
+    """Whether a refused write makes the server run those before it in the same call a second time."""
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        """Run the writes in order; stop at the first one that the server refuses for good.
+
+        Each write's ``before`` is the ``after`` of the previous one. Raises ``Fenced`` if the checkpoint does not equal
+        the first ``before``. A write that the server refuses in any case may be returned as such before that is known;
+        a write that takes effect must follow before anything else does.
+        """
+        ...
+
+
+class PartitionGraph(GraphWrites, Protocol):
+    """What the events of partitions are applied to: writes, checkpoints and indexes."""
 
     dialect: GraphDialect
     """The Cypher of the server."""
-    can_exchange: bool
-    """Whether ``exchange`` can be used."""
-    runs_again: bool
-    """Whether a refused write makes the server run those before it in the same call a second time."""
-    settle_s: float
-    """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
-    without_turn: Counter[str]
-    """By app, how many reads of this store ended because slow reads had to wait for writes, or for each other."""
-
-    async def check(self) -> str:
-        """Return the id of the server's current run, for ``durable``.
-
-        Raises ``GraphUnavailable`` if the server does not answer or lacks a feature that graphweft needs.
-        """
-        ...
-
-    async def graph_id(self, app_id: str) -> str:
-        """Return the id of the app's graph, empty without a graph. Two stores have equal ids only for the same graph.
-
-        Raises ``GraphUnavailable``, and ``QueryFailed`` like ``progress``.
-        """
-        ...
-
-    async def place(self, app_id: str) -> str:
-        """Return a name of the place of the app's graph, with or without a graph. Equal names mean the same place.
-
-        The same place may have two names, by two URLs of one server; ``graph_id`` tells these apart once there is a
-        graph. Raises ``GraphUnavailable``.
-        """
-        ...
-
-    async def drop(self, app_id: str) -> None:
-        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``."""
-        ...
-
-    async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
-        """Ask the server whether it accepts a query; run nothing and touch no app's graph. Return None if it does.
-
-        With ``batch_query`` all texts are checked that ``apply`` may send; without it, the text that ``read`` sends.
-        The server gets no values, so faults that depend on values are not found.
-
-        Raises ``GraphUnavailable``, and ``QueryFailed`` if the server does not allow queries to be checked.
-        """
-        ...
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """Create the missing indexes: one for every (label, property) of ``keys``, and the search indexes.
@@ -193,12 +164,46 @@ class GraphStore(Protocol):
         """
         ...
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
-        """Run the writes in order; stop at the first one that the server refuses for good.
+    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
+        """Return the checkpoints of all partitions in the app's graph by one small read-only query.
 
-        Each write's ``before`` is the ``after`` of the previous one. Raises ``Fenced`` if the checkpoint does not equal
-        the first ``before``. A write that the server refuses in any case may be returned as such before that is known;
-        a write that takes effect must follow before anything else does.
+        Equal checkpoints mean an equal graph if only ``apply`` writes to it. Without a graph the result is empty.
+        Raises ``GraphUnavailable`` also after ``timeout_s`` and for an overwritten checkpoint; ``QueryFailed`` like
+        ``progress``.
+        """
+        ...
+
+
+class GraphStore(PartitionGraph, Protocol):
+    """One graph per app on one server.
+
+    Every method raises ``GraphUnavailable`` when the server is unavailable; a write that was sent then may or may not
+    have taken effect, and the checkpoint says which. The creator closes the store.
+
+    Code that changes what a method does implements the narrowest port that its caller takes, and forwards no others.
+    """
+
+    can_exchange: bool
+    """Whether ``exchange`` can be used."""
+    settle_s: float
+    """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
+    without_turn: Counter[str]
+    """By app, how many reads of this store ended because slow reads had to wait for writes, or for each other."""
+
+    async def check(self) -> str:
+        """Return the id of the server's current run, for ``durable``.
+
+        Raises ``GraphUnavailable`` if the server does not answer or lacks a feature that graphweft needs.
+        """
+        ...
+
+    async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
+        """Ask the server whether it accepts a query; run nothing and touch no app's graph. Return None if it does.
+
+        With ``batch_query`` all texts are checked that ``apply`` may send; without it, the text that ``read`` sends.
+        The server gets no values, so faults that depend on values are not found.
+
+        Raises ``GraphUnavailable``, and ``QueryFailed`` if the server does not allow queries to be checked.
         """
         ...
 
@@ -206,14 +211,6 @@ class GraphStore(Protocol):
         """Return when all writes that were acknowledged since ``check`` returned ``run`` are on disk.
 
         Raises ``GraphUnavailable`` if the server has restarted since: it may have lost some of them.
-        """
-        ...
-
-    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
-        """Exchange the places of the app's graph and of the graph with the ``graph_id`` ``other``, in one step.
-
-        Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
-        checkpoints of the app's graph. Only stores that say ``can_exchange`` do it, for graphs of one server.
         """
         ...
 
@@ -244,12 +241,30 @@ class GraphStore(Protocol):
         """
         ...
 
-    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
-        """Return the checkpoints of all partitions in the app's graph by one small read-only query.
+    async def graph_id(self, app_id: str) -> str:
+        """Return the id of the app's graph, empty without a graph. Two stores have equal ids only for the same graph.
 
-        Equal checkpoints mean an equal graph if only ``apply`` writes to it. Without a graph the result is empty.
-        Raises ``GraphUnavailable`` also after ``timeout_s`` and for an overwritten checkpoint; ``QueryFailed`` like
-        ``progress``.
+        Raises ``GraphUnavailable``, and ``QueryFailed`` like ``progress``.
+        """
+        ...
+
+    async def place(self, app_id: str) -> str:
+        """Return a name of the place of the app's graph, with or without a graph. Equal names mean the same place.
+
+        The same place may have two names, by two URLs of one server; ``graph_id`` tells these apart once there is a
+        graph. Raises ``GraphUnavailable``.
+        """
+        ...
+
+    async def drop(self, app_id: str) -> None:
+        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``."""
+        ...
+
+    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
+        """Exchange the places of the app's graph and of the graph with the ``graph_id`` ``other``, in one step.
+
+        Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
+        checkpoints of the app's graph. Only stores that say ``can_exchange`` do it, for graphs of one server.
         """
         ...
 

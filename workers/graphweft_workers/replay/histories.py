@@ -18,7 +18,7 @@ from graphweft_workers.archive.preludes import (
 )
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import GraphStore, PartitionGraph
 from graphweft_workers.replay.prelude_graph import PreludeGraph
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.timing import TIMING
@@ -56,7 +56,7 @@ async def refuse_preludes(bus: Bus, live: GraphStore, app_id: str) -> None:
 
 
 async def replay_preludes(
-    preludes: Sequence[Prelude], graph: GraphStore, rules: ActiveRules, app_id: str
+    preludes: Sequence[Prelude], graph: PartitionGraph, rules: ActiveRules, app_id: str
 ) -> AsyncGenerator[tuple[int, Replayed]]:
     """Apply preludes to the graph of ``app_id``, one after the other; yield the number of the checkpoint and how far.
 

@@ -30,7 +30,7 @@ from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.places import check_complete, partitions_of, until_applied
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
-from graphweft_workers.replay.snapshots import Snapshots
+from graphweft_workers.replay.restoring import Restoring
 from graphweft_workers.replay.swap import GraphSwap, move
 from graphweft_workers.timing import TIMING, Timing
 
@@ -69,7 +69,7 @@ class Rebuild:
         *,
         given: RuleSet | None = None,
         tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
-        snapshots: Snapshots | None = None,
+        restoring: Restoring | None = None,
         erasing: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
@@ -77,7 +77,7 @@ class Rebuild:
         """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
 
         With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates, and no
-        ``snapshots`` are used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended.
+        ``restoring`` is used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended.
         """
         self._erasing = erasing
         self._clock = clock
@@ -90,7 +90,7 @@ class Rebuild:
         self._rules = rules
         self._given = given
         self._replay = (
-            Replay(bus, graph, rules, app_id, snapshots=snapshots)
+            Replay(bus, graph, rules, app_id, restoring=restoring)
             if given is None
             else Replay(bus, graph, FixedRules(given), app_id, passed_over=PassedOver.by_other_rules)
         )

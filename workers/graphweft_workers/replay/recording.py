@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, cast, override
+from typing import Any, Final, override
 
 from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_rules import BoundMutation
@@ -21,7 +21,7 @@ from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.ports.graph_store import Applied, GraphWrites, PartitionGraph, Write
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.node_state import Change, NodeReader, State, changes
 
@@ -74,7 +74,7 @@ class Recording:
     def __init__(
         self,
         bus: Bus,
-        graph: GraphStore,
+        graph: PartitionGraph,
         rules: ActiveRules,
         *,
         app_id: str,
@@ -93,7 +93,7 @@ class Recording:
             log=bus.log,
             partitions=bus.partitions,
             letters=self.letters,
-            graph=cast("GraphStore", self._watched),
+            graph=graph,
             rules=rules,
             batch_events=_BATCH,
             index_keys=frozenset((reader.target.label, name) for name in reader.target.keys),
@@ -101,7 +101,7 @@ class Recording:
             quarantine=False,
         )
         self._arrangers = _Arrangers(rules, graph.dialect)
-        self._state.applier = Applier(bus.log, self.letters, self._state.graph, self._arrangers, quarantine=False)
+        self._state.applier = Applier(bus.log, self.letters, self._watched, self._arrangers, quarantine=False)
         self._batch: list[MatchedEvent] = []
         self._single: dict[tuple[str, int], Writer] = {}
         """By statement and identity of the parameters of a row."""
@@ -155,18 +155,16 @@ class Recording:
 
 
 class _Watched:
-    """A graph store that applies writes one by one while it is watched, with a look after each."""
+    """Writes that are applied one by one while they are watched, with a look after each."""
 
-    def __init__(self, graph: GraphStore, look: Callable[[Write], Any]) -> None:
+    def __init__(self, graph: GraphWrites, look: Callable[[Write], Awaitable[None]]) -> None:
         self._graph = graph
         self._look = look
+        self.runs_again = graph.runs_again
         self.watching = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._graph, name)
-
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
-        """See ``GraphStore.apply``."""
+        """See ``GraphWrites.apply``."""
         if not self.watching:
             return await self._graph.apply(app_id, partition, writes)
         for number, write in enumerate(writes):

@@ -22,11 +22,10 @@ from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import Restoring
-from graphweft_workers.replay.snapshots import Snapshots
 
 type Cause = tuple[str | None, str | None, str]
 """Rule, mutation and message of a skip."""
@@ -75,18 +74,18 @@ class Replay:
     def __init__(
         self,
         bus: Bus,
-        graph: GraphStore,
+        graph: PartitionGraph,
         rules: ActiveRules,
         app_id: str,
         *,
         batch_events: int = 1_000,
         passed_over: Callable[[Bus, int], Awaitable[PassedOver]] = PassedOver.as_lived,
-        snapshots: Snapshots | None = None,
+        restoring: Restoring | None = None,
     ) -> None:
-        """``graph`` is the store of the new graph. Nobody else writes to it. The bus is only read.
+        """Nobody else writes to ``graph``. The bus is only read. ``restoring`` has the snapshots for this replay alone.
 
         ``passed_over`` returns what has no effect in a partition; ``PassedOver.by_other_rules`` is for other rules than
-        those of the log, and takes no ``snapshots``.
+        those of the log, and takes no snapshots.
         """
         self._bus = bus
         self._graph = graph
@@ -105,7 +104,7 @@ class Replay:
             fact_keys=frozenset(),
             quarantine=False,
         )
-        self._restoring = None if snapshots is None else Restoring(bus, graph, app_id, snapshots, self._state.indexes)
+        self._restoring = restoring
 
     async def restore(self, ends: Mapping[int, str | None]) -> int:
         """Begin a new graph with the newest usable snapshot; return its number of events with mutations, or 0.
@@ -118,7 +117,7 @@ class Replay:
     async def finish(self) -> None:
         """Keep a snapshot of the end, if it saves the next replay some work. Raises ``GraphUnavailable``."""
         if self._restoring is not None:
-            await self._restoring.finish()
+            await self._restoring.finish(self._state.indexes)
 
     async def run(self, partition: int, *, to: str | None = None, counted: str = "") -> AsyncGenerator[Replayed]:
         """Apply the partition up to the offset ``to``, or to its end; yield the progress after each batch.
@@ -165,7 +164,9 @@ class Replay:
                 )
                 if self._restoring is not None:
                     whole = not self._letters.found
-                    await self._restoring.applied(partition, page.entries, len(events), whole=whole)
+                    await self._restoring.applied(
+                        partition, page.entries, len(events), self._state.indexes, whole=whole
+                    )
                 yield done
 
     def _read_again(self, entries: Sequence[Entry], counted: str) -> set[str]:

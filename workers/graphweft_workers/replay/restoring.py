@@ -38,13 +38,11 @@ class _Reached:
 class Restoring:
     """Snapshots for one replay into one graph, which nobody else writes to."""
 
-    def __init__(self, bus: Bus, graph: GraphStore, app_id: str, snapshots: Snapshots, made: AppIndexes) -> None:
-        """``made`` knows the indexes that the replay creates."""
+    def __init__(self, bus: Bus, graph: GraphStore, app_id: str, snapshots: Snapshots) -> None:
         self._bus = bus
         self._graph = graph
         self._app_id = app_id
         self._snapshots = snapshots
-        self._made = made
         self._activations: Sequence[Activation] = ()
         self._reached: dict[int, _Reached] = {}
         self._scans: dict[int, Scan] = {}
@@ -170,10 +168,13 @@ class Restoring:
         self._reached[partition] = _Reached(scan, start, LogHash(at or b""))
         return scan.passed_over, start
 
-    async def applied(self, partition: int, entries: Sequence[Entry], events: int, *, whole: bool) -> None:
+    async def applied(
+        self, partition: int, entries: Sequence[Entry], events: int, made: AppIndexes, *, whole: bool
+    ) -> None:
         """Take a snapshot if it is due. ``entries`` have taken effect, with ``events`` that have mutations.
 
-        Without ``whole``, the graph lacks something that the live one has.
+        ``made`` knows the indexes that the replay creates. Without ``whole``, the graph lacks something that the live
+        one has.
         """
         reached = self._reached[partition]
         for entry in entries:
@@ -184,17 +185,17 @@ class Restoring:
         if not whole or any(number > partition for number in self._reached):
             self._sound = False
         if self._since >= self._snapshots.every:
-            await self._take(partition)
+            await self._take(partition, made)
 
-    async def finish(self) -> None:
+    async def finish(self, made: AppIndexes) -> None:
         """Take a last snapshot, if it is worth it: the next question may be about the same place."""
         near = [each for each in self._known if abs(each.events - self._events) * _LAST_SHARE < self._snapshots.every]
         usable = {each.name for each in near} - {each.name for each in self._stale}
         read = [number for number, reached in self._reached.items() if reached.offset]
         if read and not usable and self._since * _LAST_SHARE >= self._snapshots.every:
-            await self._take(max(read))
+            await self._take(max(read), made)
 
-    async def _take(self, partition: int) -> None:
+    async def _take(self, partition: int, made: AppIndexes) -> None:
         graph, app_id = self._graph, self._app_id
         if not self._sound:
             return
@@ -204,7 +205,7 @@ class Restoring:
         self._since = 0
         self._activations = await self._bus.rules.activations()
         reached = self._reached[partition]
-        keys, indexes = self._made.made(app_id)
+        keys, indexes = made.made(app_id)
         try:
             writer = SnapshotWriter()
             async for line in graph.dump(app_id):

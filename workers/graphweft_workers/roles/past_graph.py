@@ -21,7 +21,7 @@ from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.second_graph import scratch_graph
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.snapshots import make_snapshots
+from graphweft_workers.roles.snapshots import make_restoring
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
@@ -113,8 +113,9 @@ async def replay_past(
         )
     async with scratch_graph(settings, app, live, into=into, purpose="as-of") as graph:
         rules = logged_rules(settings, bus, without_lost=True)
-        snapshots = None if preludes else make_snapshots(settings, graph, warn)  # they are of the bus alone
-        replay = Replay(bus, graph, rules, app, snapshots=snapshots)
+        # Snapshots are of the bus alone.
+        restoring = None if preludes else make_restoring(settings, bus, graph, app, warn)
+        replay = Replay(bus, graph, rules, app, restoring=restoring)
         restored = await replay.restore(past.offsets)
         done: dict[int, Replayed] = {}
         async for number, step in replay_preludes(preludes, graph, rules, app):

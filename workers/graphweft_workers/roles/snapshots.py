@@ -14,21 +14,26 @@ from graphweft_workers.roles.features import features
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
+    from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
-    from graphweft_workers.replay.snapshots import Snapshots
+    from graphweft_workers.replay.restoring import Restoring
 
 
-def make_snapshots(settings: Settings, graph: GraphStore, warn: Callable[[str], None]) -> Snapshots | None:
-    """Return the snapshots of graphs on servers like that of ``graph``; None if the settings want none.
+def make_restoring(
+    settings: Settings, bus: Bus, graph: GraphStore, app_id: str, warn: Callable[[str], None]
+) -> Restoring | None:
+    """Return the snapshots for a replay into ``graph``; None if the settings want none.
 
     ``warn`` gets a sentence about each file that cannot be used. Raises ``InvalidSettings`` for a wrong archive.
     """
+    from graphweft_workers.replay.restoring import Restoring
     from graphweft_workers.replay.snapshots import Snapshots
 
     if settings.archive is None or not settings.snapshot_events:
         return None
     code = hashlib.sha256(json.dumps([*_code(settings), graph.dialect.name]).encode()).hexdigest()
-    return Snapshots(open_blobs(settings.archive), code, every=settings.snapshot_events, warn=warn)
+    snapshots = Snapshots(open_blobs(settings.archive), code, every=settings.snapshot_events, warn=warn)
+    return Restoring(bus, graph, app_id, snapshots)
 
 
 def _code(settings: Settings) -> Iterator[str]:

@@ -118,7 +118,7 @@ async def rebuilt(settings: Settings, size: int, *, into: str | None = None) -> 
         return done
     finally:
         async with contextlib.aclosing(make_graph(second_place(settings, APP, into=into, suffix=_SUFFIX))) as graph:
-            await graph.drop(APP)
+            await graph.whole.drop(APP)
 
 
 async def ran(settings: Settings, *arguments: str) -> Ran:

@@ -20,8 +20,6 @@ from typing import Final
 
 FOLDERS: Final = ("contracts", "rules", "client", "workers")
 MOST_METHODS: Final = 12
-LARGER: Final[Mapping[str, int]] = {"GraphStore": 17}
-"""Protocols that wait to be divided, with the number of methods that they must not exceed."""
 WORDS: Final[Mapping[str, str]] = {
     "asker": "requester",
     "away": "unavailable",
@@ -94,11 +92,10 @@ def _large_protocols(classes: Mapping[str, Sequence[Definition]]) -> Iterator[st
         if "Protocol" not in each.bases:
             continue
         methods = _all_methods(each, classes)
-        most = LARGER.get(each.name, MOST_METHODS)
-        if len(methods) > most:
+        if len(methods) > MOST_METHODS:
             yield (
-                f"{each.place}: the protocol {each.name} has {len(methods)} methods, and more than {most} are too much "
-                "for one object: divide it by who calls them"
+                f"{each.place}: the protocol {each.name} has {len(methods)} methods, and more than {MOST_METHODS} are "
+                "too much for one object: divide it by who calls them"
             )
 
 

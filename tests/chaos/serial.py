@@ -49,7 +49,8 @@ class Content:
     @classmethod
     async def of(cls, store: GraphStore, app_id: str) -> Self:
         """Return an app's graph."""
-        return cls([node async for node in store.nodes(app_id)], [edge async for edge in store.edges(app_id)])
+        graphs = store.whole
+        return cls([node async for node in graphs.nodes(app_id)], [edge async for edge in graphs.edges(app_id)])
 
     @property
     def digest(self) -> Digest:

@@ -343,7 +343,7 @@ async def test_a_lost_graph_of_a_restored_app_comes_back_whole(app: Archived) ->
         await app.applied()
         digest = await app.digest("again")
         async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-            await store.drop("again")
+            await store.whole.drop("again")
         code, found = await app.rebuild("--app", "again", "--swap")
         assert (code, found["swapped"], sum(each["events"] for each in found["partitions"])) == (0, True, 44), found
     assert await app.digest("again") == digest

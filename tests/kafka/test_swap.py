@@ -21,6 +21,7 @@ from tests.services.waiting import looks, until
 
 from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.replay import rebuild as rebuilding
@@ -78,7 +79,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
             emitted += 5
             await looks(app.bus.partitions.status, 10)
 
-    neighbour = await store.graph_id("shop_x")
+    neighbour = await store.whole.graph_id("shop_x")
     async with app.worker(), app.worker():
         busy = [asyncio.create_task(read()), asyncio.create_task(emit())]
         for number in range(5):
@@ -88,7 +89,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
         await asyncio.gather(*busy)
         await app.applied()
     assert seen == {11}  # of either graph, never none
-    assert await store.graph_id("shop_x") == neighbour
+    assert await store.whole.graph_id("shop_x") == neighbour
     for name in ("shop", "shop_x"):
         code, found = await app.rebuild("--app", name, "--verify", "--graph-template", "checked_{app_id}.again")
         assert (code, found["same"]) == (0, True), found
@@ -201,7 +202,7 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
     async def fail(*_: object) -> bool:
         raise GraphUnavailable("cut")
 
-    monkeypatch.setattr(FalkorDBStore, "exchange", fail)
+    monkeypatch.setattr(FalkorDBGraphs, "exchange", fail)
     done = await app.run("rebuild", "--app", "shop", "--swap")
     assert done.code != 0
     assert "cut" in done.err
@@ -260,10 +261,10 @@ async def test_an_exchange_needs_the_expected_checkpoints(url: str, store: Falko
         for each, offset in ((store, "1-0"), (other, "2-0")):
             before = (await each.progress("shop", 0)).checkpoint
             await each.apply("shop", 0, [Write(before=before, after=Checkpoint(offset=offset))])
-        new = await other.graph_id("shop")
-        assert not await store.exchange("shop", new, {0: Checkpoint(offset="9-0")})
-        assert not await store.exchange("shop", new, {})
-        assert await store.exchange("shop", new, {0: Checkpoint(offset="1-0")})
+        new = await other.whole.graph_id("shop")
+        assert not await store.whole.exchange("shop", new, {0: Checkpoint(offset="9-0")})
+        assert not await store.whole.exchange("shop", new, {})
+        assert await store.whole.exchange("shop", new, {0: Checkpoint(offset="1-0")})
         assert await store.checkpoints("shop", timeout_s=5.0) == {0: Checkpoint(offset="2-0")}
         assert await other.checkpoints("shop", timeout_s=5.0) == {0: Checkpoint(offset="1-0")}
         with pytest.raises(Fenced):

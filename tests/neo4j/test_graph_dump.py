@@ -71,14 +71,14 @@ class Server:
 
     async def copy(self) -> tuple[Any, GraphStore]:
         """Return the digest of the graph, and the store of its copy."""
-        lines = [line async for line in self.store.dump("shop")]
+        lines = [line async for line in self.store.whole.dump("shop")]
         digest = await read_digest(self.store, "shop")
         if self._clear is not None:
             await self._clear()
             self.other = self.store
         assert (await self.other.progress("shop", 0)).checkpoint == START
-        await self.other.load("shop", iter(lines))
-        again = [line async for line in self.other.dump("shop")]
+        await self.other.whole.load("shop", iter(lines))
+        again = [line async for line in self.other.whole.dump("shop")]
         assert sorted(map(_properties, again)) == sorted(map(_properties, lines))
         return digest, self.other
 
@@ -107,7 +107,7 @@ async def server(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Serv
         await reference.clear()
 
         async def clear() -> None:
-            await store.drop("shop")
+            await store.whole.drop("shop")
 
         yield Server(store, store, clear)
 

@@ -84,8 +84,8 @@ async def test_a_database_holds_one_app(server: Neo4jServer, graph: Neo4jStore) 
     for store in (graph, Neo4jStore(server.uri)):
         for call in (
             store.progress("other", 0), store.prepare("other", []),
-            store.read("other", "MATCH (n:Private) RETURN n", {}, timeout_s=5), anext(store.nodes("other")),
-            anext(store.edges("other")),
+            store.read("other", "MATCH (n:Private) RETURN n", {}, timeout_s=5), anext(store.whole.nodes("other")),
+            anext(store.whole.edges("other")),
         ):  # fmt: skip
             with pytest.raises(QueryFailed, match="holds the graph of another app, so app 'other' cannot") as refused:
                 await call

@@ -121,7 +121,7 @@ async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str
             async for _ in replay.run(number):
                 pass
         found = await read_digest(store, name)
-        await store.drop(name)
+        await store.whole.drop(name)
     return found.sha256
 
 

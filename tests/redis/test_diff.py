@@ -196,10 +196,10 @@ async def test_what_cannot_be_compared_is_said(app: App, neo4j_server: Neo4jServ
     assert done.code == 2
     assert "give --into" in done.err
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        await store.drop("shop")
+        await store.whole.drop("shop")
         done = await app.run("diff", "--app", "shop", "--rules", rules, "--into", app.url, graph=neo4j_server.uri)
         assert done.code == 0, done.err
-        assert not await store.graph_id("shop")
+        assert not await store.whole.graph_id("shop")
 
 
 @pytest.mark.soak

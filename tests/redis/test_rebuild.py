@@ -314,9 +314,9 @@ async def test_an_app_without_events_is_told_and_gets_no_graph(app: App, options
     assert "no event of the app 'shp' in the log matches a rule, and it has no graph: check its name" in done.err
     assert (done.code, done.out) == (1, "")
     async with contextlib.aclosing(FalkorDBStore(app.url)) as graph:
-        assert await graph.graph_id("shp") == ""
+        assert await graph.whole.graph_id("shp") == ""
     async with contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as graph:
-        assert await graph.graph_id("shp") == ""
+        assert await graph.whole.graph_id("shp") == ""
 
 
 async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App) -> None:

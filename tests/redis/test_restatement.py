@@ -20,6 +20,7 @@ from tests.services.waiting import looks, until
 
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.position_note import PositionNote
@@ -397,8 +398,8 @@ async def test_a_restatement_that_is_cut_at_any_write_applies_each_event_once(
 
     for port, name in ((app.bus.rules, "activate"), (app.bus.dead_letters, "requeue"), (app.bus.dead_letters, "put")):
         cut(type(port), name)
-    for name in ("apply", "exchange"):
-        cut(FalkorDBStore, name)
+    cut(FalkorDBStore, "apply")
+    cut(FalkorDBGraphs, "exchange")
     arguments = ["rebuild", "--app", "shop", "--rules", new_rules(app), "--swap", "--resume"]
     async with app.worker(), app.worker():
         while True:

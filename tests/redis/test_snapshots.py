@@ -166,7 +166,7 @@ async def test_a_rebuild_that_was_killed_in_a_load_begins_anew(app: Archived) ->
         partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
         await store.progress("shop", partition)
         await store.apply("shop", partition, [Write(before=START, after=loading())])
-        await store.load("shop", [b'["node",1,["Order"],{"id":"half"}]'])
+        await store.whole.load("shop", [b'["node",1,["Order"],{"id":"half"}]'])
     code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
     assert (code, found["same"], found["restored"] > 0) == (0, True, True), found
 

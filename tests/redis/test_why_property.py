@@ -104,10 +104,10 @@ class Server:
                 assert recorded.like_live or not found.rows
                 assert not recorded.letters
                 for store in (serial, scratch):
-                    await store.drop(app)
+                    await store.whole.drop(app)
         finally:
             for store in stores:
-                await store.drop(app)
+                await store.whole.drop(app)
                 await store.aclose()
 
     async def _live(self, store: FalkorDBStore, entries: Sequence[Entry], rules: RuleSet) -> Bus:

@@ -216,10 +216,10 @@ async def _import(settings: Settings, events: list[Event], bus: Bus) -> None:
 
 async def _say_graph(graph: GraphStore) -> None:
     nodes: Counter[str] = Counter()
-    async for node in graph.nodes(_APP):
+    async for node in graph.whole.nodes(_APP):
         nodes.update(label for label in node.labels if not label.startswith(INTERNAL_PREFIX))
     relationships: Counter[str] = Counter()
-    async for edge in graph.edges(_APP):
+    async for edge in graph.whole.edges(_APP):
         relationships[edge.type] += 1
     say(f"\nThe rules made {nodes.total():,} nodes and {relationships.total():,} relationships of them:")
     say(_counts(nodes))

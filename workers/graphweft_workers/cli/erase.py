@@ -68,7 +68,7 @@ async def erase(
         from graphweft_workers.archive.subject import Subject
         from graphweft_workers.replay.erase import Erasure
 
-        one_place = await kept.place(app) == await live.place(app)
+        one_place = await kept.whole.place(app) == await live.whole.place(app)
         work = Erasure(
             alone,
             blobs,

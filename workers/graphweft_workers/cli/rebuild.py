@@ -171,7 +171,7 @@ class _Work:
                     expect(await entries_of(self.bus, await work.partitions()))
                 collect_less_often()
                 started = SYSTEM_CLOCK.monotonic()
-                known = work.continued or await self.live.graph_id(app)
+                known = work.continued or await self.live.whole.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
                 elif not options.swap or self.given is not None or not known:
@@ -180,7 +180,7 @@ class _Work:
                                    if isinstance(ends, datetime) else ends or None)  # fmt: skip
                 report.unknown = not known and not work.restored and not any(each.events for each in work.done.values())
                 if report.unknown:
-                    await graph.drop(app)  # it is empty, and a swap would make an app of it
+                    await graph.whole.drop(app)  # it is empty, and a swap would make an app of it
                 elif options.swap and (not options.verify or report.same):
                     if self.given is not None:
                         report.restated = await work.restate()

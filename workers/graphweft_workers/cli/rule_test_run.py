@@ -171,11 +171,11 @@ async def _answer(server: RuleTestServer, app_id: str, check: GraphCheck) -> Cas
 async def _counts(server: RuleTestServer, app_id: str, check: CountCheck) -> Counts:
     counts: Counter[str] = Counter()
     if check.of == "nodes":
-        async for node in server.graph.nodes(app_id):
+        async for node in server.graph.whole.nodes(app_id):
             if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
                 counts.update(["", *node.labels])
     else:
-        async for edge in server.graph.edges(app_id):
+        async for edge in server.graph.whole.edges(app_id):
             if not edge.type.startswith(INTERNAL_PREFIX):
                 counts.update(["", edge.type])
     return Counts(by_name=counts)

@@ -84,7 +84,7 @@ async def hints(graph: GraphStore, app_id: str, target: NodeTarget) -> list[str]
     try:
         labels = await names_of(graph, app_id, "labels", _TIMEOUT_S)
         if target.label not in labels:
-            if not labels and not await graph.graph_id(app_id):
+            if not labels and not await graph.whole.graph_id(app_id):
                 return [f"The app {app_id!r} has no graph: check its name."]
             near = difflib.get_close_matches(target.label, labels, n=_NEAR) or labels
             return [f"The graph has no node with the label {target.label!r}. Its labels: {_listed(near)}"]

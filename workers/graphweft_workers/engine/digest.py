@@ -30,7 +30,9 @@ class Digest:
 
 async def read_digest(store: GraphStore, app_id: str) -> Digest:
     """Return the digest of an app's graph. Reads all of it; concurrent writes may be included in part."""
-    return digest_of([node async for node in store.nodes(app_id)], [edge async for edge in store.edges(app_id)])
+    return digest_of(
+        [node async for node in store.whole.nodes(app_id)], [edge async for edge in store.whole.edges(app_id)]
+    )
 
 
 def digest_of(nodes: Iterable[Node], edges: Iterable[Edge]) -> Digest:

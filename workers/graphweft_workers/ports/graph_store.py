@@ -1,4 +1,4 @@
-"""The ports of the graph store: exactly-once writes in order, read-only queries, and listings."""
+"""The ports of the graph store: exactly-once writes in order, read-only queries, and graphs as a whole."""
 
 from __future__ import annotations
 
@@ -122,6 +122,63 @@ class Edge:
     properties: Mapping[str, Any]
 
 
+class WholeGraphs(Protocol):
+    """Graphs as a whole: where they are, and all that is in them."""
+
+    can_exchange: bool
+    """Whether ``exchange`` can be used."""
+
+    async def graph_id(self, app_id: str) -> str:
+        """Return the id of the app's graph, empty without a graph. Two stores have equal ids only for the same graph.
+
+        Raises ``GraphUnavailable``, and ``QueryFailed`` like ``progress``.
+        """
+        ...
+
+    async def place(self, app_id: str) -> str:
+        """Return a name of the place of the app's graph, with or without a graph. Equal names mean the same place.
+
+        The same place may have two names, by two URLs of one server; ``graph_id`` tells these apart once there is a
+        graph. Raises ``GraphUnavailable``.
+        """
+        ...
+
+    async def drop(self, app_id: str) -> None:
+        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``."""
+        ...
+
+    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
+        """Exchange the places of the app's graph and of the graph with the ``graph_id`` ``other``, in one step.
+
+        Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
+        checkpoints of the app's graph. Only stores that say ``can_exchange`` do it, for graphs of one server.
+        """
+        ...
+
+    def nodes(self, app_id: str) -> AsyncIterator[Node]:
+        """List all nodes, graphweft's own included."""
+        ...
+
+    def edges(self, app_id: str) -> AsyncIterator[Edge]:
+        """List all relationships."""
+        ...
+
+    def dump(self, app_id: str) -> AsyncIterator[bytes]:
+        """Yield all nodes and relationships but those about the graph itself, each as a line in the store's own form.
+
+        The lines keep every value, also where listings show a similar one. Nobody may write meanwhile. Raises
+        ``QueryFailed`` for a value that cannot be kept.
+        """
+        ...
+
+    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+        """Write what a store for servers of the same kind dumped. Nodes about the graph itself may be there.
+
+        It makes no indexes. If it is interrupted, a part is written.
+        """
+        ...
+
+
 class GraphWrites(Protocol):
     """Writes that take effect exactly once.
 
@@ -183,8 +240,8 @@ class GraphStore(PartitionGraph, Protocol):
     Code that changes what a method does implements the narrowest port that its caller takes, and forwards no others.
     """
 
-    can_exchange: bool
-    """Whether ``exchange`` can be used."""
+    whole: WholeGraphs
+    """The graphs as a whole, of all apps of this store."""
     settle_s: float
     """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
     without_turn: Counter[str]
@@ -238,56 +295,6 @@ class GraphStore(PartitionGraph, Protocol):
 
         With ``to_end`` it may return after ``timeout_s``, when the server does: for a task that nobody has to wait for,
         and that is not cancelled before the store is closed.
-        """
-        ...
-
-    async def graph_id(self, app_id: str) -> str:
-        """Return the id of the app's graph, empty without a graph. Two stores have equal ids only for the same graph.
-
-        Raises ``GraphUnavailable``, and ``QueryFailed`` like ``progress``.
-        """
-        ...
-
-    async def place(self, app_id: str) -> str:
-        """Return a name of the place of the app's graph, with or without a graph. Equal names mean the same place.
-
-        The same place may have two names, by two URLs of one server; ``graph_id`` tells these apart once there is a
-        graph. Raises ``GraphUnavailable``.
-        """
-        ...
-
-    async def drop(self, app_id: str) -> None:
-        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``."""
-        ...
-
-    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
-        """Exchange the places of the app's graph and of the graph with the ``graph_id`` ``other``, in one step.
-
-        Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
-        checkpoints of the app's graph. Only stores that say ``can_exchange`` do it, for graphs of one server.
-        """
-        ...
-
-    def nodes(self, app_id: str) -> AsyncIterator[Node]:
-        """List all nodes, graphweft's own included."""
-        ...
-
-    def edges(self, app_id: str) -> AsyncIterator[Edge]:
-        """List all relationships."""
-        ...
-
-    def dump(self, app_id: str) -> AsyncIterator[bytes]:
-        """Yield all nodes and relationships but those about the graph itself, each as a line in the store's own form.
-
-        The lines keep every value, also where listings show a similar one. Nobody may write meanwhile. Raises
-        ``QueryFailed`` for a value that cannot be kept.
-        """
-        ...
-
-    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
-        """Write what a store for servers of the same kind dumped. Nodes about the graph itself may be there.
-
-        It makes no indexes. If it is interrupted, a part is written.
         """
         ...
 

@@ -148,7 +148,7 @@ class Erasure:
 
     async def _check_complete(self, partitions: Sequence[int]) -> None:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
-        if self._subject.user_id is None or not self._live.can_exchange:
+        if self._subject.user_id is None or not self._live.whole.can_exchange:
             return
         bus = archived(self._alone, self._blobs)
         await known_preludes(bus, self._live, self._subject.app_id)
@@ -164,7 +164,7 @@ class Erasure:
         """Raise ``BusUnavailable`` if events that stay need a lost rule set, before anything is erased."""
         app_id = self._subject.app_id
         await self._rules.refresh()
-        if self._subject.user_id is None or not self._live.can_exchange or not self._rules.lost:
+        if self._subject.user_id is None or not self._live.whole.can_exchange or not self._rules.lost:
             return
         bus = self._judge(archived(self._alone, self._blobs))
         for number in partitions:
@@ -271,17 +271,17 @@ class Erasure:
         app_id = self._subject.app_id
         found = await self._nodes()
         for store in self._kept:
-            await store.drop(app_id)
+            await store.whole.drop(app_id)
         if self._subject.user_id is None:
-            await self._live.drop(app_id)
+            await self._live.whole.drop(app_id)
             return PlaceOfRemains(name="graph", found=found, left=await self._nodes())
-        if not self._live.can_exchange:
+        if not self._live.whole.can_exchange:
             return PlaceOfRemains(
                 name="graph", found=found, left=found, unfinished=True,
                 note="this server cannot put a new graph in the place of one: `graphweft rebuild --into` another "
                 "server makes the graph without the user; then delete this one",
             )  # fmt: skip
-        await self._beside.drop(app_id)
+        await self._beside.whole.drop(app_id)
         bus = self._judge(archived(self._alone, self._blobs))
         erasures = await erasures_in(self._blobs, app_id)
         erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
@@ -291,7 +291,7 @@ class Erasure:
         await work.begin(resume=False, swap=True)
         await work.run()
         await work.swap()
-        await self._beside.drop(app_id)  # the graph from before
+        await self._beside.whole.drop(app_id)  # the graph from before
         left = await self._nodes()
         note = "events that are not the user's name the user: `graphweft why` shows them" if left else ""
         return PlaceOfRemains(name="graph", found=found, left=left, note=note, unfinished=left > 0)

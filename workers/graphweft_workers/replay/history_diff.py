@@ -113,11 +113,11 @@ class HistoryComparison:
                         letters = step.letters
                         tell(side, done)
             await asyncio.sleep(graph.settle_s)
-            async for node in graph.nodes(app_id):
+            async for node in graph.whole.nodes(app_id):
                 (comparison.before if side == "before" else comparison.after)(node)
             if side == "after":
                 comparison.pair()
-            async for edge in graph.edges(app_id):
+            async for edge in graph.whole.edges(app_id):
                 (comparison.before_edge if side == "before" else comparison.after_edge)(edge)
         return letters
 

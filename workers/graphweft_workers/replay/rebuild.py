@@ -115,7 +115,7 @@ class Rebuild:
         """
         app_id = self._app_id
         self._run_id = await self._graph.check()
-        if swap and not (self._live.can_exchange and self._graph.can_exchange):
+        if swap and not (self._live.whole.can_exchange and self._graph.whole.can_exchange):
             raise InvalidSettings(
                 "--swap: a database of this graph server cannot take the place of another one. Rebuild --into another "
                 "server, and start workers and responders with its URL as GRAPHWEFT_GRAPH_URL"
@@ -130,8 +130,8 @@ class Rebuild:
             )
         if self._preludes:
             self._follow_log()  # snapshots are of the bus alone
-        there = await self._graph.graph_id(app_id)
-        if there and there == await self._live.graph_id(app_id):
+        there = await self._graph.whole.graph_id(app_id)
+        if there and there == await self._live.whole.graph_id(app_id):
             raise InvalidSettings(
                 f"this place is that of the live graph of {app_id!r}: give --graph-template for another name, or "
                 "--into for another server"
@@ -142,7 +142,7 @@ class Rebuild:
         app_id = self._app_id
         found = dict(await self._graph.checkpoints(app_id, timeout_s=self._timing.replay.query_s))
         if any(map(is_loading, found.values())):  # it was killed while it loaded a snapshot
-            await self._graph.drop(app_id)
+            await self._graph.whole.drop(app_id)
             found = {}
         basis = await read_basis(self._graph, app_id)
         count = await self._count_erasures(swap=False)
@@ -365,7 +365,7 @@ class Rebuild:
         return await partitions_of(self._bus, self._live, self._app_id)
 
     async def _has_nodes(self) -> bool:
-        async for node in self._graph.nodes(self._app_id):
+        async for node in self._graph.whole.nodes(self._app_id):
             if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
                 return True
         return False

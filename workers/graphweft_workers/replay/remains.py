@@ -165,7 +165,7 @@ async def nodes_of(graph: GraphStore, subject: Subject) -> AsyncIterator[Node]:
 
     The mark that a user was erased does not count: it keeps late events of the user out.
     """
-    async for node in graph.nodes(subject.app_id):
+    async for node in graph.whole.nodes(subject.app_id):
         if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
             continue
         if subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node)):

@@ -129,7 +129,7 @@ class Restore:
         """
         await self.check(bus, blobs)
         await preludes.begin(blobs, self._app_id, self._export.sha256)
-        await self._graph.drop(self._app_id)
+        await self._graph.whole.drop(self._app_id)
         done = False
         try:
             try:
@@ -154,7 +154,7 @@ class Restore:
         return Restored(events=restored.events, digest=restored.digest, dead_letters=letters, rules=rules)
 
     async def _undo(self, blobs: BlobStore) -> None:
-        await self._graph.drop(self._app_id)
+        await self._graph.whole.drop(self._app_id)
         await preludes.remove(blobs, self._app_id)
 
     async def run_graph(self) -> Restored:
@@ -172,7 +172,7 @@ class Restore:
         if (found.sha256, found.nodes, found.relationships) != (
             expected.sha256, expected.nodes, expected.relationships,
         ):  # fmt: skip
-            await self._graph.drop(self._app_id)
+            await self._graph.whole.drop(self._app_id)
             failed = sum(len(each.letters) for each in steps.values())
             raise GraphDiffers(
                 "the graph of the export differs from the one that was exported, and was deleted: "
@@ -268,6 +268,6 @@ def _at(letter: DeadLetter, partition: int, offset: str, fields: Mapping[bytes, 
 
 
 async def _has_nodes(graph: GraphStore, app_id: str) -> bool:
-    async for _ in graph.nodes(app_id):
+    async for _ in graph.whole.nodes(app_id):
         return True
     return False

@@ -86,7 +86,7 @@ class Restoring:
                     await self._load(snapshot, lines)
                 except QueryFailed as error:
                     self._snapshots.warn(f"the snapshot {stored.name} is ignored: {error}")
-                    await self._graph.drop(self._app_id)
+                    await self._graph.whole.drop(self._app_id)
                     continue
                 self._reached = reached
                 self._events, self._keys, self._indexes = snapshot.events, snapshot.keys, tuple(snapshot.indexes)
@@ -144,7 +144,7 @@ class Restoring:
             await graph.progress(app_id, partition)
             await self._move(partition, START, loading())
         await graph.prepare(app_id, snapshot.keys, snapshot.indexes)
-        await graph.load(app_id, lines)
+        await graph.whole.load(app_id, lines)
         for partition, progress in snapshot.progress.items():
             await self._move(partition, loading(), progress.checkpoint, progress.note)
 
@@ -208,7 +208,7 @@ class Restoring:
         keys, indexes = made.made(app_id)
         try:
             writer = SnapshotWriter()
-            async for line in graph.dump(app_id):
+            async for line in graph.whole.dump(app_id):
                 writer.add(line)
             snapshot = Snapshot(
                 app_id=app_id,

@@ -118,7 +118,9 @@ class GraphSwap:
             await self._graph.durable(self._run_id)
             marks = await self._live.checkpoints(app_id, timeout_s=self._timing.query_s)
             restored = {number: each for number, each in marks.items() if is_of_prelude(number)}
-            swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), {**restored, **seals})
+            swapped = await self._live.whole.exchange(
+                app_id, await self._graph.whole.graph_id(app_id), {**restored, **seals}
+            )
         finally:
             if not swapped:
                 await asyncio.shield(self._lift(before, seals))

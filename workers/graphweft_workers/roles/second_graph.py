@@ -60,7 +60,7 @@ async def scratch_graph(
     """
     place = second_place(settings, app, into=into, suffix=f".{purpose}-{uuid4().hex[:8]}")
     async with running_graph(place) as graph:
-        if await graph.place(app) == await live.place(app) or await graph.graph_id(app):
+        if await graph.whole.place(app) == await live.whole.place(app) or await graph.whole.graph_id(app):
             raise InvalidSettings(
                 f"a second graph of {app!r} is needed for a while, and this server has no place for one: give --into "
                 "with the URL of another graph server that holds no graph of the app"
@@ -73,11 +73,11 @@ async def scratch_graph(
 
 async def _drop(graph: GraphStore, app: str) -> None:
     """Delete a graph. A write that was cut off on its way may make it again, empty, so it looks again."""
-    await graph.drop(app)
+    await graph.whole.drop(app)
     for _ in range(_LOOKS):
         await asyncio.sleep(_LOOK_S)
-        if await graph.graph_id(app):
-            await graph.drop(app)
+        if await graph.whole.graph_id(app):
+            await graph.whole.drop(app)
 
 
 async def drop_second(place: Settings, app: str, live: GraphStore) -> str | None:
@@ -86,10 +86,12 @@ async def drop_second(place: Settings, app: str, live: GraphStore) -> str | None
     Raises ``InvalidSettings`` if it is the live one.
     """
     async with running_graph(place) as graph:
-        there = await graph.graph_id(app)
-        if await graph.place(app) == await live.place(app) or (there and there == await live.graph_id(app)):
+        there = await graph.whole.graph_id(app)
+        if await graph.whole.place(app) == await live.whole.place(app) or (
+            there and there == await live.whole.graph_id(app)
+        ):
             raise InvalidSettings(f"this place is that of the live graph of {app!r}, which is not deleted")
         if not there:
             return None
-        await graph.drop(app)
+        await graph.whole.drop(app)
     return place.graph_template.replace("{app_id}", app)

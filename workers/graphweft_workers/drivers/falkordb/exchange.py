@@ -21,7 +21,7 @@ _ATTEMPTS = 100
 
 
 async def exchange(redis: Any, name: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
-    """See ``GraphStore.exchange``. Raises what the server raises."""
+    """See ``WholeGraphs.exchange``. Raises what the server raises."""
     between = f"{name}.{uuid4().hex}"
     for _ in range(_ATTEMPTS):
         async with redis.pipeline(transaction=True) as pipeline:

@@ -18,13 +18,13 @@ type Read = Callable[[str, Mapping[str, Any]], Awaitable[Sequence[tuple[Any, ...
 
 
 async def nodes(read: Read) -> AsyncIterator[Node]:
-    """Yield all nodes; see ``GraphStore.nodes``."""
+    """Yield all nodes; see ``WholeGraphs.nodes``."""
     async for row in _pages(read, _NODES):
         yield Node(id=row[0], labels=tuple(row[1]), properties=row[2])
 
 
 async def edges(read: Read) -> AsyncIterator[Edge]:
-    """Yield all relationships; see ``GraphStore.edges``."""
+    """Yield all relationships; see ``WholeGraphs.edges``."""
     async for row in _pages(read, _EDGES):
         yield Edge(start=row[0], end=row[1], type=row[2], properties=row[3])
 

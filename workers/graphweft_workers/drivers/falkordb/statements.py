@@ -273,3 +273,8 @@ def quoted(name: str) -> str:
     if "`" in name:
         raise QueryFailed(f"{name!r} cannot be indexed: FalkorDB cannot escape a backtick")
     return f"`{name}`"
+
+
+def run_of(server: Any) -> str:
+    """Return the id of the server's run from what it says of itself."""
+    return str(server.get("run_id", ""))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -38,10 +38,9 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.drivers.falkordb import exact, index_repair, listing
+from graphweft_workers.drivers.falkordb import index_repair
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
-from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
@@ -59,14 +58,16 @@ from graphweft_workers.drivers.falkordb.statements import (
     checkpoint_of,
     placed,
     quoted,
+    run_of,
     search_index,
     spares_checkpoints,
     took_effect,
 )
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
+from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, Progress, Refusal, Table, WholeGraphs, Write
 
 logger = get_logger("graphweft.graph")
 
@@ -83,7 +84,6 @@ class FalkorDBStore:
 
     dialect: GraphDialect = FALKORDB
     settle_s = 0.0
-    can_exchange = True
     runs_again = False
 
     def __init__(
@@ -117,12 +117,15 @@ class FalkorDBStore:
         self._turns = ReadTurns(self._redis, clock=clock, timing=timing)
         self.without_turn = Counter[str]()  # see ``GraphStore``
         self._lookers = asyncio.Semaphore(_LOOKERS)
+        self.whole: WholeGraphs = FalkorDBGraphs(
+            self._redis, self._name, rows=self._rows, list_rows=self._list, named=self._named, notes=self._notes
+        )
 
     async def check(self) -> str:
         """See ``GraphStore.check``."""
         try:
             await self._redis.execute_command("GRAPH.LIST")
-            self._run = _run_of(await self._redis.info("server"))
+            self._run = run_of(await self._redis.info("server"))
             return self._run
         except ResponseError as error:
             if type(error) is ResponseError:
@@ -131,35 +134,6 @@ class FalkorDBStore:
                     retry_after_s=5.0,
                 ) from error
             raise translate(error) from error
-        except (RedisError, OSError) as error:
-            raise translate(error) from error
-
-    async def graph_id(self, app_id: str) -> str:
-        """See ``GraphStore.graph_id``."""
-        name = self._name(app_id)
-        try:
-            names = await self._redis.execute_command("GRAPH.LIST")
-            return f"{_run_of(await self._redis.info('server'))}/{name}" if name in names else ""
-        except (RedisError, OSError) as error:
-            raise translate(error) from error
-
-    async def place(self, app_id: str) -> str:
-        """See ``GraphStore.place``."""
-        try:
-            return f"{_run_of(await self._redis.info('server'))}/{self._name(app_id)}"
-        except (RedisError, OSError) as error:
-            raise translate(error) from error
-
-    async def drop(self, app_id: str) -> None:
-        """See ``GraphStore.drop``."""
-        self._named.pop(app_id, None)
-        for key in [key for key in self._notes if key[0] == app_id]:
-            del self._notes[key]
-        try:
-            await self._redis.execute_command("GRAPH.DELETE", self._name(app_id))
-        except ResponseError as error:
-            if not str(error).startswith(NO_GRAPH):
-                raise translate(error) from error
         except (RedisError, OSError) as error:
             raise translate(error) from error
 
@@ -255,7 +229,7 @@ class FalkorDBStore:
             _, waited, server = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise translate(error) from error
-        if isinstance(server, Exception) or _run_of(server) != run:
+        if isinstance(server, Exception) or run_of(server) != run:
             raise GraphUnavailable(
                 "the graph server was restarted and may have lost writes: the worker reads the events again"
             )
@@ -266,19 +240,6 @@ class FalkorDBStore:
                 error=str(waited),
                 next="a crash of the graph server loses writes: start it with --appendonly yes",
             )
-
-    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
-        """See ``GraphStore.exchange``."""
-        try:
-            names = self._name(app_id), other.partition("/")[2]
-            exchanged = await exchange(self._redis, *names, expected)
-            for name in names if exchanged else ():
-                await index_repair.forget(self._redis, name)
-            return exchanged
-        except (RedisError, OSError) as error:
-            raise translate(error) from error
-        finally:
-            self._named.pop(app_id, None)
 
     async def read(
         self,
@@ -320,25 +281,6 @@ class FalkorDBStore:
                 )
             checkpoints[partition] = checkpoint
         return checkpoints
-
-    async def nodes(self, app_id: str) -> AsyncIterator[Node]:
-        """See ``GraphStore.nodes``."""
-        async for node in listing.nodes(partial(self._list, app_id)):
-            yield node
-
-    async def edges(self, app_id: str) -> AsyncIterator[Edge]:
-        """See ``GraphStore.edges``."""
-        async for edge in listing.edges(partial(self._list, app_id)):
-            yield edge
-
-    async def dump(self, app_id: str) -> AsyncIterator[bytes]:
-        """See ``GraphStore.dump``."""
-        async for line in exact.dump(partial(self._rows, app_id, "GRAPH.RO_QUERY")):
-            yield line
-
-    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
-        """See ``GraphStore.load``."""
-        await exact.load(partial(self._rows, app_id, "GRAPH.QUERY"), lines)
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
@@ -575,7 +517,7 @@ class FalkorDBStore:
 
     async def _current_run(self) -> str:
         """Return the server's run at the last ``check``, or now."""
-        return self._run or _run_of(await self._redis.info("server"))
+        return self._run or run_of(await self._redis.info("server"))
 
     async def _setting(self, name: str, unknown: int) -> int:
         try:
@@ -594,7 +536,3 @@ class FalkorDBStore:
     def _graph(self, app_id: str) -> Any:
         # A new object each time: it caches names by number, which become wrong when the graph is replaced.
         return AsyncGraph(self._redis, self._name(app_id))
-
-
-def _run_of(server: Any) -> str:
-    return str(server.get("run_id", ""))

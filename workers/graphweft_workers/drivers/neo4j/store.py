@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -34,14 +33,13 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.drivers.neo4j import errors, exact
+from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.calls import fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.databases import Database, Databases
 from graphweft_workers.drivers.neo4j.dialect import NEO4J, quoted
 from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
 from graphweft_workers.drivers.neo4j.statements import (
-    DELETE_ALL,
     LIST_INDEXES,
     LOCK,
     MAKE_CHECKPOINT,
@@ -65,10 +63,11 @@ from graphweft_workers.drivers.neo4j.statements import (
     timed,
 )
 from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
-from graphweft_workers.drivers.neo4j.values import number_of, plain, whole
+from graphweft_workers.drivers.neo4j.values import plain, whole
+from graphweft_workers.drivers.neo4j.whole_graphs import Neo4jGraphs
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, Progress, Refusal, Table, WholeGraphs, Write
 
 logger = get_logger("graphweft.graph")
 
@@ -103,7 +102,6 @@ class Neo4jStore:
 
     dialect: GraphDialect = NEO4J
     settle_s = _SETTLE_S
-    can_exchange = False
     runs_again = True
 
     def __init__(
@@ -127,6 +125,7 @@ class Neo4jStore:
         self._opening = WeakValueDictionary[str, asyncio.Lock]()
         self._readers = asyncio.Semaphore(_READERS)
         self._lookers = asyncio.Semaphore(_LOOKERS)
+        self.whole: WholeGraphs = Neo4jGraphs(self._databases, self.read, timing)
 
     async def check(self) -> str:
         """See ``GraphStore.check``. With a server per app no server is asked."""
@@ -267,56 +266,6 @@ class Neo4jStore:
                 case _:
                     raise GraphUnavailable(f"a checkpoint in the graph of {app_id!r} was overwritten")
         return checkpoints
-
-    async def graph_id(self, app_id: str) -> str:
-        """See ``GraphStore.graph_id``: the id of the database."""
-        found = await self.read(app_id, "CALL db.info() YIELD id RETURN id", {}, timeout_s=self._timing.admin_s)
-        return str(found.rows[0][0]) if found.rows else ""
-
-    async def place(self, app_id: str) -> str:
-        """See ``GraphStore.place``."""
-        graph = await self._databases.graph(app_id)
-        return f"{graph.uri}/{graph.database or ''}"
-
-    async def drop(self, app_id: str) -> None:
-        """See ``GraphStore.drop``. A database that graphweft made is dropped, another one is emptied."""
-        graph = await self._databases.graph(app_id)
-        if graph.made:
-            await self._databases.remove(graph)
-        elif await self._databases.is_owned(graph, app_id):
-            async with self._databases.session(graph, self._timing.listing_s) as session:
-                await (await session.run(timed(DELETE_ALL, self._timing.listing_s))).consume()
-        self._databases.forget(app_id)
-
-    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
-        """Refuse: a database cannot take the place of another one."""
-        raise NotImplementedError
-
-    async def nodes(self, app_id: str) -> AsyncIterator[Node]:
-        """See ``GraphStore.nodes``."""
-        async for row in self._listed(app_id, "MATCH (n) RETURN elementId(n), labels(n), properties(n)"):
-            yield Node(id=number_of(row[0]), labels=tuple(row[1]), properties=plain(row[2]))
-
-    async def edges(self, app_id: str) -> AsyncIterator[Edge]:
-        """See ``GraphStore.edges``."""
-        statement = "MATCH (a)-[e]->(b) RETURN elementId(a), elementId(b), type(e), properties(e)"
-        async for row in self._listed(app_id, statement):
-            yield Edge(start=number_of(row[0]), end=number_of(row[1]), type=row[2], properties=plain(row[3]))
-
-    async def dump(self, app_id: str) -> AsyncIterator[bytes]:
-        """See ``GraphStore.dump``."""
-        async for line in exact.dump(partial(self._listed, app_id)):
-            yield line
-
-    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
-        """See ``GraphStore.load``."""
-        graph = await self._databases.claimed(app_id)
-
-        async def write(statement: str, params: Mapping[str, Any]) -> list[list[Any]]:
-            async with self._databases.session(graph, self._timing.listing_s) as session:
-                return await (await send(session, timed(statement, self._timing.listing_s), params)).values()
-
-        await exact.load(write, lines)
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
@@ -506,14 +455,6 @@ class Neo4jStore:
         if found is None or found.checkpoint != before:
             raise _fenced(app_id, partition)
         return found.note
-
-    async def _listed(self, app_id: str, statement: str) -> AsyncIterator[list[Any]]:
-        graph = await self._databases.graph(app_id)
-        if not await self._databases.is_owned(graph, app_id):
-            return
-        async with self._databases.session(graph, self._timing.listing_s, access=neo4j.READ_ACCESS) as session:
-            async for record in await session.run(timed(statement, self._timing.listing_s)):
-                yield record.values()
 
 
 async def _write(transaction: AsyncTransaction, part: Part) -> None:

@@ -102,8 +102,8 @@ class GraphReadSuite(GraphFixtures):
         async with contextlib.aclosing(kit.store()) as store:
             assert (await store.read(APP, "MATCH (n) RETURN n", {}, timeout_s=2)).rows == ()
             assert await store.checkpoints(APP, timeout_s=2) == {}
-            assert [node async for node in store.nodes(APP)] == []
-            assert [edge async for edge in store.edges(APP)] == []
+            assert [node async for node in store.whole.nodes(APP)] == []
+            assert [edge async for edge in store.whole.edges(APP)] == []
             assert kit.run("MATCH (n) RETURN n") == []
 
     async def test_a_slow_read_ends_at_its_limit(self, graph: GraphStore) -> None:
@@ -160,8 +160,8 @@ class GraphReadSuite(GraphFixtures):
 
     async def test_listings_have_no_end_of_rows(self, kit: GraphKit, graph: GraphStore) -> None:
         kit.run("CREATE (h:Hub) WITH h UNWIND range(1, 10001) AS i CREATE (h)-[:R]->(:P)")
-        assert len([edge async for edge in graph.edges(APP)]) == 10_001
-        assert len([node async for node in graph.nodes(APP) if node.labels == ("P",)]) == 10_001
+        assert len([edge async for edge in graph.whole.edges(APP)]) == 10_001
+        assert len([node async for node in graph.whole.nodes(APP) if node.labels == ("P",)]) == 10_001
 
     # The classes of several drivers share this method, each with a server of its own.
     @settings(

@@ -27,25 +27,25 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
     """What every graph store promises, against the server of a driver."""
 
     async def test_the_id_of_a_graph_is_that_of_no_other_store(self, kit: GraphKit, graph: GraphStore) -> None:
-        assert await graph.graph_id(APP)
+        assert await graph.whole.graph_id(APP)
         async with contextlib.aclosing(kit.store()) as same:
-            assert await same.graph_id(APP) == await graph.graph_id(APP)
+            assert await same.whole.graph_id(APP) == await graph.whole.graph_id(APP)
         if kit.features.graph_templates:
             async with contextlib.aclosing(kit.store(graph_template="{app_id}.other")) as other:
-                assert await other.graph_id(APP) == ""
+                assert await other.whole.graph_id(APP) == ""
                 await other.progress(APP, 0)
-                assert await other.graph_id(APP) not in ("", await graph.graph_id(APP))
+                assert await other.whole.graph_id(APP) not in ("", await graph.whole.graph_id(APP))
 
     async def test_a_dropped_graph_is_gone_and_can_be_made_again(self, graph: GraphStore) -> None:
-        await graph.drop(APP)  # without a graph
+        await graph.whole.drop(APP)  # without a graph
         checkpoint = (await graph.progress(APP, 0)).checkpoint
         await graph.apply(APP, 0, [Write(before=checkpoint, after=Checkpoint(offset="1-0"))])
-        place = await graph.place(APP)
-        await graph.drop(APP)
-        assert await graph.graph_id(APP) == ""
+        place = await graph.whole.place(APP)
+        await graph.whole.drop(APP)
+        assert await graph.whole.graph_id(APP) == ""
         assert await graph.checkpoints(APP, timeout_s=5.0) == {}
-        assert [node async for node in graph.nodes(APP)] == []
-        assert await graph.place(APP) == place
+        assert [node async for node in graph.whole.nodes(APP)] == []
+        assert await graph.whole.place(APP) == place
         assert (await graph.progress(APP, 0)).checkpoint == Checkpoint()
 
     async def test_indexes_are_made_once(self, kit: GraphKit, graph: GraphStore) -> None:

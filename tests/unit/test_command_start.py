@@ -116,6 +116,12 @@ def test_a_command_imports_only_what_it_cannot_begin_without(module: str) -> Non
     assert imported_by_commands()[module] & HEAVY == NEEDED.get(module, SETTINGS)
 
 
+def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
+    """The files of the operator are read once, not followed, and not every deployment has an archive."""
+    waits = {"graphweft_workers.timing", "graphweft_workers.archive.progress", "graphweft_workers.roles.features"}
+    assert imported_by_commands()["status"] & waits == set()
+
+
 @pytest.mark.parametrize("level", [None, "warning"])
 def test_a_command_logs_only_if_a_level_is_given_and_then_on_standard_error(level: str | None) -> None:
     """Standard output is for results, also where a logger had an entry before the command set the logs up."""

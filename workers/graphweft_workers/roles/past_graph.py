@@ -103,7 +103,7 @@ async def replay_past(
 
     Raises ``InvalidSettings`` if the log lacks its beginning, or there is no place for a second graph.
     """
-    past = await find_past(bus, app, when)
+    past = await find_past(bus, live, app, when)
     await check_complete(bus, past.offsets, app)
     preludes = await known_preludes(bus, live, app)
     if preludes and past.time < preludes[0].restored:

@@ -62,9 +62,9 @@ async def diff(
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         from graphweft_workers.cli.diff_page import page_of
         from graphweft_workers.cli.diff_report import DiffReport
+        from graphweft_workers.replay.app_log import check_complete, ends_of, entries_of, offsets_at, partitions_of
         from graphweft_workers.replay.histories import refuse_preludes
         from graphweft_workers.replay.history_diff import HistoryComparison
-        from graphweft_workers.replay.places import check_complete, ends_of, entries_of, offsets_at, partitions_of
         from graphweft_workers.roles.query_check import refuse_wrong_queries
 
         await refuse_wrong_queries(live, (*given.mutations, *given.injections))

@@ -158,7 +158,7 @@ class _Work:
         )
         with replay_progress(app) as (tell, expect):
             async with running_graph(place) as graph:
-                from graphweft_workers.replay.places import entries_of, offsets_at
+                from graphweft_workers.replay.app_log import entries_of, offsets_at
                 from graphweft_workers.replay.rebuild import Rebuild
 
                 snapshots = make_snapshots(self.settings, graph, warn)
@@ -216,7 +216,7 @@ async def _one(work: _Work, app: str, *, json: bool) -> int | None:
 
 
 async def _all(work: _Work, *, json: bool) -> int | None:
-    from graphweft_workers.replay.places import apps_of_log
+    from graphweft_workers.replay.app_log import apps_of_log
     from graphweft_workers.roles.apps import apps_of_graphs
 
     apps = sorted({*await apps_of_graphs(work.live), *await apps_of_log(work.bus)})

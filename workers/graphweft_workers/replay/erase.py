@@ -32,8 +32,8 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import Purge, put_purge
+from graphweft_workers.replay.app_log import partitions_of, until_applied
 from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import partitions_of, until_applied
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import MOST_LETTERS, PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.timing import TIMING, Timing

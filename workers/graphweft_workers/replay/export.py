@@ -26,9 +26,9 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
 from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.app_log import check_complete, done_of, has_events, partitions_of
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import check_complete, done_of, has_events, partitions_of
 from graphweft_workers.timing import TIMING, ReplayTiming
 
 _MOST_LETTERS: Final = 1_000_000

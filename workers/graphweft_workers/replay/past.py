@@ -12,8 +12,8 @@ from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.app_log import partitions_of
 from graphweft_workers.replay.moments import places_at
-from graphweft_workers.replay.places import partitions_of
 
 type Position = tuple[int, str]
 """Partition and offset."""

@@ -25,9 +25,9 @@ from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.app_log import check_complete, partitions_of, until_applied
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
-from graphweft_workers.replay.places import check_complete, partitions_of, until_applied
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.snapshots import Snapshots

@@ -23,7 +23,7 @@ from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Nod
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import purges_after
-from graphweft_workers.replay.places import partitions_of
+from graphweft_workers.replay.app_log import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
 from graphweft_workers.retrieval.records import (
     ENTITY,

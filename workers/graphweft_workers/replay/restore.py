@@ -28,8 +28,8 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.app_log import has_events, partitions_of
 from graphweft_workers.replay.histories import replay_preludes
-from graphweft_workers.replay.places import has_events, partitions_of
 from graphweft_workers.replay.replay import Replayed
 from graphweft_workers.timing import TIMING
 

@@ -21,7 +21,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.replay.places import done_of
+from graphweft_workers.replay.app_log import done_of
 from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.rebuild")

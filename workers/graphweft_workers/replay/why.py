@@ -31,8 +31,8 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.app_log import LACKING
 from graphweft_workers.replay.node_state import NodeReader, State, alike
-from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
 from graphweft_workers.timing import TIMING
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from graphweft_contracts import ContextReply, ContextRequest, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_workers.lost_rules import MissingRules, RulesLost
+from graphweft_workers.replay.app_log import check_complete
 from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.past import find_past
-from graphweft_workers.replay.places import check_complete
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.rules import logged_rules

@@ -10,9 +10,8 @@ from graphweft_contracts import InvalidSettings
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.replay.app_log import partitions_of
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.moments import places_at
 
 type Position = tuple[int, str]
@@ -41,15 +40,15 @@ class Past:
         return rules.cursor(self.home, offset).at(app_id, offset)
 
 
-async def find_past(bus: Bus, live: GraphStore, app_id: str, when: datetime | Position) -> Past:
+async def find_past(log: AppLog, when: datetime | Position) -> Past:
     """Return the places of a time, or of a position.
 
     The other partitions of an app with several ones are taken at the time at which the server took the entry at the
     position. Raises ``BusUnavailable`` and ``GraphUnavailable``, and ``InvalidSettings`` if the position is none.
     """
-    partitions = await partitions_of(bus, live, app_id)
+    bus, partitions = log.bus, await log.partitions()
     if isinstance(when, datetime):
-        home = min((await bus.partitions.layout()).partitions_of(app_id))
+        home = min((await bus.partitions.layout()).partitions_of(log.app_id))
         return Past(offsets=await places_at(bus, partitions, when), time=when, home=home)
     partition, offset = when
     entry = await _time_of(bus, partition, offset)

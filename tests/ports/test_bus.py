@@ -380,7 +380,7 @@ async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str
     other = quick_kafka_bus(kafka_url, session_s=6.0, instance="two")
     first = quick_kafka_bus(kafka_url, session_s=6.0, instance="one")
     async with contextlib.aclosing(other), contextlib.aclosing(first):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             mine = await claim_any(first, OWNER)
             waiting = asyncio.create_task(claim_any(other, "second"))
             while not first.leases.is_revoked(mine):  # noqa: ASYNC110
@@ -400,7 +400,7 @@ async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url:
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         for partition in range(PARTITIONS):
             await claimed(first, partition)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             taken = await claim_any(second, "second")
         # Also of what it was assigned again: it has not claimed that since, and another may have been there.
         for partition in range(PARTITIONS):
@@ -415,10 +415,10 @@ async def test_kafka_a_partition_that_comes_back_must_be_claimed_again(kafka_url
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         for partition in range(PARTITIONS):
             await claimed(first, partition)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             taken = await claim_any(second, "second")
         await second.aclose()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             # Both are assigned to the first again, which one that nobody had meanwhile tells.
             while not await first.leases.claim(1 - taken, "other", 1.0):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -141,7 +141,7 @@ async def working(*workers: JobWorker | MutationWorker) -> AsyncGenerator[None]:
 
 
 async def rows(graph: GraphStore, cypher: str) -> list[tuple[Any, ...]]:
-    return list((await graph.read(APP, cypher, {}, timeout_s=10)).rows)
+    return list((await graph.read(APP, cypher, {}, timeout_s=120)).rows)
 
 
 async def vectors(graph: GraphStore) -> dict[str, tuple[Any, Any]]:
@@ -662,7 +662,7 @@ def test_without_anything_to_do_it_says_what_to_set(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "run", "memory"],
         env=environment(GRAPHWEFT_BUS_URL="redis://127.0.0.1:1"), cwd=tmp_path, capture_output=True, text=True,
-        timeout=50, check=False,
+        timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -672,7 +672,7 @@ def test_without_anything_to_do_it_says_what_to_set(tmp_path: Path) -> None:
 def test_an_embedder_that_is_unknown_stops_up_before_anything_starts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "up", "--data", str(tmp_path / "data")],
-        env=environment(GRAPHWEFT_EMBEDDER="magic"), cwd=tmp_path, capture_output=True, text=True, timeout=50,
+        env=environment(GRAPHWEFT_EMBEDDER="magic"), cwd=tmp_path, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -29,7 +29,7 @@ from graphweft_workers.testing.suites.rules_log_suite import RulesLogSuite
 
 
 async def _read_on(bus: Bus, after: Committed) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             after = behind(after, await bus.log.read(0, after, limit=5, wait_s=0.5))
 

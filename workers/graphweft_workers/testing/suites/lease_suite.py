@@ -125,7 +125,7 @@ class LeaseSuite(BusFixtures):
                 await asyncio.sleep(0.02)
 
         await buses["first"].partitions.count()
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
             for name, bus in buses.items():
                 for partition in range(PARTITIONS):
                     tasks.create_task(work(name, bus, partition))
@@ -183,7 +183,7 @@ class LeaseSuite(BusFixtures):
         joining = asyncio.create_task(claim_any(second, "second"))
         if kit.features.revokes_all:
             waiting = asyncio.create_task(first.log.read(0, Committed(offset="9", count=10), limit=1, wait_s=5))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 assert (await waiting).entries == []  # a read ends early then
         async with asyncio.timeout(120):
             while sum(map(first.leases.is_revoked, range(PARTITIONS))) != number_wanted:  # noqa: ASYNC110

@@ -246,7 +246,10 @@ async def test_a_defect_in_reading_a_partition_does_not_end_it(kafka_url: str, m
             async with responding(kit, at_once):
                 for n in range(6):
                     assert (await client.context(agent="One", chat_id="c", context={"n": n})).text == str(n)
-        assert "requests_interrupted" in {log["event"] for log in logs if log["log_level"] == "error"}
+                await until(
+                    lambda: {log["event"] for log in logs if log["log_level"] == "error"},
+                    lambda said: "requests_interrupted" in said,
+                )
 
 
 class BadName(str):

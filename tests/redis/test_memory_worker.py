@@ -376,9 +376,10 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: Bus, tra
     """The lease is extended while a batch takes long, so nobody does the same at once."""
     slow, other = Counting(), Counting()
     slow.open.clear()
+    lease_s = 2.0  # a machine that is busy for a second costs none
     second_bus = redis_bus(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
-    first = JobWorker(memory_bus, transport, EmbeddingJob(slow), name="a", lease_s=0.5)
-    second = JobWorker(second_bus, transport, EmbeddingJob(other), name="b", lease_s=0.5)
+    first = JobWorker(memory_bus, transport, EmbeddingJob(slow), name="a", lease_s=lease_s)
+    second = JobWorker(second_bus, transport, EmbeddingJob(other), name="b", lease_s=lease_s)
     number = channels.partition_of(f"{APP}/c1", PARTITIONS)
     for given in ("a", "b"):  # each its half: nothing is wanted back
         assert await (memory_bus if given == "a" else second_bus).leases.claim(
@@ -387,7 +388,7 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: Bus, tra
     await put(transport, [add(1, "tea")])
     async with working(first, second):
         await until(lambda: slow.texts == ["tea"])
-        await lease_ends(url, 4 * 0.5)
+        await lease_ends(url, 2 * lease_s)
         assert other.texts == []
         assert {part.owner for part in await memory_bus.partitions.status() if part.id == number} == {"a"}
         slow.open.set()
@@ -426,15 +427,16 @@ async def test_a_long_look_back_costs_no_partition(
     url: str, bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Vectors make entries long, and a mutation worker begins by reading 10,000 of them back."""
+    lease_s = 2.0  # a machine that is busy for a second costs none
     await put(transport, [add(number, "tea") for number in range(5)])
     slow = SlowLookBack(bus.log)
     second_bus = redis_bus(url, new=spread(PARTITIONS))
     with capture_logs() as logs:
-        async with working(MutationWorker(replace(bus, log=slow), graph, NO_RULES, name="a", lease_s=0.5)):
+        async with working(MutationWorker(replace(bus, log=slow), graph, NO_RULES, name="a", lease_s=lease_s)):
             await until(lambda: slow.reads == PARTITIONS)
-            await lease_ends(url, 2 * 0.5)
+            await lease_ends(url, 2 * lease_s)
             slow.open.set()
-            async with working(MutationWorker(second_bus, graph, NO_RULES, name="b", lease_s=0.5)):
+            async with working(MutationWorker(second_bus, graph, NO_RULES, name="b", lease_s=lease_s)):
                 await until(lambda: shared(bus))
                 await applied(bus)
     assert [entry for entry in logs if entry["event"] == "lease_lost"] == []

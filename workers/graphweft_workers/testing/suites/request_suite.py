@@ -282,7 +282,7 @@ class RequestSuite(RequestFixtures):
             short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=15_000)
             assert short.reason == "overloaded"
             assert not asking[1].done()
-            responder._begun[first] = first.app.begun[first] = SYSTEM_CLOCK.monotonic() - 40
+            responder._begun[first] = first.app.begun[first] = SYSTEM_CLOCK.monotonic() - 110
             assert (await asking[1]).reason == "overloaded"
             assert not asking[0].done()
             answers.open.set()

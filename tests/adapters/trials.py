@@ -49,7 +49,7 @@ def state_of(folder: str, root: Path = ROOT) -> str:
         root / f"docs/runtimes/{page}.md",
     ]
     hashed = hashlib.sha256("\n".join(each for each in packages(name) if not each.startswith("/")).encode())
-    for file in sorted({file for file in files if file.suffix != ".pyc"}):
+    for file in sorted({file for file in files if file.suffix != ".pyc" and file.name != Path(__file__).name}):
         hashed.update(f"\0{file.relative_to(root)}\0".encode() + file.read_bytes())
     return hashed.hexdigest()[:16]
 
@@ -81,7 +81,9 @@ class _Record:
         if report.when == "call" or not report.passed:
             self._outcomes.setdefault(_folder(report.nodeid), set()).add(report.outcome)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            return  # a run that was cut off has not tried all of a runtime
         passed = [each for each in RUNTIMES if self._outcomes.get(each) == {"passed"}]
         if not passed:
             return

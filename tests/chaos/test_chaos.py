@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from .faults import FAULTS
 from .rounds import Round
@@ -27,7 +24,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
 ]
 
 _ROUNDS = int(os.environ.get("GRAPHWEFT_CHAOS_ROUNDS", "0"))
@@ -41,22 +38,11 @@ _QUICK = {
         "one-of-two-killed worker-frozen worker-bus-cut producer-cut",
     ),
     ("redis", "falkordb-always"): ("graph-killed",),
-    ("redis", "neo4j"): ("graph-cut worker-frozen",),
     ("kafka", "falkordb"): ("bus-killed producer-cut one-of-two-killed worker-frozen",),
     ("kafka", "neo4j"): ("everything",),
 }
-_FULL = {pair: tuple(FAULTS) for pair in _QUICK}
+_FULL = {pair: tuple(FAULTS) for pair in [*_QUICK, ("redis", "neo4j")]}
 _CASES = [(*pair, faults) for pair, found in (_FULL if _ROUNDS else _QUICK).items() for faults in found]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers() -> AsyncIterator[Servers]:
-    with tempfile.TemporaryDirectory(prefix="graphweft-chaos-") as folder:
-        running = Servers(Path(folder))
-        try:
-            yield running
-        finally:
-            await running.stop()
 
 
 @pytest.mark.parametrize("number", range(1 if _SEED else max(_ROUNDS, 1)))

@@ -206,6 +206,7 @@ def test_up_says_when_heartbeats_have_no_place(tmp_path: Path, rules: Path, beat
 # doctor
 
 
+@pytest.mark.soak
 def test_doctor_fails_without_a_worker_and_without_a_responder(
     call: Call, url: str, rules: Path, tmp_path: Path
 ) -> None:

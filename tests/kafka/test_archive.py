@@ -86,6 +86,7 @@ async def faults(app: Archived, bus: Bus | None = None) -> list[str]:
     return found + await verify_rules(app.blobs())
 
 
+@pytest.mark.soak("redis")
 @redis_or_kafka_with_keys
 async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
     await app.live()
@@ -162,6 +163,7 @@ async def test_nothing_is_trimmed_that_is_not_applied_or_not_archived(app: Archi
     assert done["removed"] >= 10
 
 
+@pytest.mark.soak("redis")
 @pytest.mark.timeout(240 + 10 * KILLS)
 async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archived) -> None:
     await app.push("first")

@@ -421,6 +421,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
         assert {key[0] for key in responder.cache._entries} == {"shop_x"}
 
 
+@pytest.mark.soak("unsigned")
 @redis_only
 @keys_or_none
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:

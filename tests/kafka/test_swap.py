@@ -143,6 +143,7 @@ async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: 
     assert await app.digest("shop") != live
 
 
+@pytest.mark.soak("kafka")
 async def test_a_lost_graph_comes_back_by_a_swap(app: App, store: FalkorDBStore) -> None:
     await app.live()
     live = await app.digest("shop")

@@ -559,7 +559,7 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
 
     model_server.answer = answer
     model_server.always = Failure(wait_s=0.05)
-    said = [add(number, f"private text {number}", chat=f"c{number % 7}") for number in range(7 * 60)]
+    said = [add(number, f"private text {number}", chat=f"c{number % 7}") for number in range(7 * 36)]
     processes = {role: Process(role, tmp_path, settings) for role in ("memory", "mutation")}
     kills = dict.fromkeys(processes, 0)
     try:
@@ -584,16 +584,16 @@ async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_
     texts = "".join(process.file.read_text() for process in processes.values())
     assert "Traceback" not in texts
     assert "private text" not in texts
-    # 60 memories a chat: 8 at a time while 12 are without, so 7 summaries, and 4 are left.
+    # 36 memories a chat: 8 at a time while 12 are without, so 4 summaries, and 4 are left.
     found = await rows(
         graph, "MATCH (s:ConversationSummary)-[:SUMMARIZES]->(m) RETURN s.chat_id, s.text, count(m) ORDER BY s.chat_id"
     )
-    assert [(chat, count) for chat, _, count in found] == [(f"c{chat}", 8) for chat in range(7) for _ in range(7)]
-    assert await rows(graph, "MATCH (m:Memory)-[:PART_OF]->(s) RETURN count(m), count(DISTINCT m)") == [(392, 392)]
-    assert await holds(graph, 420)
+    assert [(chat, count) for chat, _, count in found] == [(f"c{chat}", 8) for chat in range(7) for _ in range(4)]
+    assert await rows(graph, "MATCH (m:Memory)-[:PART_OF]->(s) RETURN count(m), count(DISTINCT m)") == [(224, 224)]
+    assert await holds(graph, 252)
     first = {event.id: event.data["summary"] for event in reversed(log)}
     assert sorted(first.values()) == sorted(text for _, text, _ in found), "the first answer is the one that holds"
-    assert await rows(graph, "MATCH (f:Fact) RETURN count(f)") == [(49,)]
+    assert await rows(graph, "MATCH (f:Fact) RETURN count(f)") == [(28,)]
     assert await letter_count(bus.dead_letters) == 0
     before = asked
     assert await replayed(url) == await read_digest(graph, APP)

@@ -258,6 +258,7 @@ mutation_rules:
 """
 
 
+@pytest.mark.soak("neo4j")
 async def test_nodes_of_rules_with_the_same_labels_are_left_alone(url: str, store: GraphStore, tmp_path: Path) -> None:
     (tmp_path / "Things").mkdir()
     (tmp_path / "Things/graph_injection.yaml").write_text(OWN_NODES)

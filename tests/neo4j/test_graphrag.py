@@ -863,7 +863,7 @@ async def test_facts_are_true(falkordb: Place) -> None:
 
 
 async def test_hubs_cost_no_more_than_their_bounds(place: Place) -> None:
-    count = 100_000 if place.store.dialect.name == "falkordb" else 20_000
+    count = 20_000
     nodes = [entity("Hub"), entity("Second"), ("Document", {"id": "doc", "name": "Doc"})]
     nodes += [entity(f"Leaf{n}", type="T") for n in range(count)]
     nodes += [("Memory", {"id": f"m{n}"}) for n in range(2_000)]

@@ -123,6 +123,7 @@ async def rows(store: GraphStore, cypher: str, app_id: str = APP) -> list[tuple[
     return list((await store.read(app_id, cypher, {}, timeout_s=120)).rows)
 
 
+@pytest.mark.soak("neo4j")
 async def test_an_event_of_another_chat_with_the_same_id_takes_no_memory_over(url: str, store: GraphStore) -> None:
     layout = spread(2)
     far = next(name for name in (f"x{n}" for n in range(50)) if layout.partition_of(f"{APP}/{name}")
@@ -314,6 +315,7 @@ async def test_an_erasure_reaches_what_the_log_has_before_it(url: str, store: Gr
         ]  # fmt: skip
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> None:
     """A memory that failed before its user was erased stays erased; one that failed later is remembered."""
     bus = redis_bus(url, new=spread(1))

@@ -337,6 +337,36 @@ async def test_a_row_that_is_refused_costs_one_transaction(server: Neo4jServer) 
     assert costs[2] <= costs[0] + 1, costs
 
 
+async def test_the_server_plans_a_write_once_that_is_first_explained(
+    graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text that is explained, with a parameter, is the one that runs when the write is tried by itself."""
+    explained: set[str] = set()
+    ran: set[str] = set()
+    begin = neo4j.AsyncSession.run
+    go_on = neo4j.AsyncTransaction.run
+
+    async def in_session(session: Any, query: Any, parameters: Any = None, **more: Any) -> Any:
+        text = getattr(query, "text", query)
+        if text.startswith("EXPLAIN "):
+            assert set(parameters or ()) == {VALUES}
+            explained.add(text.removeprefix("EXPLAIN "))
+        return await begin(session, query, parameters, **more)
+
+    async def in_transaction(transaction: Any, query: Any, parameters: Any = None, **more: Any) -> Any:
+        ran.add(query)
+        return await go_on(transaction, query, parameters, **more)
+
+    monkeypatch.setattr(neo4j.AsyncSession, "run", in_session)
+    monkeypatch.setattr(neo4j.AsyncTransaction, "run", in_transaction)
+    share, count = "MERGE (n:N {id: $id}) SET n.share = 100 / $parts", "MERGE (n:N {id: $id}) SET n.seen = true"
+    middle = Checkpoint(offset="0")
+    writes = [write(count, {"id": 1}, after=middle), write(share, {"id": 1, "parts": 0}, before=middle)]
+    assert (await graph.apply(APP, 0, writes)).count == 1
+    assert len(explained) == 2
+    assert explained <= ran
+
+
 async def test_a_mutation_that_does_not_compile_takes_no_row_of_another_one_with_it(
     server: Neo4jServer, graph: Neo4jStore
 ) -> None:

@@ -197,6 +197,17 @@ def test_the_type_of_a_parameter_is_a_matter_of_syntax(driver: neo4j.Driver) -> 
     assert "SyntaxError" in refusal(driver, statement, p="text")
 
 
+def test_an_explained_statement_keeps_its_plan_only_with_its_parameters(neo4j_server: Neo4jServer) -> None:
+    """So a statement that is explained and then run is planned once."""
+    statement = "EXPLAIN CALL () { UNWIND $p.rows AS row CREATE (:N {x: row}) FINISH } FINISH"
+    with neo4j.GraphDatabase.driver(neo4j_server.uri) as driver, driver.session() as session:
+        said = [
+            {each.gql_status for each in session.run(statement, given).consume().gql_status_objects}
+            for given in ({}, {"p": {}})
+        ]
+    assert ["01N60" in statuses for statuses in said] == [True, False]  # "The query plan cannot be cached"
+
+
 def test_errors_quote_what_is_private(driver: neo4j.Driver) -> None:
     execute(driver, "CREATE CONSTRAINT one FOR (n:One) REQUIRE n.id IS UNIQUE")
     execute(driver, "CREATE (:One {id: 'private'})")

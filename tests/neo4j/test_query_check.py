@@ -473,6 +473,7 @@ async def test_up_ends_with_the_findings_before_it_says_that_it_is_up(tmp_path: 
         assert not (Path(data) / "processes.json").exists()
 
 
+@pytest.mark.soak("neo4j")
 async def test_doctor_says_what_the_server_says(backend: Backend, url: str, tmp_path: Path) -> None:
     environment = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": backend.address, "GRAPHWEFT_RULES": str(tmp_path)}
     rules_of(tmp_path)
@@ -487,6 +488,7 @@ async def test_doctor_says_what_the_server_says(backend: Backend, url: str, tmp_
     assert str(file) in check["found"]
 
 
+@pytest.mark.soak("neo4j")
 async def test_lint_asks_the_server_when_it_is_told_to(backend: Backend, tmp_path: Path) -> None:
     file = rules_of(tmp_path, mutation=WRONG)
     rules_of(tmp_path, workflow="Sales", injection="RETURN apoc.text.join([$id], 'b') AS x")

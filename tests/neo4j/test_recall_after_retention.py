@@ -110,6 +110,7 @@ async def kept(
         yield
 
 
+@pytest.mark.soak("neo4j")
 async def test_every_question_is_answered_as_well_as_before(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:
@@ -148,6 +149,7 @@ async def test_every_question_is_answered_as_well_as_before(
     assert await replayed(url) == await read_digest(store, APP)
 
 
+@pytest.mark.soak("neo4j")
 async def test_an_erased_user_has_nothing_left_to_find(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, override
@@ -215,6 +215,19 @@ async def test_a_position_is_a_place_of_the_past(app: PastApp) -> None:
         assert said in done.err, (wrong, done.err)
     done = await app.run("query", "--app", "shop", ORDERS, "--into", app.url)
     assert (done.code, "give --as-of too" in done.err) == (2, True)
+
+
+async def test_the_past_includes_events_from_before_the_order_changed(app: PastApp) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop_x", range(30))
+        await app.applied()
+    orders = await app.rows("shop_x", ORDERS)
+    layout = await app.bus.partitions.layout()
+    before = {layout.partition_of(f"shop_x/c{number}") for number in range(3)}
+    assert before.isdisjoint(replace(layout, order="app").partitions_of("shop_x"))
+    assert (await app.run("order", "shop_x", "app")).code == 0
+    assert await app.rows("shop_x", ORDERS, "--as-of", "0s") == orders != []
 
 
 async def test_a_write_is_refused_and_the_graph_is_deleted(app: PastApp) -> None:

@@ -193,7 +193,7 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
 
         async def late(self: Restatement, *arguments: Any) -> Any:
             monkeypatch.setattr(Restatement, "settle", settle)
-            bus = self._bus  # pyright: ignore[reportPrivateUsage]
+            bus = self._log.bus  # pyright: ignore[reportPrivateUsage]
             dead = await bus.dead_letters.read(limit=100)
             old = [each for each in dead if (each.app_id, each.mutation) == ("shop", "share")]
             assert (await retry(bus, old[0])).events  # somebody retries a letter of the past in the worst moment

@@ -36,6 +36,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import Change, NodeReader, changes
 from graphweft_workers.replay.why import Why
 
@@ -94,7 +95,7 @@ class Server:
             bus = await self._live(live, entries, rules)
             for target in given or await _memories(live, app):
                 logged = LoggedRules(bus.rules, lambda _: rules, none=rules)
-                why = Why(bus, live, logged, app, limit=10_000)
+                why = Why(AppLog(bus=bus, app_id=app, live=live), logged, limit=10_000)
                 keys = await why.keys()
                 found = await why.find(target)
                 recorded = await why.record(target, scratch, found)

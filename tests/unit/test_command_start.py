@@ -64,6 +64,7 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
     assert {each for each in found if each.startswith("graphweft_workers.")} == {
         "graphweft_workers.cli",
         "graphweft_workers.cli.command_table",
+        "graphweft_workers.garbage_collection",
     }
 
 
@@ -113,6 +114,12 @@ def imported_by_commands() -> dict[str, set[str]]:
 @pytest.mark.parametrize("module", sorted({place.module for _, place in places()}))
 def test_a_command_imports_only_what_it_cannot_begin_without(module: str) -> None:
     assert imported_by_commands()[module] & HEAVY == NEEDED.get(module, SETTINGS)
+
+
+def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
+    """The files of the operator are read once, not followed, and not every deployment has an archive."""
+    waits = {"graphweft_workers.timing", "graphweft_workers.archive.progress", "graphweft_workers.roles.features"}
+    assert imported_by_commands()["status"] & waits == set()
 
 
 @pytest.mark.parametrize("level", [None, "warning"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from graphweft_workers.cli import main
 from graphweft_workers.garbage_collection import collect_less_often
 
 
@@ -33,3 +35,11 @@ def test_a_second_call_keeps_newer_objects_in_the_search() -> None:
     collect_less_often()
     assert gc.get_freeze_count() <= frozen
     assert len(newer) == 5_000
+
+
+def test_a_command_leaves_no_objects_to_search_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = gc.get_freeze_count()
+    monkeypatch.setattr(sys, "argv", ["graphweft", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert gc.get_freeze_count() > frozen + 1_000

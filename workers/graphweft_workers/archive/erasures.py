@@ -19,7 +19,6 @@ from uuid import uuid4
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.timing import TIMING, ArchiveTiming
 
 _FOLDER: Final = "erasures"
@@ -51,11 +50,6 @@ async def erasures_in(blobs: BlobStore, app_id: str) -> Erasures:
             except (ValueError, AttributeError):
                 found[int(number)] = ""
     return Erasures(count=len(names), open=found or None)
-
-
-async def erasures_of(bus: Bus, app_id: str) -> Erasures:
-    """Return the erasures of an app that the archive behind a bus records; none without an archive."""
-    return Erasures() if bus.archive is None else await erasures_in(bus.archive, app_id)
 
 
 async def begin_erasure(

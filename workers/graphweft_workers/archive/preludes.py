@@ -85,11 +85,6 @@ def folder_of(app_id: str, number: int) -> str:
     return f"{FOLDER}/{app_id}/{number:04}"
 
 
-async def preludes_of(bus: Bus, app_id: str) -> list[Prelude]:
-    """Return the preludes of an app, in order; none without an archive behind the bus."""
-    return [] if bus.archive is None else await preludes_in(bus.archive, app_id)
-
-
 async def preludes_in(blobs: BlobStore, app_id: str) -> list[Prelude]:
     """Return the preludes of an app in an archive, in order. Raises ``ArchiveUnavailable``."""
     data = await blobs.get(f"{FOLDER}/{app_id}/{_RESTORED}")

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group
+from graphweft_workers.garbage_collection import collect_nothing_at_the_end
 
 __all__ = ("app", "main")
 
@@ -111,3 +112,5 @@ def main() -> None:
         if sys.argv[1:2] == ["hook"]:  # another code, such as 2 for an unknown option, would block the coding agent
             raise SystemExit(0) from None
         raise
+    finally:
+        collect_nothing_at_the_end()

@@ -31,12 +31,12 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
     when = past_time(as_of, OPTION)
     set_up_command_logs(settings)
     async with running_bus(settings) as bus, running_graph(settings) as live, AsyncExitStack() as stack:
+        from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.roles.past_graph import replay_past
 
+        log = AppLog(bus=bus, app_id=app, live=live)
         with replay_progress(app) as (tell, _):
-            found = await stack.enter_async_context(
-                replay_past(settings, bus, live, app, when, into=into, tell=tell, warn=warn)
-            )
+            found = await stack.enter_async_context(replay_past(settings, log, when, into=into, tell=tell, warn=warn))
         _warn(found.done)
         _say(found)
         yield found

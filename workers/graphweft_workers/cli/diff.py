@@ -62,20 +62,18 @@ async def diff(
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         from graphweft_workers.cli.diff_page import page_of
         from graphweft_workers.cli.diff_report import DiffReport
-        from graphweft_workers.replay.histories import refuse_preludes
+        from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.history_diff import HistoryComparison
-        from graphweft_workers.replay.places import check_complete, ends_of, entries_of, offsets_at, partitions_of
         from graphweft_workers.roles.query_check import refuse_wrong_queries
 
         await refuse_wrong_queries(live, (*given.mutations, *given.injections))
-        await refuse_preludes(bus, live, app)
+        log = AppLog(bus=bus, app_id=app, live=live)
+        await log.refuse_preludes()
         await check_to(bus, place)
-        partitions = await partitions_of(bus, live, app)
-        await check_complete(bus, partitions, app)
-        ends = await ends_of(bus, partitions) if place is None else place
-        ends = await offsets_at(bus, partitions, ends) if isinstance(ends, datetime) else ends
+        await log.check_complete()
+        ends = await log.ends(place) if place is None or isinstance(place, datetime) else place
         lived = logged_rules(settings, bus, without_lost=True)
-        comparison = HistoryComparison(bus, lived, given, app, ends, limit=limit)
+        comparison = HistoryComparison(log, lived, given, ends, limit=limit)
 
         @contextlib.asynccontextmanager
         async def scratch(side: Side) -> AsyncGenerator[GraphStore]:
@@ -84,7 +82,7 @@ async def diff(
 
         shown: dict[object, Replayed] = {}
         with replay_progress("both graphs") as (show, expect):
-            expect(2 * await entries_of(bus, ends) if place is None else None)
+            expect(2 * await log.entry_count() if place is None else None)
 
             def tell(side: Side, done: Mapping[int, Replayed]) -> None:
                 shown.update(((side, partition), each) for partition, each in done.items())

@@ -44,10 +44,11 @@ async def export(
     set_up_command_logs(settings)
     partial = file.with_name(f".{file.name}.{uuid4().hex[:8]}.partial")
     async with running_bus(settings) as bus, running_graph(settings) as live:
+        from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.export import Export
 
         work = Export(
-            bus, live, app, version=metadata.version("graphweft"), wait_s=wait_s,
+            AppLog(bus=bus, app_id=app, live=live), version=metadata.version("graphweft"), wait_s=wait_s,
             tell=lambda step: None if json else warn(f"{step} …"),
         )  # fmt: skip
         try:

@@ -158,26 +158,23 @@ class _Work:
         )
         with replay_progress(app) as (tell, expect):
             async with running_graph(place) as graph:
-                from graphweft_workers.replay.places import entries_of, offsets_at
+                from graphweft_workers.replay.app_log import AppLog
                 from graphweft_workers.replay.rebuild import Rebuild
 
                 snapshots = make_snapshots(self.settings, graph, warn)
-                work = Rebuild(
-                    self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell, snapshots=snapshots
-                )
+                log = AppLog(bus=self.bus, app_id=app, live=self.live)
+                work = Rebuild(log, graph, self.rules, given=self.given, tell=tell, snapshots=snapshots)
                 await work.begin(resume=options.resume, swap=options.swap)
                 report.resumed = work.continued
                 if self.to is None and not options.resume:
-                    expect(await entries_of(self.bus, await work.partitions()))
+                    expect(await log.entry_count())
                 collect_less_often()
                 started = SYSTEM_CLOCK.monotonic()
                 known = work.continued or await self.live.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
                 elif not options.swap or self.given is not None or not known:
-                    ends = self.to
-                    await work.run(await offsets_at(self.bus, await work.partitions(), ends)
-                                   if isinstance(ends, datetime) else ends or None)  # fmt: skip
+                    await work.run(await log.ends(self.to) if isinstance(self.to, datetime) else self.to)
                 report.unknown = not known and not work.restored and not any(each.events for each in work.done.values())
                 if report.unknown:
                     await graph.drop(app)  # it is empty, and a swap would make an app of it
@@ -216,7 +213,7 @@ async def _one(work: _Work, app: str, *, json: bool) -> int | None:
 
 
 async def _all(work: _Work, *, json: bool) -> int | None:
-    from graphweft_workers.replay.places import apps_of_log
+    from graphweft_workers.replay.app_log import apps_of_log
     from graphweft_workers.roles.apps import apps_of_graphs
 
     apps = sorted({*await apps_of_graphs(work.live), *await apps_of_log(work.bus)})

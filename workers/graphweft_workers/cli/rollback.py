@@ -27,10 +27,11 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     report = RebuildReport(app=app, graph=other.graph_template.replace("{app_id}", app), swap=True, resumed=True)
     with replay_progress(app) as (tell, _):
         async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(other) as graph:
+            from graphweft_workers.replay.app_log import AppLog
             from graphweft_workers.replay.rebuild import Rebuild
 
             rules = logged_rules(settings, bus, without_lost=True)
-            work = Rebuild(bus, live, graph, rules, app, tell=tell)
+            work = Rebuild(AppLog(bus=bus, app_id=app, live=live), graph, rules, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
             started = SYSTEM_CLOCK.monotonic()
             await work.swap()

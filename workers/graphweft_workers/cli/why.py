@@ -66,14 +66,15 @@ async def why(
     started = SYSTEM_CLOCK.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         from graphweft_workers.cli.why_target import hints, target_of, there_hints
-        from graphweft_workers.replay.histories import refuse_preludes
+        from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.node_state import NodeReader
         from graphweft_workers.replay.why import Why
         from graphweft_workers.replay.why_dicts import why_dict
 
-        await refuse_preludes(bus, live, app)
+        log = AppLog(bus=bus, app_id=app, live=live)
+        await log.refuse_preludes()
         rules = logged_rules(settings, bus, without_lost=True)
-        work = Why(bus, live, rules, app, limit=limit, tell=telling.tell)
+        work = Why(log, rules, limit=limit, tell=telling.tell)
         keys = await work.keys()
         target = target_of(label, key, keys, property=property, relationship=relationship)
         NodeReader(target, keys, live, app)  # refuses names that no query can hold

@@ -21,7 +21,7 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.redaction import without_addresses
-from graphweft_workers.replay.histories import refuse_preludes
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
 from graphweft_workers.replay.why import Why
@@ -66,10 +66,10 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
     app_id = viewer.app(question.app)
     target = NodeTarget(label=question.label, keys={question.key: (question.value,)}, property=None, relationship=None)
     async with _alone(sources, app_id):
-        bus, live = sources.bus, sources.graph
-        await refuse_preludes(bus, live, app_id)
-        rules = logged_rules(sources.settings, bus, without_lost=True)
-        work = Why(bus, live, rules, app_id, limit=_WRITES)
+        log, live = _app_log(sources, app_id), sources.graph
+        await log.refuse_preludes()
+        rules = logged_rules(sources.settings, sources.bus, without_lost=True)
+        work = Why(log, rules, limit=_WRITES)
         NodeReader(target, await work.keys(), live, app_id)  # refuses names that no query can hold
         found = await work.find(target)
         recorded: Recorded | None = None
@@ -90,11 +90,9 @@ async def past(sources: Sources, viewer: Viewer, question: PastQuestion) -> dict
     """Return a part of the graph as it was at a time."""
     app_id = viewer.app(question.app)
     _check_time(question.time)
-    async with _alone(sources, app_id):
-        replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
-        async with replaying as then:
-            about, found = await picture(then.graph, app_id, question, redacts=sources.redacts)
-            return about | found.as_dict() | {"as_of": then.as_json()}
+    async with _alone(sources, app_id), replay_past(sources.settings, _app_log(sources, app_id), question.time) as then:
+        about, found = await picture(then.graph, app_id, question, redacts=sources.redacts)
+        return about | found.as_dict() | {"as_of": then.as_json()}
 
 
 async def past_context(sources: Sources, viewer: Viewer, question: PastContextQuestion) -> dict[str, Any]:
@@ -106,12 +104,14 @@ async def past_context(sources: Sources, viewer: Viewer, question: PastContextQu
     fields: dict[str, Any] = {"app_id": app_id, "workflow": question.workflow, "agent": question.agent}
     fields |= {"chat_id": question.chat, "user_id": question.user, "context": question.variables}
     fields |= {"max_tokens": question.max_tokens, "explain": True}
-    async with _alone(sources, app_id):
-        replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
-        async with replaying as then:
-            reply = await then.context(sources.settings, fields)
-            found = reply_dict(without_addresses(reply), redacts=sources.redacts)
-            return found | {"as_of": then.as_json()}
+    async with _alone(sources, app_id), replay_past(sources.settings, _app_log(sources, app_id), question.time) as then:
+        reply = await then.context(sources.settings, fields)
+        found = reply_dict(without_addresses(reply), redacts=sources.redacts)
+        return found | {"as_of": then.as_json()}
+
+
+def _app_log(sources: Sources, app_id: str) -> AppLog:
+    return AppLog(bus=sources.bus, app_id=app_id, live=sources.graph)
 
 
 def _check_time(time: datetime) -> None:

@@ -8,6 +8,7 @@ never been there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
@@ -17,7 +18,7 @@ from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
-from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.archive.prelude_erasure import erase_restored, learn_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
@@ -30,10 +31,8 @@ from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import Purge, put_purge
-from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import partitions_of, until_applied
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import MOST_LETTERS, PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.timing import TIMING, Timing
@@ -73,6 +72,7 @@ class Erasure:
         may have left behind. ``judge`` returns a bus whose entries are judged. ``tell`` gets the name of each step.
         """
         self._alone = alone
+        self._log = AppLog(bus=alone, app_id=subject.app_id, live=live)
         self._blobs = blobs
         self._live = live
         self._beside = beside
@@ -104,8 +104,8 @@ class Erasure:
 
     async def _run(self) -> list[PlaceOfRemains]:
         app_id = self._subject.app_id
-        partitions = await self._partitions()
-        ends = {each.id: each.end for each in await self._alone.partitions.status() if each.id in partitions}
+        partitions = await self._log.partitions()
+        ends = await self._log.ends()
         await self._check_complete(partitions)
         self._tell("wait until the events are applied")
         await self._applied(ends)
@@ -150,9 +150,9 @@ class Erasure:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
         if self._subject.user_id is None or not self._live.can_exchange:
             return
-        bus = archived(self._alone, self._blobs)
-        await known_preludes(bus, self._live, self._subject.app_id)
-        missing = sum((await missing_entries(bus, partitions)).values())
+        log = self._archived()
+        await log.preludes()
+        missing = sum((await missing_entries(log.bus, partitions)).values())
         if missing:
             raise InvalidSettings(
                 f"the log of {self._subject.app_id!r} lacks {counted(missing, *_TRIMMED)}, "
@@ -166,11 +166,11 @@ class Erasure:
         await self._rules.refresh()
         if self._subject.user_id is None or not self._live.can_exchange or not self._rules.lost:
             return
-        bus = self._judge(archived(self._alone, self._blobs))
+        log = self._archived()
         for number in partitions:
             cursor, recent = self._rules.cursor(number, ""), RecentEvents()
-            passed_over = await PassedOver.as_lived(bus, number)
-            async for page in pages(bus.log, number):
+            passed_over = await PassedOver.as_lived(log.bus, number)
+            async for page in log.pages(number):
                 kept = [entry for entry in page if not self._subject.holds(entry)]
                 read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)
                 try:
@@ -178,15 +178,16 @@ class Erasure:
                 except RulesLost as error:
                     raise BusUnavailable(f"{error}. Until then nothing is erased") from None
 
-    async def _partitions(self) -> list[int]:
-        return await partitions_of(self._alone, self._live, self._subject.app_id)
+    def _archived(self) -> AppLog:
+        """Return the log with the archive as it is now: an erasure writes its segments anew."""
+        return replace(self._log, bus=self._judge(archived(self._alone, self._blobs)))
 
     async def _learn(self, partitions: Sequence[int]) -> None:
         """Let the subject see the archive and the bus: chats and memories tell which events are the user's."""
         await learn_restored(self._blobs, self._subject)
         for number in partitions:
             await learn(self._reader, number, self._subject)
-            async for page in pages(self._alone.log, number):
+            async for page in self._log.pages(number):
                 self._subject.learn(page)
 
     async def _count(self, partitions: Sequence[int]) -> int:
@@ -194,10 +195,9 @@ class Erasure:
 
     async def _applied(self, ends: Mapping[int, str]) -> None:
         """Wait until the workers have applied the app's events, whatever other apps wait for."""
-        behind = await until_applied(
-            self._alone, ends, self._subject.app_id,
-            limit_s=self._wait_s, step_s=self._timing.replay.applied_step_s, clock=self._clock,
-        )  # fmt: skip
+        behind = await self._log.until_applied(
+            ends, limit_s=self._wait_s, step_s=self._timing.replay.applied_step_s, clock=self._clock
+        )
         if behind:
             raise BusUnavailable(
                 f"the workers have not applied all events of partition {behind[0]} within {self._wait_s:.0f} s: "
@@ -210,12 +210,10 @@ class Erasure:
     async def _off_the_bus(self, ends: Mapping[int, str], before: Mapping[int, int]) -> PlaceOfRemains:
         held: set[str] = set()
         left = 0
-        for number, end in ends.items():
-            if not before.get(number):
-                continue
+        for number in (each for each, count in before.items() if count):
             await self._reader.refresh(number)
             place = await trim(self._alone, self._reader, number, self._alone.partitions)
-            here = len(await self._on_bus(number, end))
+            here = len(await self._on_bus(number, ends.get(number, "")))
             left += here
             if here:
                 held.add(place.held_by)
@@ -282,12 +280,10 @@ class Erasure:
                 "server makes the graph without the user; then delete this one",
             )  # fmt: skip
         await self._beside.drop(app_id)
-        bus = self._judge(archived(self._alone, self._blobs))
-        erasures = await erasures_in(self._blobs, app_id)
+        log = self._archived()
+        erasures = await log.erasures()
         erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
-        work = Rebuild(
-            bus, self._live, self._beside, self._rules, app_id, erasing=erasing, clock=self._clock, timing=self._timing
-        )
+        work = Rebuild(log, self._beside, self._rules, erasing=erasing, clock=self._clock, timing=self._timing)
         await work.begin(resume=False, swap=True)
         await work.run()
         await work.swap()

@@ -24,11 +24,10 @@ from graphweft_workers.engine.graph_marks import has_plan, is_sealed
 from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
-from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import check_complete, done_of, has_events, partitions_of
 from graphweft_workers.timing import TIMING, ReplayTiming
 
 _MOST_LETTERS: Final = 1_000_000
@@ -56,17 +55,17 @@ class _Rest:
 
 
 class Export:
-    """Writes the export of one app. The creator closes ``bus`` and ``live``, which are only read."""
+    """Writes the export of one app. The creator closes the bus and the store, which are only read."""
 
     def __init__(
-        self, bus: Bus, live: GraphStore, app_id: str, *, version: str, wait_s: float = 60.0,
+        self, log: AppLog, *, version: str, wait_s: float = 60.0,
         tell: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK,
         timing: ReplayTiming = TIMING.replay,
     ) -> None:  # fmt: skip
-        """``bus`` has the archive behind it, if there is one. ``version`` is that of graphweft, for the manifest."""
-        self._bus = bus
-        self._live = live
-        self._app_id = app_id
+        """``version`` is that of graphweft, for the manifest."""
+        self._log = log
+        self._live = log.live
+        self._app_id = log.app_id
         self._version = version
         self._wait_s = wait_s
         self._tell = tell
@@ -79,11 +78,10 @@ class Export:
         Raises ``InvalidSettings`` if entries of the log are missing or the app has none, and ``BusUnavailable`` if the
         workers do not apply all events of the app within the time, also because there are always new ones.
         """
-        partitions = await partitions_of(self._bus, self._live, self._app_id)
-        await check_complete(self._bus, partitions, self._app_id)
-        preludes = await known_preludes(self._bus, self._live, self._app_id)
+        await self._log.check_complete()
+        preludes = await self._log.preludes()
         basis = await read_basis(self._live, self._app_id)
-        if basis.rules != logged_basis(await self._bus.rules.activations(), self._app_id):
+        if basis.rules != logged_basis(await self._log.bus.rules.activations(), self._app_id):
             raise InvalidSettings(
                 f"the past of {self._app_id!r} was restated, and the live graph does not follow it yet: repeat "
                 "`graphweft rebuild` with --resume --swap, then export"
@@ -100,7 +98,7 @@ class Export:
             letters = await bus.dead_letters.read(limit=_MOST_LETTERS)
             source = _Source(writer, bus, prelude.app_id, len(histories) + 1)
             histories.append(await source.write(ends, letters, {}))
-        source = _Source(writer, self._bus, self._app_id, len(histories) + 1)
+        source = _Source(writer, self._log.bus, self._app_id, len(histories) + 1)
         places = {number: each.offset for number, each in rest.checkpoints.items()}
         histories.append(await source.write(rest.ends, rest.letters, places))
         if not any(each.entries for each in histories):
@@ -130,32 +128,24 @@ class Export:
     async def _look(self) -> _Rest | None:
         """Return the state of the app if it is at rest: the same before and after the graph was read."""
         letters = await self._letters()
-        marks = await self._live.checkpoints(self._app_id, timeout_s=self._timing.query_s)
-        ends = await self._done()
-        if any(has_plan(each) or is_sealed(each) for each in marks.values()) or not await self._is_done(ends):
+        marks = await self._log.marks()
+        ends = await self._log.done()
+        if any(has_plan(each) or is_sealed(each) for each in marks.values()) or await self._log.has_events(ends):
             return None
         await self._clock.sleep(self._live.settle_s)
         digest = await read_digest(self._live, self._app_id)
         same = (
-            marks == await self._live.checkpoints(self._app_id, timeout_s=self._timing.query_s)
+            marks == await self._log.marks()
             and letters == await self._letters()
-            and await self._is_done(ends)
+            and not await self._log.has_events(ends)
         )
         checkpoints = {number: each for number, each in marks.items() if not is_of_prelude(number)}
         return _Rest(ends=ends, checkpoints=checkpoints, digest=digest, letters=letters) if same else None
 
     async def _letters(self) -> Sequence[DeadLetter]:
         """Return the dead letters that may be of the app."""
-        found = await self._bus.dead_letters.read(limit=_MOST_LETTERS)
+        found = await self._log.bus.dead_letters.read(limit=_MOST_LETTERS)
         return [letter for letter in found if letter.app_id in (None, self._app_id)]
-
-    async def _done(self) -> dict[int, str]:
-        """Return, by partition, the offset up to which workers are with the app, whatever others wait for."""
-        return await done_of(self._bus, await partitions_of(self._bus, self._live, self._app_id), self._app_id)
-
-    async def _is_done(self, ends: Mapping[int, str]) -> bool:
-        """Tell whether the log has no event of the app after these places."""
-        return not any([await has_events(self._bus, number, self._app_id, after=end) for number, end in ends.items()])
 
 
 class _Source:

@@ -20,12 +20,12 @@ from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.engine.dead_letter_counts import SKIPS
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.causes import Causes, MutationDifference, Side
 from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
-from graphweft_workers.replay.matched_log import matched_log
+from graphweft_workers.replay.matched_log import Matcher, matched_log
 from graphweft_workers.replay.replay import Replay, Replayed
 
 _MOST_LETTERS: Final = 1_000_000
@@ -63,15 +63,16 @@ class HistoryDiff:
 
 
 class HistoryComparison:
-    """Compares what the log's own rules and ``given`` make of an app's history. The creator closes ``bus``."""
+    """Compares what the log's own rules and ``given`` make of an app's history. The creator closes the bus."""
 
-    def __init__(
-        self, bus: Bus, rules: ActiveRules, given: RuleSet, app_id: str, ends: Mapping[int, str], *, limit: int
-    ) -> None:
+    def __init__(self, log: AppLog, rules: ActiveRules, given: RuleSet, ends: Mapping[int, str], *, limit: int) -> None:
         """``ends`` has an offset for each partition to read; ``limit`` is that of examples of each sort."""
-        self._bus = bus
-        self._rules: dict[Side, ActiveRules] = {"before": rules, "after": FixedRules(given)}
-        self._app_id = app_id
+        self._log = log
+        self._matchers: dict[Side, Matcher] = {
+            "before": (rules, PassedOver.as_lived),
+            "after": (FixedRules(given), PassedOver.by_other_rules),
+        }
+        self._app_id = log.app_id
         self._limit = limit
         self._found = HistoryDiff(ends=ends)
         self._statements: set[str] = set()
@@ -103,9 +104,9 @@ class HistoryComparison:
         """Build the graph of one side and give it to the comparison; return what failed."""
         app_id, done = self._app_id, dict[int, Replayed]()
         letters: Mapping[str, DeadLetter] = {}
-        passed_over = PassedOver.as_lived if side == "before" else PassedOver.by_other_rules
+        rules, passed_over = self._matchers[side]
         async with scratch(side) as graph:
-            replay = Replay(self._bus, graph, self._rules[side], app_id, passed_over=passed_over)
+            replay = Replay(self._log.bus, graph, rules, app_id, passed_over=passed_over)
             for partition, end in self._found.ends.items():
                 async with aclosing(replay.run(partition, to=end)) as steps:
                     async for step in steps:
@@ -121,14 +122,9 @@ class HistoryComparison:
                 (comparison.before_edge if side == "before" else comparison.after_edge)(edge)
         return letters
 
-    async def _matched(self, partition: int) -> AsyncIterator[tuple[Range, Range]]:
+    def _matched(self, partition: int) -> AsyncIterator[tuple[Range, ...]]:
         """Yield what both sides make of the same ranges of a partition."""
-        bus, end = self._bus, self._found.ends[partition]
-        lived = await PassedOver.as_lived(bus, partition)
-        other = await PassedOver.by_other_rules(bus, partition)
-        matchers = ((self._rules["before"], lived), (self._rules["after"], other))
-        async for before, after in matched_log(bus, matchers, self._app_id, partition, to=end):
-            yield before, after
+        return matched_log(self._log, self._matchers.values(), partition, to=self._found.ends[partition])
 
     async def _count_rows(self) -> None:
         for partition in self._found.ends:
@@ -162,7 +158,7 @@ class HistoryComparison:
                 self._found.failures[cause] = self._found.failures.get(cause, 0) + letter.count
         if side == "after":
             return
-        for letter in await self._bus.dead_letters.read(limit=_MOST_LETTERS):
+        for letter in await self._log.bus.dead_letters.read(limit=_MOST_LETTERS):
             end = self._found.ends.get(letter.partition)
             if letter.app_id != self._app_id or end is None or letter.reason == "trimmed" or letter.id in letters:
                 continue

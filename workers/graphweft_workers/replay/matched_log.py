@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.app_log import AppLog
 
-type Matcher = tuple[ActiveRules, PassedOver]
-"""Rules, and what has no effect by them."""
+type Matcher = tuple[ActiveRules, Callable[[Bus, int], Awaitable[PassedOver]]]
+"""Rules, and what returns what has no effect by them in a partition."""
 
 
 async def matched_log(
-    bus: Bus, matchers: Sequence[Matcher], app_id: str, partition: int, *, to: str
+    log: AppLog, matchers: Iterable[Matcher], partition: int, *, to: str
 ) -> AsyncIterator[tuple[Range, ...]]:
     """Yield what each matcher makes of the same ranges of a partition up to ``to``, as a replay does.
 
     Raises ``BusUnavailable``, and so ``RulesLost`` if an event of the app needs a lost rule set.
     """
-    for rules, _ in matchers:
+    ways: list[tuple[ActiveRules, RulesCursor, RecentEvents, PassedOver]] = []
+    for rules, passed_over in matchers:
         await rules.refresh()
-    ways = [(rules, rules.cursor(partition, ""), RecentEvents(), passed_over) for rules, passed_over in matchers]
-    async for page in pages(bus.log, partition, to=to):
+        ways.append((rules, rules.cursor(partition, ""), RecentEvents(), await passed_over(log.bus, partition)))
+    async for page in log.pages(partition, to=to):
         found: list[Range] = []
-        for rules, cursor, recent, passed_over in ways:
+        for rules, cursor, recent, out in ways:
             await rules.refresh(page)
-            read = await read_compiled(partition, page, cursor, recent, only=app_id, passed_over=passed_over)
-            read.check_rules(app_id)
+            read = await read_compiled(partition, page, cursor, recent, only=log.app_id, passed_over=out)
+            read.check_rules(log.app_id)
             found.append(read)
         yield tuple(found)

@@ -11,6 +11,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.moments import places_at
 
 type Position = tuple[int, str]
@@ -39,20 +40,19 @@ class Past:
         return rules.cursor(self.home, offset).at(app_id, offset)
 
 
-async def find_past(bus: Bus, app_id: str, when: datetime | Position) -> Past:
+async def find_past(log: AppLog, when: datetime | Position) -> Past:
     """Return the places of a time, or of a position.
 
     The other partitions of an app with several ones are taken at the time at which the server took the entry at the
-    position. Raises ``BusUnavailable``, and ``InvalidSettings`` if the position is none.
+    position. Raises ``BusUnavailable`` and ``GraphUnavailable``, and ``InvalidSettings`` if the position is none.
     """
-    layout = await bus.partitions.layout()
-    partitions = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions.count(fresh=True))}
+    bus, partitions = log.bus, await log.partitions()
     if isinstance(when, datetime):
-        offsets = await places_at(bus, sorted(partitions), when)
-        return Past(offsets=offsets, time=when, home=min(layout.partitions_of(app_id)))
+        home = min((await bus.partitions.layout()).partitions_of(log.app_id))
+        return Past(offsets=await places_at(bus, partitions, when), time=when, home=home)
     partition, offset = when
     entry = await _time_of(bus, partition, offset)
-    offsets = await places_at(bus, sorted(partitions - {partition}), entry) | {partition: offset}
+    offsets = await places_at(bus, partitions, entry) | {partition: offset}
     return Past(offsets=offsets, time=entry, home=partition)
 
 

@@ -17,17 +17,15 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
-from graphweft_workers.archive.erasures import erasures_of
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
-from graphweft_workers.replay.histories import known_preludes, replay_preludes
-from graphweft_workers.replay.places import check_complete, partitions_of, until_applied
+from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.snapshots import Snapshots
@@ -57,15 +55,13 @@ class Restated:
 
 
 class Rebuild:
-    """Rebuilds one app's graph. The creator closes ``bus``, ``live`` and ``graph``."""
+    """Rebuilds one app's graph. The creator closes the bus and the stores."""
 
     def __init__(
         self,
-        bus: Bus,
-        live: GraphStore,
+        log: AppLog,
         graph: GraphStore,
         rules: ActiveRules,
-        app_id: str,
         *,
         given: RuleSet | None = None,
         tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
@@ -82,17 +78,17 @@ class Rebuild:
         self._erasing = erasing
         self._clock = clock
         self._timing = timing
-        self._bus = bus
-        self._live = live
+        self._log = log
+        self._live = log.live
         self._graph = graph
-        self._app_id = app_id
+        self._app_id = log.app_id
         self._tell = tell
         self._rules = rules
         self._given = given
         self._replay = (
-            Replay(bus, graph, rules, app_id, snapshots=snapshots)
+            Replay(log.bus, graph, rules, log.app_id, snapshots=snapshots)
             if given is None
-            else Replay(bus, graph, FixedRules(given), app_id, passed_over=PassedOver.by_other_rules)
+            else Replay(log.bus, graph, FixedRules(given), log.app_id, passed_over=PassedOver.by_other_rules)
         )
         self._preludes: list[Prelude] = []
         self._after_preludes = False
@@ -122,8 +118,8 @@ class Rebuild:
             )
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
-        await check_complete(self._bus, await self.partitions(), app_id)
-        self._preludes = await known_preludes(self._bus, self._live, app_id)
+        await self._log.check_complete()
+        self._preludes = await self._log.preludes()
         if self._preludes and self._given is not None:
             raise InvalidSettings(
                 f"--rules: {app_id!r} was restored from an export, and its past cannot be restated: leave out --rules"
@@ -190,7 +186,7 @@ class Rebuild:
         """Return the count of the app's erasures. With ``swap``, refuse a graph of before one, or of during one."""
         if self._erasing is not None:
             return self._erasing
-        found = await erasures_of(self._bus, self._app_id)
+        found = await self._log.erasures()
         if swap and found.open:
             raise InvalidSettings(
                 f"an erasure of {self._app_id!r} was begun and has not ended: give `graphweft erase` again, then "
@@ -212,7 +208,7 @@ class Rebuild:
 
     async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
         """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""
-        activations = await self._bus.rules.activations()
+        activations = await self._log.bus.rules.activations()
         logged = logged_basis(activations, self._app_id)
         if self._given is None:
             return logged
@@ -225,10 +221,10 @@ class Rebuild:
 
     def _follow_log(self) -> None:
         self._given = None
-        self._replay = Replay(self._bus, self._graph, self._rules, self._app_id)
+        self._replay = Replay(self._log.bus, self._graph, self._rules, self._app_id)
 
     async def _write_basis(self) -> None:
-        await write_basis(self._graph, self._app_id, (await self.partitions())[0], self._basis)
+        await write_basis(self._graph, self._app_id, (await self._log.partitions())[0], self._basis)
 
     async def run(self, to: Mapping[int, str] | None = None) -> None:
         """Apply the log up to an offset for each partition, or to its end. A further call continues.
@@ -243,7 +239,7 @@ class Rebuild:
                     self.done[number] = restored
                     self._tell(self.done)
             self._after_preludes = True
-        partitions = await self.partitions() if to is None else sorted(to)
+        partitions = await self._log.partitions() if to is None else sorted(to)
         if self._new:
             self._new = False
             self.restored = await self._replay.restore(to or dict.fromkeys(partitions))
@@ -275,13 +271,13 @@ class Rebuild:
         for attempt in range(_ROUNDS):
             if attempt:
                 await self._clock.sleep(self._timing.replay.rest_s)
-            place = await self._live.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)
+            place = await self._log.marks()
             if any(map(has_plan, place.values())):  # a seal is no plan: nothing is written under it
                 continue
             await self.run({number: each.offset for number, each in place.items() if not is_of_prelude(number)})
             await self._clock.sleep(self._live.settle_s)
             live = await read_digest(self._live, self._app_id)
-            if place == await self._live.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s):
+            if place == await self._log.marks():
                 return Compared(live=live, rebuilt=await read_digest(self._graph, self._app_id))
         return None
 
@@ -294,13 +290,13 @@ class Rebuild:
         """
         if self._given is None:
             return None
-        owners = {each.id: each.owner for each in await self._bus.partitions.status()}
-        if all(owners.get(partition) is None for partition in await self.partitions()):
+        owners = {each.id: each.owner for each in await self._log.bus.partitions.status()}
+        if all(owners.get(partition) is None for partition in await self._log.partitions()):
             raise InvalidSettings(
                 "no worker runs, and one must read that the past is restated: start it, and repeat the command with "
                 "--resume"
             )
-        restatement = Restatement(self._bus, self._app_id, self._given)
+        restatement = Restatement(self._log, self._given)
         for _ in range(_RESTATEMENTS):
             made = await restatement.record()
             until = await self._until(made)
@@ -318,15 +314,13 @@ class Rebuild:
         return Restated(activation=made, letters=settled)
 
     async def _until(self, activation: Activation) -> dict[int, str]:
-        partitions = await self.partitions()
+        partitions = await self._log.partitions()
         return {each: activation.positions[each] for each in partitions if each in activation.positions}
 
     async def _wait_for_workers(self, until: Mapping[int, str]) -> None:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
-        behind = await until_applied(
-            self._bus, until, self._app_id,
-            limit_s=self._timing.replay.workers_s, step_s=self._timing.replay.rest_s, clock=self._clock,
-        )  # fmt: skip
+        timing = self._timing.replay
+        behind = await self._log.until_applied(until, limit_s=timing.workers_s, step_s=timing.rest_s, clock=self._clock)
         if behind:
             raise InvalidSettings(
                 f"the log says that the past of {self._app_id!r} follows these rules, and the live graph does not yet: "
@@ -340,29 +334,22 @@ class Rebuild:
         graph after a minute, or with the new one if that is in its place. Raises like ``run``; then the live graph
         is in its place and workers go on.
         """
-        restated = newest(await self._bus.rules.activations(), restated_scope(self._app_id))
+        restated = newest(await self._log.bus.rules.activations(), restated_scope(self._app_id))
         if restated is not None:
             await self._wait_for_workers(await self._until(restated))
         if self._basis.kept:
             self._basis = replace(self._basis, kept=False)
             await self._write_basis()
         swap = GraphSwap(
-            self._bus,
-            self._live,
+            self._log,
             self._graph,
-            self._app_id,
             run_id=self._run_id,
-            partitions=self.partitions,
             apply=self.run,
             sealed=self._sealed,
             clock=self._clock,
             timing=self._timing,
         )
         await swap.run()
-
-    async def partitions(self) -> list[int]:
-        """Return the partitions that may hold events of the app: now, before its order changed, of other producers."""
-        return await partitions_of(self._bus, self._live, self._app_id)
 
     async def _has_nodes(self) -> bool:
         async for node in self._graph.nodes(self._app_id):

@@ -23,7 +23,7 @@ from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Nod
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import purges_after
-from graphweft_workers.replay.places import partitions_of
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
 from graphweft_workers.retrieval.records import (
     ENTITY,
@@ -77,7 +77,7 @@ class Remains:
 
     async def places(self) -> list[PlaceOfRemains]:
         """Return all places. Raises ``BusUnavailable``, ``GraphUnavailable`` and ``ArchiveUnavailable``."""
-        partitions = await partitions_of(self._alone, self._live, self._subject.app_id)
+        partitions = await AppLog(bus=self._alone, live=self._live, app_id=self._subject.app_id).partitions()
         await self._learn(partitions)
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
         letters = [

@@ -20,10 +20,9 @@ from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.passed_over import PassedOver, is_of_rules
 from graphweft_workers.engine.read import EXTRACT, Skip
 from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.matched_log import matched_log
 
 _MOST_LETTERS: Final = 1_000_000
@@ -42,18 +41,18 @@ class Settled:
 
 
 class Restatement:
-    """Restates the past of one app by a rule set. The creator closes ``bus``."""
+    """Restates the past of one app by a rule set. The creator closes the bus."""
 
-    def __init__(self, bus: Bus, app_id: str, rules: RuleSet) -> None:
-        self._bus = bus
-        self._app_id = app_id
+    def __init__(self, log: AppLog, rules: RuleSet) -> None:
+        self._log = log
+        self._app_id = log.app_id
         self._rules = rules
 
     async def record(self) -> Activation:
         """Store the rules and record the restatement. Raises ``BusUnavailable``."""
         rules = self._rules
-        await self._bus.rules.store(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
-        return await self._bus.rules.activate(restated_scope(self._app_id), rules.digest)
+        await self._log.bus.rules.store(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
+        return await self._log.bus.rules.activate(restated_scope(self._app_id), rules.digest)
 
     async def settle(self, until: Mapping[int, str], failed: Iterable[DeadLetter]) -> Settled:
         """Replace the dead letters of events before ``until`` by those of the restated graph; idempotent.
@@ -62,7 +61,7 @@ class Restatement:
         that failed by the new rules. What an operator has set aside, what could not be read and episodes that wait for
         a model keep their letters. Raises ``BusUnavailable``.
         """
-        bus = self._bus
+        bus = self._log.bus
         new = {letter.id: letter for letter in failed if self._is_before(letter.offset, letter.partition, until)}
         for partition, offset in until.items():
             new |= {letter.id: letter for letter in await self._skips(partition, offset)}
@@ -78,7 +77,7 @@ class Restatement:
     async def has_stray_retries(self, until: Mapping[int, str]) -> bool:
         """Tell whether the log holds retries after ``until`` of rows before it: somebody retried an old letter."""
         for partition, offset in until.items():
-            async for page in pages(self._bus.log, partition, offset):
+            async for page in self._log.pages(partition, offset):
                 for entry in page:
                     if wire.RETRY not in entry.fields:
                         continue
@@ -108,9 +107,8 @@ class Restatement:
     async def _skips(self, partition: int, until: str) -> list[DeadLetter]:
         """Return the letters of what the new rules skip up to an offset."""
         causes: dict[tuple[str | None, ...], list[tuple[Skip, list[str]]]] = {}  # the first, and all offsets
-        passed_over = await PassedOver.by_other_rules(self._bus, partition)
-        matcher = (FixedRules(self._rules), passed_over)
-        async for (read,) in matched_log(self._bus, [matcher], self._app_id, partition, to=until):
+        matcher = (FixedRules(self._rules), PassedOver.by_other_rules)
+        async for (read,) in matched_log(self._log, [matcher], partition, to=until):
             for skip in read.skips:
                 cause = (skip.event.workflow, skip.rule, skip.mutation, skip.message)
                 parts = causes.setdefault(cause, [])
@@ -136,7 +134,7 @@ class Restatement:
             later = tuple(each for each in offsets if not self._is_before(each, found.partition, until))
             if len(later) == len(offsets):
                 return False
-            if await self._bus.dead_letters.requeue(found, [], found.of_entries(later) if later else None):
+            if await self._log.bus.dead_letters.requeue(found, [], found.of_entries(later) if later else None):
                 return True
-            found = await letter_with(self._bus.dead_letters, letter.id)  # a worker has extended it
+            found = await letter_with(self._log.bus.dead_letters, letter.id)  # a worker has extended it
         raise BusUnavailable(f"the dead letter {letter.id!r} kept changing: run the same command with --resume")

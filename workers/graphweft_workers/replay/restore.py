@@ -28,8 +28,8 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.histories import replay_preludes
-from graphweft_workers.replay.places import has_events, partitions_of
 from graphweft_workers.replay.replay import Replayed
 from graphweft_workers.timing import TIMING
 
@@ -109,10 +109,7 @@ class Restore:
             await self.check_graph()
 
     async def _has_events(self, bus: Bus) -> bool:
-        for number in await partitions_of(bus, self._graph, self._app_id):
-            if await has_events(bus, number, self._app_id):
-                return True
-        return False
+        return await AppLog(bus=bus, app_id=self._app_id, live=self._graph).has_events()
 
     async def _check_alone(self, bus: Bus) -> None:
         if await self._has_events(bus):

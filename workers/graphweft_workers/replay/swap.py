@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -18,10 +18,9 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.replay.places import done_of
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.rebuild")
@@ -31,17 +30,14 @@ _SWAPS: Final = 5
 
 
 class GraphSwap:
-    """Exchanges the live graph of one app and a new one. The creator closes ``bus``, ``live`` and ``graph``."""
+    """Exchanges the live graph of one app and a new one. The creator closes the bus and the stores."""
 
     def __init__(
         self,
-        bus: Bus,
-        live: GraphStore,
+        log: AppLog,
         graph: GraphStore,
-        app_id: str,
         *,
         run_id: str,
-        partitions: Callable[[], Awaitable[Sequence[int]]],
         apply: Callable[[Mapping[int, str]], Awaitable[None]],
         sealed: Callable[[int], Awaitable[None]],
         clock: Clock = SYSTEM_CLOCK,
@@ -51,12 +47,11 @@ class GraphSwap:
 
         ``sealed`` is called with a partition while nobody writes to the live graph, and raises to give up the swap.
         """
-        self._bus = bus
-        self._live = live
+        self._log = log
+        self._live = log.live
         self._graph = graph
-        self._app_id = app_id
+        self._app_id = log.app_id
         self._run_id = run_id
-        self._partitions = partitions
         self._apply = apply
         self._sealed = sealed
         self._clock = clock
@@ -75,7 +70,7 @@ class GraphSwap:
         """Bring the new graph to where the live one is, so that workers wait for the last few events only."""
         rounds = int(self._timing.workers_s / self._timing.rest_s)
         for _ in range(rounds):
-            ends = await self._ends(await self._partitions())
+            ends = await self._ends(await self._log.partitions())
             ahead: list[int] = []
             for partition, end in ends.items():
                 place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
@@ -92,7 +87,7 @@ class GraphSwap:
 
     async def _ends(self, partitions: Collection[int]) -> dict[int, str]:
         """Return the offsets up to which events have taken effect in the live graph; if it was lost, had taken."""
-        ends = await done_of(self._bus, partitions, self._app_id)  # further, if the last events have no mutations
+        ends = await self._log.done(partitions)  # further, if the last events have no mutations
         for partition in partitions:
             live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
             if is_after(live, ends.get(partition, "")):
@@ -105,7 +100,7 @@ class GraphSwap:
         seals: dict[int, Checkpoint] = {}
         swapped = False
         try:
-            for partition in await self._partitions():
+            for partition in await self._log.partitions():
                 before[partition], seals[partition] = await self._seal(partition, name)
             await self._sealed(min(seals))
             ends = await self._ends(seals)
@@ -116,8 +111,7 @@ class GraphSwap:
                 reached = replace(place, offset=end) if is_after(end, place.offset) else place
                 await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
             await self._graph.durable(self._run_id)
-            marks = await self._live.checkpoints(app_id, timeout_s=self._timing.query_s)
-            restored = {number: each for number, each in marks.items() if is_of_prelude(number)}
+            restored = {number: each for number, each in (await self._log.marks()).items() if is_of_prelude(number)}
             swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), {**restored, **seals})
         finally:
             if not swapped:

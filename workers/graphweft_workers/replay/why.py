@@ -26,15 +26,12 @@ from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent, read_range
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
-from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.app_log import LACKING, AppLog
 from graphweft_workers.replay.node_state import NodeReader, State, alike
-from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
-from graphweft_workers.timing import TIMING
 
 MOST_SINGLE: Final = 20_000
 """Rows that run alone, the newest ones: each takes about a millisecond."""
@@ -58,23 +55,20 @@ class LogFindings:
 
 
 class Why:
-    """Answers for one app. The creator closes ``bus`` and ``live``."""
+    """Answers for one app. The creator closes the bus and the store."""
 
     def __init__(
         self,
-        bus: Bus,
-        live: GraphStore,
+        log: AppLog,
         rules: LoggedRules,
-        app_id: str,
         *,
         limit: int,
         tell: Progress = lambda _what, _entries: None,
     ) -> None:
         """``limit`` is the number of rows to keep, the newest ones."""
-        self._bus = bus
-        self._live = live
+        self._log = log
         self._rules = rules
-        self._app_id = app_id
+        self._app_id = log.app_id
         self._limit = limit
         self._tell = tell
         self._summary: MutationSummary = EMPTY
@@ -103,11 +97,11 @@ class Why:
         await self._rules.refresh()
         writers = self._writers(target)
         found = LogFindings(ends=await self._ends(), newest=deque(maxlen=self._limit))
-        found.lost = sum((await missing_entries(self._bus, found.ends)).values())
+        found.lost = sum((await missing_entries(self._log.bus, found.ends)).values())
         for partition, end in found.ends.items():
-            passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
+            passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._log.bus, partition)
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
-            async for page in pages(self._bus.log, partition, to=end):
+            async for page in self._log.pages(partition, to=end):
                 read = read_range(partition, page, cursor, recent, only=self._app_id, passed_over=passed_over)
                 read.check_rules(self._app_id)
                 for event in read.apps.get(self._app_id, ()):
@@ -159,7 +153,7 @@ class Why:
         reader = NodeReader(target, keys, graph, self._app_id)
         statements = Slice(self._cyphers, self._summary).of(self._candidates)
         work = Recording(
-            self._bus, graph, self._rules, app_id=self._app_id, reader=reader, writers=self._writers(target),
+            self._log.bus, graph, self._rules, app_id=self._app_id, reader=reader, writers=self._writers(target),
             result=result,
         )  # fmt: skip
         for partition in found.ends:
@@ -189,7 +183,7 @@ class Why:
         first = self._singles[0] if self._singles else None
         work.open(partition, passed_over)
         last = max(needed, key=offset_order, default="")
-        async for page in pages(self._bus.log, partition, to=last):
+        async for page in self._log.pages(partition, to=last):
             wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
             read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
             read.check_rules(self._app_id)
@@ -208,24 +202,19 @@ class Why:
 
     async def _ends(self) -> dict[int, str]:
         """Return where the live graph stands; for a graph that was lost, how far workers are."""
-        live = await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
-        layout = await self._bus.partitions.layout()
-        mine = {
-            *layout.partitions_of(self._app_id),
-            *range(layout.partitions, await self._bus.partitions.count(fresh=True)),
-        }
-        ends = {number: live[number].offset for number in live}
-        for partition in mine - ends.keys():
-            ends[partition] = "" if live else (await self._bus.partitions.committed(partition)).offset
+        ends = {number: each.offset for number, each in (await self._log.marks()).items()}
+        if not ends:
+            committed = self._log.bus.partitions.committed
+            ends = {each: (await committed(each)).offset for each in await self._log.partitions()}
         return {partition: ends[partition] for partition in sorted(ends) if ends[partition]}
 
     async def _like_live(self, target: NodeTarget, state: State, ends: Mapping[int, str]) -> bool | None:
-        before = await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
+        before = await self._log.marks()
         there = {number: each.offset for number, each in before.items() if each.offset}
         if there != ends or any(each.plan for each in before.values()):
             return None
-        live = await NodeReader(target, await self.keys(), self._live, self._app_id).read()
-        if await self._live.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s) != before:
+        live = await NodeReader(target, await self.keys(), self._log.live, self._app_id).read()
+        if await self._log.marks() != before:
             return None
         return alike(state, live)
 

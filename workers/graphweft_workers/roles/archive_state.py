@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 
 from graphweft_contracts import Transient, channels
 from graphweft_contracts.plurals import counted
-from graphweft_workers.archive.progress import progress
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -53,7 +51,9 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
     """
     if not has_archive(settings):  # all that was trimmed is lost
         return ArchiveState(enabled=False, lost=sum(each.trimmed for each in partitions))
+    from graphweft_workers.archive.progress import progress
     from graphweft_workers.archive.reader import ArchiveReader
+    from graphweft_workers.roles import features as jobs
 
     try:
         groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from graphweft_contracts import ContextReply, ContextRequest, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_workers.lost_rules import MissingRules, RulesLost
-from graphweft_workers.replay.histories import known_preludes, replay_preludes
+from graphweft_workers.replay.app_log import AppLog
+from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.past import find_past
-from graphweft_workers.replay.places import check_complete
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.rules import logged_rules
@@ -25,7 +25,6 @@ from graphweft_workers.roles.snapshots import make_snapshots
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
-    from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
 
 _BUDGET_MS: Final = 60_000
@@ -90,31 +89,30 @@ class PastGraph:
 @asynccontextmanager
 async def replay_past(
     settings: Settings,
-    bus: Bus,
-    live: GraphStore,
-    app: str,
+    log: AppLog,
     when: datetime | tuple[int, str],
     *,
     into: str | None = None,
     tell: Tell = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> AsyncGenerator[PastGraph]:
-    """Yield the graph of ``app`` as of a time or position. It is deleted afterwards, also after a cancellation.
+    """Yield the graph of the app as of a time or position. It is deleted afterwards, also after a cancellation.
 
     Raises ``InvalidSettings`` if the log lacks its beginning, or there is no place for a second graph.
     """
-    past = await find_past(bus, app, when)
-    await check_complete(bus, past.offsets, app)
-    preludes = await known_preludes(bus, live, app)
+    app = log.app_id
+    past = await find_past(log, when)
+    await log.check_complete()
+    preludes = await log.preludes()
     if preludes and past.time < preludes[0].restored:
         raise InvalidSettings(
             f"invalid time: {app!r} was restored at {preludes[0].restored.isoformat()}, and it is not known here when "
             "its earlier events took effect"
         )
-    async with scratch_graph(settings, app, live, into=into, purpose="as-of") as graph:
-        rules = logged_rules(settings, bus, without_lost=True)
+    async with scratch_graph(settings, app, log.live, into=into, purpose="as-of") as graph:
+        rules = logged_rules(settings, log.bus, without_lost=True)
         snapshots = None if preludes else make_snapshots(settings, graph, warn)  # they are of the bus alone
-        replay = Replay(bus, graph, rules, app, snapshots=snapshots)
+        replay = Replay(log.bus, graph, rules, app, snapshots=snapshots)
         restored = await replay.restore(past.offsets)
         done: dict[int, Replayed] = {}
         async for number, step in replay_preludes(preludes, graph, rules, app):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies, read_policies
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.watched_file import WatchedFile
+
+if TYPE_CHECKING:  # a command that looks at the files once need not wait for it
+    from graphweft_workers.watched_file import WatchedFile
 
 
 def open_policies(settings: Settings) -> WatchedFile[AppPolicies] | None:
@@ -17,7 +19,11 @@ def open_policies(settings: Settings) -> WatchedFile[AppPolicies] | None:
 
     Raises ``InvalidSettings`` with each fault of the file.
     """
-    return None if settings.apps is None else WatchedFile(settings.apps, read_policies)
+    if settings.apps is None:
+        return None
+    from graphweft_workers.watched_file import WatchedFile
+
+    return WatchedFile(settings.apps, read_policies)
 
 
 def may_use(policies: WatchedFile[AppPolicies] | None) -> Callable[[str, str], bool]:

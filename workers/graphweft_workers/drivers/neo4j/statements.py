@@ -93,6 +93,11 @@ def in_one_run(batch_queries: Sequence[BatchQuery]) -> str:
     )
 
 
+def by_itself(batch_queries: Sequence[BatchQuery]) -> str:
+    """Return the statement for a single run of batch queries that moves no checkpoint."""
+    return f"{in_one_run(batch_queries)} FINISH"
+
+
 def runs(part: Part) -> list[list[list[list[Any]]]]:
     """Return the rows of a part for ``shared``; a run continues while the writes follow its order."""
     numbers = {batch_query.statement: number for number, batch_query in enumerate(part.batch_queries)}

@@ -52,9 +52,9 @@ from graphweft_workers.drivers.neo4j.statements import (
     Part,
     Work,
     apart,
+    by_itself,
     first,
     fused,
-    in_one_run,
     in_text,
     last_note,
     progress_of,
@@ -340,8 +340,9 @@ class Neo4jStore:
                 continue
             try:
                 async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
-                    query = timed(f"EXPLAIN {fused((batch_query,))}", self._write_timeout_s)
-                    await (await session.run(query)).consume()
+                    # The text that runs next, if the write is tried by itself. With a parameter, the plan is kept.
+                    query = timed(f"EXPLAIN {by_itself((batch_query,))}", self._write_timeout_s)
+                    await (await session.run(query, {VALUES: {}})).consume()
                 self._compiles[statement] = True
             except QueryFailed as refusal:
                 if refusal.code == "timeout":  # a busy server may accept it later
@@ -519,7 +520,7 @@ class Neo4jStore:
 async def _write(transaction: AsyncTransaction, part: Part) -> None:
     if part.batch_queries:
         given = runs(part)
-        text = f"{in_one_run(part.batch_queries)} FINISH" if len(given) == 1 else shared(part.batch_queries)
+        text = by_itself(part.batch_queries) if len(given) == 1 else shared(part.batch_queries)
         await (await send(transaction, text, {VALUES: {"runs": given}})).consume()
         return
     for write, _ in part.work:

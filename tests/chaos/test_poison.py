@@ -6,18 +6,13 @@ import asyncio
 import contextlib
 import json
 import random
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
-from tests.chaos.serial import Neo4jReference, patiently
-from tests.chaos.servers import Servers
-from tests.chaos.stack import Stack
 from tests.services.rules import load_rules
 from tests.services.waiting import until
 
@@ -28,11 +23,15 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Progress, Write
 
+from .serial import Neo4jReference, patiently
+from .servers import Servers
+from .stack import Stack
+
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(240),
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
 ]
 
 PAIRS = [("redis", "falkordb"), ("redis", "neo4j"), ("kafka", "falkordb"), ("kafka", "neo4j")]
@@ -101,16 +100,6 @@ ONLY_ON: dict[str, tuple[str, dict[str, Any]]] = {
     "nul": ("falkordb", {"v": "a\0b"}),
 }
 """The same, on one of the graphs; the other one takes them."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers() -> AsyncIterator[Servers]:
-    with tempfile.TemporaryDirectory(prefix="graphweft-poison-") as folder:
-        running = Servers(Path(folder))
-        try:
-            yield running
-        finally:
-            await running.stop()
 
 
 async def caught_up(bus: Bus, running: asyncio.Task[None]) -> None:

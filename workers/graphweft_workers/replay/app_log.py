@@ -1,0 +1,164 @@
+"""The log of one app: the partitions that hold its events, how far workers are in them, and what came before them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.plurals import counted
+from graphweft_workers.archive.app_part import is_event
+from graphweft_workers.archive.archived_bus import missing_entries
+from graphweft_workers.archive.erasures import Erasures, erasures_in
+from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
+from graphweft_workers.replay.moments import places_at
+from graphweft_workers.timing import TIMING
+
+LACKING: Final = (
+    "entry: it was trimmed and is not in an archive",
+    "entries: they were trimmed and are not in an archive",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppLog:
+    """What a bus says of one app. The creator closes ``bus`` and ``live``.
+
+    Every method raises ``BusUnavailable`` and ``GraphUnavailable``.
+    """
+
+    bus: Bus
+    """Opened for the group of the workers; with the archive behind it, if there is one."""
+    app_id: str
+    live: GraphStore
+    """The store of the live graph. Its checkpoints name partitions that held the app's events before."""
+
+    async def marks(self) -> Mapping[int, Checkpoint]:
+        """Return the checkpoints of the live graph, those of preludes too."""
+        return await self.live.checkpoints(self.app_id, timeout_s=TIMING.replay.query_s)
+
+    async def partitions(self) -> list[int]:
+        """Return the partitions that may hold events of the app: now, before its order changed, of other producers."""
+        layout = await self.bus.partitions.layout()
+        others = range(layout.partitions, await self.bus.partitions.count(fresh=True))
+        marked = {number for number in await self.marks() if not is_of_prelude(number)}
+        return sorted({*layout.partitions_of(self.app_id), *others, *marked})
+
+    def pages(self, partition: int, after: str = "", *, to: str | None = None) -> AsyncGenerator[Sequence[Entry]]:
+        """Yield the entries of a partition, those of other apps too; see ``ports.pages``."""
+        return pages(self.bus.log, partition, after, to=to)
+
+    async def has_events(self, after: Mapping[int, str] | None = None) -> bool:
+        """Tell whether there are events of the app, or any after an offset of each partition in ``after``."""
+        places = dict.fromkeys(await self.partitions(), "") if after is None else after
+        for partition, offset in places.items():
+            async for page in self.pages(partition, offset):
+                if any(is_event(entry, self.app_id) for entry in page):
+                    return True
+        return False
+
+    async def entry_count(self) -> int:
+        """Return the number of entries in the app's partitions, those of other apps too."""
+        lag = {each.id: each.lag for each in await self.bus.partitions.status()}
+        numbers = await self.partitions()
+        return sum([(await self.bus.partitions.committed(each)).count + lag.get(each, 0) for each in numbers])
+
+    async def ends(self, at: datetime | None = None) -> dict[int, str]:
+        """Return the offset of the last entry of each partition that has one; with ``at``, as it was at a time."""
+        partitions = await self.partitions()
+        if at is None:
+            found = {each.id: each.end for each in await self.bus.partitions.status() if each.id in partitions}
+        else:
+            found = await places_at(self.bus, partitions, at)
+        return {partition: offset for partition, offset in found.items() if offset}
+
+    async def done(self, partitions: Collection[int] | None = None) -> dict[int, str]:
+        """Return, by partition, the offset up to which workers are with the app, whatever other apps wait for."""
+        wanted = await self.partitions() if partitions is None else partitions
+        return {
+            each.id: PositionNote.decode(each.note).applied(each.position, [self.app_id])
+            for each in await self.bus.partitions.status()
+            if each.id in wanted
+        }
+
+    async def until_applied(
+        self, ends: Mapping[int, str], *, limit_s: float, step_s: float, clock: Clock = SYSTEM_CLOCK
+    ) -> list[int]:
+        """Wait until workers have applied the events of the app up to ``ends``, whatever other apps wait for.
+
+        Return the partitions in which they have not within ``limit_s``; none if they have.
+        """
+        until = clock.monotonic() + limit_s
+        while True:
+            done = await self.done(ends.keys())
+            behind = [number for number, end in ends.items() if is_after(end, done.get(number, ""))]
+            if not behind or clock.monotonic() > until:
+                return behind
+            await clock.sleep(step_s)
+
+    async def check_complete(self) -> None:
+        """Raise ``InvalidSettings`` if entries can no longer be read."""
+        for partition, missing in (await missing_entries(self.bus, await self.partitions())).items():
+            if missing:
+                raise InvalidSettings(
+                    f"partition {partition} of the log lacks {counted(missing, *LACKING)}, "
+                    f"so the graph of {self.app_id!r} cannot be rebuilt. If there is an archive, set "
+                    "GRAPHWEFT_ARCHIVE_URL"
+                )
+
+    async def erasures(self) -> Erasures:
+        """Return the erasures that the archive records; none without an archive."""
+        return Erasures() if self.bus.archive is None else await erasures_in(self.bus.archive, self.app_id)
+
+    async def preludes(self) -> list[Prelude]:
+        """Return the preludes of the app, in order. Raises ``InvalidSettings`` if one is missing or is not whole."""
+        found = await self._archived_preludes()
+        for prelude in found:
+            partitions = await ArchiveReader(prelude.blobs).partitions()
+            for partition, missing in (await missing_entries(prelude.bus, partitions)).items():
+                if missing:
+                    raise InvalidSettings(
+                        f"the restored history of {self.app_id!r} lacks entries of partition {partition}: restore its "
+                        f"files below {folder_of(self.app_id, prelude.number)} in the archive"
+                    )
+        named = {prelude_of(number) for number in await self.marks() if is_of_prelude(number)}
+        if named - {prelude.number for prelude in found}:
+            raise InvalidSettings(
+                f"the graph of {self.app_id!r} was restored from an export, and its history is not in the archive: set "
+                "GRAPHWEFT_ARCHIVE_URL to the archive that `graphweft restore` has used"
+            )
+        return found
+
+    async def refuse_preludes(self) -> None:
+        """Raise ``InvalidSettings`` if the app was restored, for a command that reads the log of the bus alone."""
+        if await self._archived_preludes() or any(map(is_of_prelude, await self.marks())):
+            raise InvalidSettings(
+                f"{self.app_id!r} was restored from an export, and this command does not read the history before: use "
+                "it on the deployment where the app was exported"
+            )
+
+    async def _archived_preludes(self) -> list[Prelude]:
+        return [] if self.bus.archive is None else await preludes_in(self.bus.archive, self.app_id)
+
+
+async def apps_of_log(bus: Bus) -> set[str]:
+    """Return the apps that the log holds events of. Reads all of it. Raises ``BusUnavailable``."""
+    found: set[str] = set()
+    for partition in range(await bus.partitions.count(fresh=True)):
+        async for page in pages(bus.log, partition):
+            for entry in page:
+                try:
+                    found.add(entry.event().appid)
+                except Exception:  # noqa: BLE001 - what is no event has no app
+                    continue
+    return found

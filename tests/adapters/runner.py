@@ -120,7 +120,7 @@ def run_with_services(folder: Path, python: Path, script: str, **more: str) -> s
         return done.stdout
     finally:
         up.terminate()
-        up.wait(timeout=120)
+        up.wait(timeout=60)
         assert up.stdout is not None
         up.stdout.close()
 

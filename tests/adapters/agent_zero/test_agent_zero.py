@@ -54,7 +54,7 @@ class Zero:
 
     async def until(self, marker: str, said: str, responder: Responder) -> dict[str, bool]:
         """Return what the model saw in the first turn that printed the marker; the processes start meanwhile."""
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(60):
             while True:
                 assert responder.process.returncode is None, responder.log.read_text()
                 self.printed.clear()
@@ -108,7 +108,7 @@ async def test_case_b_the_graph_is_available(zero: Zero, url: str, folder: Path)
     graph = {"GRAPHWEFT_GRAPH_URL": url}
     episode = Event.model_validate_json(KNOWN)
     async with Client(url, app_id=APP) as client, role("mutation", folder, url, **graph):
-        assert await client.emit_all([episode], wait_s=120)
+        assert await client.emit_all([episode], wait_s=30)
         await all_applied(url)  # or a part of the episode would be seen
         async with role("injection", folder, url, **graph, GRAPHRAG_ENABLED="true") as responder:
             seen = await zero.until("GRAPHRAG_CONTEXT_INJECTED", QUESTION, responder)
@@ -159,7 +159,7 @@ async def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypat
         monkeypatch.setenv("GRAPHWEFT_DATA", str(tmp_path / ".graphweft"))
         plugin = agent_zero.AgentZeroPlugin()
         monkeypatch.setattr(agent_zero, "plugin", plugin)
-        with running(root, monkeypatch, [], budget_ms=120_000):
+        with running(root, monkeypatch, [], budget_ms=30_000):
             agent = Agent(root, [ANSWER], recalls=(RECALLED, "none"))
             assert await agent.monologue(QUESTION) == "done"
         plugin.close()

@@ -59,7 +59,7 @@ def gateway(url: str, port: str = "0") -> Iterator[tuple[str, subprocess.Popen[s
         yield started.split()[-1], process
     finally:
         process.kill()
-        process.communicate(timeout=120)
+        process.communicate(timeout=30)
 
 
 class TestOpenTelemetry(AdapterContract):

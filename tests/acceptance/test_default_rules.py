@@ -23,7 +23,7 @@ from graphweft_workers.new_project import default_rule_files
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
-BUDGET_MS = 30_000
+BUDGET_MS = 120_000
 OWN = 'version: "1.0"\nmutation_rules: []\n'
 
 
@@ -33,7 +33,7 @@ from graphweft import Client, SyncClient
 from graphweft.adapters.core import Adapter
 
 logging.disable()
-with SyncClient(app_id="acme", budget_ms=30_000) as client:
+with SyncClient(app_id="acme", budget_ms=120_000) as client:
     for chat in ("c1", "c2"):
         with client.turn(agent="assistant", chat=chat, user="ada", message="Where is my lamp?") as turn:
             turn.answer("I will look.")
@@ -68,7 +68,7 @@ def up(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]
         yield process.stdout.readline(), process
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
 
 
 def told(folder: Path, *words: str) -> Any:
@@ -138,7 +138,7 @@ def test_a_runtime_with_python_3_10_has_turns_context_and_time_limits(tmp_path: 
     with up(tmp_path):
         done = subprocess.run(
             [str(old_python), "loop.py"],
-            cwd=tmp_path, env=ENVIRONMENT | SOURCES, capture_output=True, text=True, check=False, timeout=60,
+            cwd=tmp_path, env=ENVIRONMENT | SOURCES, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
     assert done.stderr == ""
     version, text, *reasons = json.loads(done.stdout)

@@ -56,7 +56,7 @@ class Deployment:
     def stop(self, number: int = signal.SIGINT) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        code = self._process.wait(timeout=60)
+        code = self._process.wait(timeout=120)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None
@@ -151,7 +151,7 @@ def test_the_graph_shows_what_the_runs_hold(reference: Deployment) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     expected = json.loads(oracle.stdout)
     assert expected.keys() == QUERIES.keys()
@@ -245,7 +245,7 @@ def test_the_demo_of_the_wheel_shows_how_history_follows_a_changed_rule(tmp_path
         for line in demo.stdout:
             lines.append(line.rstrip("\n"))
             if link := re.fullmatch(r"console: (http://127\.0\.0\.1:\d+/)#token=\S+", lines[-1]):
-                with urllib.request.urlopen(link[1], timeout=60) as page:
+                with urllib.request.urlopen(link[1], timeout=120) as page:
                     assert page.status == 200
                 demo.send_signal(signal.SIGINT)
         errors = demo.stderr.read()

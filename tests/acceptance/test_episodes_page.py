@@ -32,7 +32,7 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     try:
         done = subprocess.run(
             [sys.executable, name],
-            cwd=tmp_path, env=up.environment, capture_output=True, text=True, timeout=60, check=True,
+            cwd=tmp_path, env=up.environment, capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
         assert done.stderr == ""
         assert f"```text\n{done.stdout}```" in PAGE

@@ -78,13 +78,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             running.stop()
     finally:
         model.terminate()
-        model.communicate(timeout=60)
+        model.communicate(timeout=120)
 
 
 def run(up: Up, *command: str | Path, **more: str) -> str:
     done = subprocess.run(
         command, cwd=up.folder, env=clean_environment(GRAPHWEFT_DATA=str(up.folder / ".graphweft")) | more,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -73,14 +73,14 @@ class Runtime:
             agent="Agent 0",
             chat_id="c",
             context={"user_id": USER, "user_message": said, "recalled": list(recalled)},
-            budget_ms=3_000,
+            budget_ms=60_000,
         )
         self.reply: ContextReply = reply
         if reply.text:
             self.extras["graphrag"] = reply.text
         assert list(self.extras)[:2] == ["memories", "solutions"]
         messages = [{"role": "system", "content": "\n\n".join(self.extras.values())}, {"role": "user", "content": said}]
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=120) as http:
             answer = await http.post(f"{self.model.url}/chat/completions", json={"model": "stub", "messages": messages})
         return json.loads(answer.json()["choices"][0]["message"]["content"])
 
@@ -119,7 +119,7 @@ async def until_answered(
     runtime: Runtime, responder: Responder, said: str = "What does Ann own?", **more: Any
 ) -> dict[str, bool]:
     """Return what the model saw when the responder was there; the processes start meanwhile."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             assert responder.process.returncode is None, responder.log.read_text()
             seen = await runtime.turn(said, **more)
@@ -151,9 +151,9 @@ async def test_case_b_on_and_up(
     )
     assert EpisodeAdd.model_validate(event.data).structure is not None
     async with role("mutation", folder, url, **graph_settings):
-        assert await runtime.client.emit_all([event], wait_s=20)
+        assert await runtime.client.emit_all([event], wait_s=120)
         async with role("injection", folder, url, **graph_settings, **{variable: "true"}) as responder:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while "Checkout writes to the ledger" not in runtime.extras.get("graphrag", ""):  # two hops away
                     seen = await until_answered(runtime, responder)
             assert seen == {"memory_seen": True, "graphrag_seen": True}

@@ -44,13 +44,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     finally:
         up.terminate()
-        up.communicate(timeout=60)
+        up.communicate(timeout=120)
 
 
 def run(script: Path) -> str:
     done = subprocess.run(
         [sys.executable, script.name],
-        cwd=script.parent, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60,
+        cwd=script.parent, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     assert done.stderr == ""
     return done.stdout

@@ -94,7 +94,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = (sys.executable, "-m", "benchmarks.recall", str(FILE), "--embedder", "hash:128", "--json")
     folder = tmp_path_factory.mktemp("recall")
     done = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=55, check=False,
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -64,7 +64,7 @@ class Project:
     def python(self, file: str, stdin: str = "") -> str:
         done = subprocess.run(
             [sys.executable, file],
-            cwd=self.folder, env=ENVIRONMENT, input=stdin, capture_output=True, text=True, check=True, timeout=60,
+            cwd=self.folder, env=ENVIRONMENT, input=stdin, capture_output=True, text=True, check=True, timeout=120,
         )  # fmt: skip
         assert done.stderr == ""
         return done.stdout
@@ -86,7 +86,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
     finally:
         up.terminate()
-        up.communicate(timeout=60)
+        up.communicate(timeout=120)
 
 
 def printed() -> Iterator[tuple[str, str]]:

@@ -178,7 +178,7 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
                     worker.stop()
                     await running
         counted = "MATCH (i:Item) RETURN sum(i.count)"
-        found = [(await graph.read(app, counted, {}, timeout_s=30)).rows[0][0] for app in (new, quiet, loud)]
+        found = [(await graph.read(app, counted, {}, timeout_s=120)).rows[0][0] for app in (new, quiet, loud)]
     assert found == [1, 2, many + 1]
     most = 2 * 2 * 100  # two mutations, and two batches in hand
     assert watching.before[quiet] <= most
@@ -256,8 +256,8 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
                 await running
         expected["c1"].append("last")
         letters = [letter for letter in await bus.dead_letters.read(limit=10_000) if letter.id not in before]
-        table = await graph.read(app, "MATCH (c:Chat) RETURN c.k, c.names", {}, timeout_s=30)
-        [[counted]] = (await graph.read(app, "MATCH (i:Item) RETURN sum(i.count)", {}, timeout_s=30)).rows
+        table = await graph.read(app, "MATCH (c:Chat) RETURN c.k, c.names", {}, timeout_s=120)
+        [[counted]] = (await graph.read(app, "MATCH (i:Item) RETURN sum(i.count)", {}, timeout_s=120)).rows
     assert {row[0]: row[1] for row in table.rows} == expected
     assert counted == items + 1
     by_position = dict(zip(positions, placed, strict=True))

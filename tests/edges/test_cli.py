@@ -121,7 +121,7 @@ class Deployment:
         """Return the exit code and all of standard error."""
         assert self._process is not None
         self._process.send_signal(number)
-        _, errors = self._process.communicate(timeout=50)
+        _, errors = self._process.communicate(timeout=120)
         code = self._process.returncode
         self._process = None
         return code, errors
@@ -151,7 +151,7 @@ class Deployment:
         """Run a command as a script does."""
         done = subprocess.run(
             [sys.executable, "-m", "graphweft_workers.cli", *arguments],
-            env=self.environment | environment, input=stdin, capture_output=True, text=True, timeout=50, check=False,
+            env=self.environment | environment, input=stdin, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr + done.stdout
         return done
@@ -173,7 +173,7 @@ class Deployment:
             fields = ({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line.encode()} for line in lines)
             try:
                 sent = await send(transport, [wire.decode(one) for one in fields])
-                assert await wait_until_applied(bus, sent.last, timeout_s=40)
+                assert await wait_until_applied(bus, sent.last, timeout_s=120)
             finally:
                 await transport.aclose()
                 await bus.aclose()
@@ -318,7 +318,7 @@ def test_up_can_be_stopped_while_its_server_starts(tmp_path: Path, rules: Path) 
         while not (deployment.data / "lock").exists():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=50)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (0, "", "")
 
 
@@ -385,7 +385,7 @@ def test_lines_go_out_as_they_come_and_ctrl_c_ends_the_wait_for_more(up: Deploym
     while turns(up, "live") != 1:  # it must not wait for more lines, nor for the end
         assert time.monotonic() < until
     emitting.send_signal(signal.SIGINT)
-    emitting.wait(timeout=60)  # its standard input is still open
+    emitting.wait(timeout=120)  # its standard input is still open
     _, errors = emitting.communicate()
     assert emitting.returncode == 130
     assert errors == ""
@@ -398,7 +398,7 @@ def test_ctrl_c_ends_an_import_that_reads_standard_input(up: Deployment) -> None
     importing.stdin.write(" " * (1 << 20))
     importing.stdin.flush()
     importing.send_signal(signal.SIGINT)
-    importing.wait(timeout=60)
+    importing.wait(timeout=120)
     _, errors = importing.communicate()
     assert importing.returncode == 130
     assert "Traceback" not in errors
@@ -432,7 +432,7 @@ def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
             assert "trying again" in line
             assert f"graphweft up --data {deployment.data}" in line
         deployment.start()
-        outputs = [process.communicate(timeout=50) for process in waiting]
+        outputs = [process.communicate(timeout=120) for process in waiting]
         assert [process.returncode for process in waiting] == [0, 0], outputs
         assert [out for out, _ in outputs] == [
             "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n",
@@ -772,7 +772,7 @@ def test_a_reader_who_leaves_is_no_error(up: Deployment) -> None:
         asking.stdout.close()
         assert asking.stderr is not None
         assert asking.stderr.read() == ""
-        asking.wait(timeout=60)
+        asking.wait(timeout=120)
         asking.stderr.close()
         cast("Any", asking.stdin).close()
 
@@ -969,7 +969,7 @@ def bare_redis(tmp_path: Path) -> Iterator[str]:
         yield f"unix://{socket}"
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=120)
 
 
 def test_doctor_finds_a_server_that_would_lose_data(call: Call, bare_redis: str) -> None:
@@ -1181,7 +1181,7 @@ def test_the_commands_of_the_page_are_in_the_help(call: Call) -> None:
     # And once as a script starts it.
     started = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "--help"],
-        env=clean_environment(), capture_output=True, text=True, timeout=50, check=False,
+        env=clean_environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert started.returncode == 0
     assert "graphweft" in started.stdout
@@ -1203,7 +1203,7 @@ def lines_of(process: Any) -> Callable[[str], str]:
     threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True).start()
 
     def wait(text: str) -> str:
-        while text not in (line := lines.get(timeout=60)):
+        while text not in (line := lines.get(timeout=120)):
             pass
         return line
 

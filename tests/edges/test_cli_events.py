@@ -40,7 +40,7 @@ from graphweft_workers.ports.graph_store import Checkpoint
 
 __all__ = ("call",)  # a fixture
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 RULES = """
 version: "1.0"
@@ -275,7 +275,7 @@ def test_tail_goes_on_with_new_events_until_ctrl_c(log: Log) -> None:
         assert "  new  " in process.stdout.readline()
     finally:
         process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=30)
+    rest, errors = process.communicate(timeout=120)
     assert (process.returncode, rest, errors) == (130, "", "")
 
 

@@ -56,7 +56,8 @@ class Up:
             return run(arguments, self.environment, self.folder)
         done = subprocess.run(
             self.command(*arguments),
-            cwd=self.folder, env=self.environment, input=stdin, capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=self.environment, input=stdin, capture_output=True, text=True, timeout=120,
+            check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr + done.stdout
         return done
@@ -80,7 +81,7 @@ class Up:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +322,7 @@ def test_erasing_asks_first(up: Up, answer: str, left: int) -> None:
         cwd=up.folder, env=up.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     os.write(ours, f"{answer}\n".encode())
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=120)
     os.close(ours)
     os.close(theirs)
     assert "all memories of the user 'ada' in the app" in errors
@@ -358,7 +359,7 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
         (up.folder / name).write_text(script)
         done = subprocess.run(
             [sys.executable, name],
-            cwd=up.folder, env=up.environment, capture_output=True, text=True, timeout=60, check=True,
+            cwd=up.folder, env=up.environment, capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
         assert done.stderr == ""
         outputs.append(done.stdout)

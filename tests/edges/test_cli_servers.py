@@ -59,7 +59,7 @@ def worker(servers: Mapping[str, str], role: str = "mutation") -> Iterator[None]
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert "Traceback" not in output
 
@@ -232,7 +232,7 @@ def test_drivers_say_nothing_beside_our_own_words(tmp_path: Path) -> None:
     # In a process of its own: pytest takes what Python prints where nobody handles a log record.
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "status"],
-        env=clean_environment(**NOWHERE), cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+        env=clean_environment(**NOWHERE), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -299,7 +299,8 @@ def without_drivers(folder: Path, *arguments: str) -> subprocess.CompletedProces
     )
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env=clean_environment(**NOWHERE), cwd=folder, input="", capture_output=True, text=True, timeout=50, check=False,
+        env=clean_environment(**NOWHERE), cwd=folder, input="", capture_output=True, text=True, timeout=120,
+        check=False,
     )  # fmt: skip
 
 

@@ -141,7 +141,7 @@ class Stack:
             yield up.pid
         finally:
             up.send_signal(signal.SIGTERM)
-            up.communicate(timeout=50)
+            up.communicate(timeout=120)
 
     @property
     def url(self) -> str:
@@ -266,7 +266,7 @@ async def console(
             may_use=lambda app_id, workflow: workflow != forbidden,
         )  # fmt: skip
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8766", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8766", timeout=120) as client:
             yield Asking(client)
 
 
@@ -750,7 +750,7 @@ async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
             for name, text in (("first", "first of acme"), ("hostile", HOSTILE), ("secret", f"the key is {SECRET}")):
                 data = {"text": text, "note": name, "tag": "t"}
                 said = Event.create("note.made", app_id="acme", chat_id="c1", workflow="Notes", id=name, data=data)
-                assert await client.emit(said, wait_s=30)
+                assert await client.emit(said, wait_s=120)
             await applied(sources.bus)
             worker.stop()
             await running
@@ -824,7 +824,7 @@ async def test_dead_letters_are_retried_and_dropped_with_the_right(stack: Stack)
             assert problem(await ask.answer(f"letters/{action}", "mine", ids=[letter["id"]])) == (403, "read-only")
             assert problem(await ask.answer(f"letters/{action}", "boss", ids=[theirs])) == (404, "no-letter")
         assert await ask("letters/retry", "boss", ids=[letter["id"]]) == {"events": 1, "kept": []}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             again: list[dict[str, Any]] = []
             while not again:
                 again = [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "worse"]
@@ -912,12 +912,12 @@ def test_the_console_of_up_starts_with_the_first_visit(stack: Stack) -> None:
     assert found, stack.link
     base, token = found.groups()
     if not any("run console" in each for each in children(stack.pid)):
-        page = httpx.get(base, timeout=60)
+        page = httpx.get(base, timeout=120)
         assert (page.status_code, "text/html" in page.headers["Content-Type"]) == (200, True)
     assert any("run console" in each for each in children(stack.pid))
-    answer = httpx.post(f"{base}/api/session", json={}, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    answer = httpx.post(f"{base}/api/session", json={}, headers={"Authorization": f"Bearer {token}"}, timeout=120)
     assert (answer.status_code, answer.json()["all_apps"], answer.json()["may_write"]) == (200, True, False)
-    assert httpx.post(f"{base}/api/session", json={}, timeout=60).status_code == 401
+    assert httpx.post(f"{base}/api/session", json={}, timeout=120).status_code == 401
     file = stack.folder / "data/console-token"
     assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (token, 0o600)
     assert not any(token in each for each in children(stack.pid)), "other users see command lines"
@@ -925,7 +925,7 @@ def test_the_console_of_up_starts_with_the_first_visit(stack: Stack) -> None:
 
 def test_run_console_needs_a_token_and_takes_those_of_a_file(stack: Stack, tmp_path: Path) -> None:
     process = stack.command("run", "console", "--port", "0")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, "GRAPHWEFT_CONSOLE_TOKENS" in err) == (2, "", True)
     file = tmp_path / "tokens.yaml"
     file.write_text(f"tokens: [{{sha256: {hashlib.sha256(b'mine').hexdigest()}, app_id: acme, roles: [read]}}]")
@@ -934,11 +934,11 @@ def test_run_console_needs_a_token_and_takes_those_of_a_file(stack: Stack, tmp_p
         said = cast("Any", process.stdout).readline()
         assert "the console answers on http://127.0.0.1:" in said, cast("Any", process.stderr).read()
         headers = {"Authorization": "Bearer mine"}
-        answer = httpx.post(f"{said.split()[-1]}/api/session", json={}, headers=headers, timeout=60)
+        answer = httpx.post(f"{said.split()[-1]}/api/session", json={}, headers=headers, timeout=120)
         assert answer.json()["apps"] == ["acme"]
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode == 0
 
 

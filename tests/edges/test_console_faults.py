@@ -251,7 +251,7 @@ def test_a_browser_says_on_every_page_which_rules_do_not_compile(url: str, tmp_p
             assert faults == []
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 # ---------------------------------------------------------------------------------------------------------------- Kafka

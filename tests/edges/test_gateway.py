@@ -68,7 +68,7 @@ from graphweft_workers.roles import http_server as http_server_module
 from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
-BUDGET_MS = 10_000
+BUDGET_MS = 10_000  # the gateway takes no more
 _REQUESTS = os.environ.get("GRAPHWEFT_GATEWAY_REQUESTS")
 REQUESTS = int(_REQUESTS or 300)
 MUTATED = int(_REQUESTS or 300)
@@ -138,7 +138,7 @@ class Stack:
         finally:
             if process.returncode is None:
                 process.terminate()
-                process.communicate(timeout=30)
+                process.communicate(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield made
     finally:
         up.send_signal(signal.SIGTERM)
-        up.communicate(timeout=50)
+        up.communicate(timeout=120)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ async def serving(
 
 def asking(app: Any, *, token: str = "mine", base: str = "http://gateway") -> httpx.AsyncClient:
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url=base, timeout=30,
+        transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url=base, timeout=120,
         headers={"Authorization": f"Bearer {token}"},
     )  # fmt: skip
 
@@ -327,7 +327,7 @@ async def test_the_gateway_process_follows_the_quotas_of_its_file_and_status_sho
     apps.write_text(f"apps: {{{app_id}: {{quotas: {{events_per_s: 0.001}}}}}}")
     files = {"GRAPHWEFT_GATEWAY_TOKENS": str(tokens), "GRAPHWEFT_APPS": str(apps)}
     with stack.gateway(**files) as (base, process):
-        async with httpx.AsyncClient(base_url=base, headers={"Authorization": "Bearer mine"}) as mine:
+        async with httpx.AsyncClient(base_url=base, headers={"Authorization": "Bearer mine"}, timeout=120) as mine:
             assert (await post(mine, note("a"))).status_code == 202
             assert (await post(mine, note("b"))).status_code == 429
             assert (await post(mine, note("b"), Authorization="Bearer theirs")).status_code == 202
@@ -335,16 +335,16 @@ async def test_the_gateway_process_follows_the_quotas_of_its_file_and_status_sho
             # The file is read each second.
             await until(lambda: post(mine, note("b")), lambda answer: answer.status_code != 429)
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     shown = stack.command("status", "--json", **files)
-    output, errors = shown.communicate(timeout=60)
+    output, errors = shown.communicate(timeout=120)
     assert shown.returncode == 0, errors
     uses = {each["app_id"]: each for each in json.loads(output)["apps"]}
     assert uses[app_id]["refused_requests"]["events_per_s"] >= 1
     assert uses[app_id]["quotas"] == {"events_per_s": 1000, "property_names": 10_000}
     assert uses.get(f"{app_id}-2", {}).get("refused_requests", {}) == {}
     text = stack.command("status", **files)
-    output, errors = text.communicate(timeout=60)
+    output, errors = text.communicate(timeout=120)
     assert text.returncode == 0, errors
     assert app_id[:8] in output
     assert "refused" in output
@@ -801,7 +801,7 @@ async def test_while_the_bus_is_away_nothing_is_said_to_be_taken(tmp_path: Path,
         assert answer.json()["positions"] == [None] * 3
         assert problem(await gateway.get("/readyz")) == (503, "bus-unavailable")
         assert (await gateway.get("/healthz")).status_code == 200
-        asked = await ask(gateway, budget_ms=1_000)
+        asked = await ask(gateway)
         assert (asked.status_code, asked.json()["reason"]) == (200, "bus_unavailable")
         await own.start()
         try:
@@ -980,7 +980,7 @@ async def test_a_changed_file_of_tokens_takes_effect_without_a_restart(stack: St
     content = file.read_text()
     environment = {"GRAPHWEFT_GATEWAY_TOKENS": str(file)}
     with stack.gateway(**environment) as (url, process):
-        async with httpx.AsyncClient(base_url=url, timeout=30) as gateway:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as gateway:
 
             async def allowed(app: str) -> bool:
                 headers = {"Authorization": f"Bearer {tokens[app]}"}
@@ -1002,13 +1002,13 @@ async def test_a_changed_file_of_tokens_takes_effect_without_a_restart(stack: St
             await until(faulty)
             assert str(tmp_path) not in (await gateway.get("/readyz")).text
             assert [await allowed(app) for app in "ab"] == [False, True], "the earlier content stays in use"
-            status = await asyncio.to_thread(stack.command("status", "--json", **environment).communicate, timeout=60)
+            status = await asyncio.to_thread(stack.command("status", "--json", **environment).communicate, timeout=120)
             assert "tokens.yaml:2:6: tokens.0.app: Extra" in json.loads(status[0])["faulty_files"]["gateway_tokens"]
             file.write_text(content)
             await until(lambda: allowed("a"))
             assert not await faulty()
         process.terminate()
-        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+        _, errors = await asyncio.to_thread(process.communicate, timeout=120)
     assert "tokens.yaml:2:6: tokens.0.app" in errors
 
 
@@ -1023,7 +1023,7 @@ async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, numb
         with stack.gateway(**environment) as (url, process):
             headers = {"Authorization": f"Bearer {tokens['a']}"}
             async with (
-                httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as asking,
+                httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as asking,
                 redis.Redis.from_url(embedded_url(tmp_path / "own")) as raw,
             ):
                 assert (await post(asking, note("one"))).status_code == 202
@@ -1036,7 +1036,7 @@ async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, numb
                 process.send_signal(number)
                 answer = await question
                 assert (answer.status_code, answer.json()["reason"]) == (200, "timeout")
-            _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=120)
             assert (process.returncode, errors) == (0, "")
     finally:
         await own.stop()
@@ -1077,7 +1077,7 @@ async def test_who_sends_no_whole_head_is_not_waited_for(
         unread, dripping = await connected(post.replace("Bearer", "None"), body[:10])
         assert (await unread.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
         dripping.write(b" ")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert [await reader.read() for reader in (silent, half)] == [b"", b""]
             assert (await second.read()).startswith(b"HTTP/1.1 200")
             await unread.read()
@@ -1090,7 +1090,7 @@ async def test_who_sends_no_whole_head_is_not_waited_for(
 async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tmp_path: Path) -> None:
     file, tokens = token_file(tmp_path, "a")
     with stack.gateway(GRAPHWEFT_GATEWAY_TOKENS=str(file)) as (url, _):
-        async with httpx.AsyncClient(base_url=url, timeout=30) as asking:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as asking:
             for token, expected in (("no", 401), (tokens["a"], 413)):
                 headers = {"Content-Type": SINGLE, "Authorization": f"Bearer {token}"}
                 with contextlib.suppress(httpx.WriteError, httpx.ReadError):  # it hung up while we still wrote
@@ -1144,7 +1144,7 @@ async def test_who_sends_odd_bytes_or_opens_many_connections_is_refused(stack: S
             await until(lambda: told(answered(""), b"GRAPHWEFT_GATEWAY_CONNECTIONS"))
         await until(lambda: told(answered("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), b"ok"))
         process.terminate()
-        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+        _, errors = await asyncio.to_thread(process.communicate, timeout=120)
     assert "smuggled" not in await events_of(stack.url, "a")
     lines = errors.splitlines()
     assert len(lines) <= 4, f"one line a minute of each kind: {errors}"
@@ -1187,7 +1187,7 @@ def test_schemathesis_finds_nothing(stack: Stack, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout[-8_000:]
         assert "No issues found" in done.stdout
         process.terminate()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert "Traceback" not in errors
 
 
@@ -1372,10 +1372,10 @@ async def test_no_request_stops_a_gateway_with_all_features(tmp_path: Path) -> N
 
                         await until(applied)
                         letters = Counter(letter.reason for letter in await bus.dead_letters.read(limit=10_000))
-                async with httpx.AsyncClient(base_url=url) as gateway:
+                async with httpx.AsyncClient(base_url=url, timeout=120) as gateway:
                     assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
                 process.terminate()
-                _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+                _, errors = await asyncio.to_thread(process.communicate, timeout=120)
             assert up.returncode is None
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -1410,7 +1410,7 @@ async def _send_mutated(url: str, sender: Sender, count: int) -> Counter[tuple[s
                 continue
             statuses[path, answer.status_code] += 1
 
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http, asyncio.TaskGroup() as tasks:
+    async with httpx.AsyncClient(base_url=url, timeout=120) as http, asyncio.TaskGroup() as tasks:
         for _ in range(8):
             tasks.create_task(send(http))
     return statuses

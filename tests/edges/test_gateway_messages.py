@@ -99,7 +99,7 @@ async def episodes(url: str, app_id: str, what: str = "content") -> list[Any]:
     """Return a property of the app's episodes in the graph, once workers are done."""
     await all_applied(url)
     async with aclosing(cast("Any", FalkorDBStore(url))) as store:
-        table = await store.read(app_id, f"MATCH (p:Episode) RETURN p.{what}", {}, timeout_s=5)
+        table = await store.read(app_id, f"MATCH (p:Episode) RETURN p.{what}", {}, timeout_s=120)
     return sorted((row[0] for row in table.rows), key=str)
 
 
@@ -141,7 +141,7 @@ async def test_messages_become_episodes_of_the_group(gateway: Gateway, stack: St
     )
     async with aclosing(cast("Any", FalkorDBStore(stack.url))) as store:
         # What is JSON in a message is still what somebody said: a model reads it.
-        assert not (await store.read(app_id, "MATCH (e:Entity) RETURN e", {}, timeout_s=5)).rows
+        assert not (await store.read(app_id, "MATCH (e:Entity) RETURN e", {}, timeout_s=120)).rows
 
 
 async def test_the_same_message_again_has_no_second_effect(gateway: Gateway, stack: Stack, app_id: str) -> None:
@@ -531,13 +531,14 @@ def test_the_process_knows_the_ontologies_beside_the_rules(stack: Stack, tmp_pat
     environment = {"GRAPHWEFT_RULES": str(tmp_path / "rules")}
     body = {"group_id": "g", "messages": [message()], "schema_id": "other_v1"}
     with stack.gateway("--insecure-app", "a", **environment) as (url, _):
-        names = httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]["MessagesRequest"]["properties"]
-        assert names["schema_id"]["anyOf"][0]["enum"] == ["agent_memory_v1", "own_v1"]
-        assert problem(httpx.post(f"{url}/messages", json=body)) == (422, "no-effect")
-        assert httpx.get(f"{url}/healthcheck").json() == {"status": "healthy"}
+        schemas = httpx.get(f"{url}/openapi.json", timeout=120).json()["components"]["schemas"]
+        names = schemas["MessagesRequest"]["properties"]["schema_id"]
+        assert names["anyOf"][0]["enum"] == ["agent_memory_v1", "own_v1"]
+        assert problem(httpx.post(f"{url}/messages", json=body, timeout=120)) == (422, "no-effect")
+        assert httpx.get(f"{url}/healthcheck", timeout=120).json() == {"status": "healthy"}
     own.write_text("entity_types: {lower case: A company.}\n")
     process = stack.command("run", "gateway", "--port", "0", "--insecure-app", "a", **environment)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "own_v1.yaml:1:" in errors
     assert "Traceback" not in errors

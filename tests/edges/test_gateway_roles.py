@@ -90,7 +90,7 @@ async def serving(url: str, *tokens: AccessToken, **more: Any) -> AsyncIterator[
         app = make_app(client, connect=lambda: RedisTransport(url), tokens=Tokens(tokens), **more)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         yield await ends.enter_async_context(
-            httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=30)
+            httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=120)
         )
 
 

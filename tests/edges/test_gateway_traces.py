@@ -51,7 +51,7 @@ async def serving(ends: AsyncExitStack, url: str, app_id: str, limits: GatewayLi
     app = make_app(client, connect=lambda: RedisTransport(url), tokens=tokens, limits=limits)
     return await ends.enter_async_context(
         httpx.AsyncClient(
-            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://gateway", timeout=30,
+            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://gateway", timeout=120,
             headers={"Authorization": "Bearer mine"},
         )
     )  # fmt: skip

@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert "graphweft is up" in cast("IO[str]", process.stdout).readline()
     yield folder / ".graphweft"
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def gateway(data: Path) -> Iterator[tuple[str, dict[str, Path]]]:
     assert "answers on" in line
     yield line.split()[-1], files
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
 
 
 def started(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
@@ -87,7 +87,7 @@ def started(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
 
 def ended(process: subprocess.Popen[str], given: str | None) -> tuple[str, str]:
     """Return what a hook has printed, once it is seen that it blocks no agent."""
-    out, err = process.communicate(given, timeout=90)
+    out, err = process.communicate(given, timeout=120)
     assert process.returncode == 0, err
     assert "Traceback" not in err
     return out, err
@@ -113,8 +113,8 @@ def context_in(out: str) -> str:
 
 def applied(data: Path, app_id: str = "acme") -> None:
     """Wait until the graph of an app holds all events so far."""
-    with SyncClient(embedded_url(data), app_id=app_id, workflow="default", budget_ms=60_000) as client:
-        position = client.emit(Event.create("test.end", app_id=app_id, chat_id="end", workflow="default"), wait_s=30)
+    with SyncClient(embedded_url(data), app_id=app_id, workflow="default", budget_ms=120_000) as client:
+        position = client.emit(Event.create("test.end", app_id=app_id, chat_id="end", workflow="default"), wait_s=120)
         assert position is not None
         assert client.context(agent="any", chat_id="end", after=position).stale_by is None
 
@@ -282,6 +282,6 @@ def test_an_input_or_a_server_that_never_ends_is_given_up() -> None:
     for out, err in said:
         assert out == ""
         assert "events are lost" in err or "gave up" in err
-    assert silent.wait(timeout=60) == 0
+    assert silent.wait(timeout=120) == 0
     out, err = silent.communicate()
     assert (out, err) == ("", "graphweft hook: gave up after 100 ms\n")

@@ -73,7 +73,7 @@ def process(role: str, *arguments: str, **settings: str) -> Iterator[subprocess.
             with suppress(ProcessLookupError):
                 os.kill(started.pid, signal.SIGCONT)
             started.terminate()
-            started.wait(timeout=40)
+            started.wait(timeout=120)
 
 
 def health(role: str, folder: Path, max_age_s: float = 15.0) -> tuple[int, str]:
@@ -140,7 +140,7 @@ def test_up_does_not_claim_to_be_up_when_a_role_dies(tmp_path: Path, rules: Path
     settings = clean_environment(GRAPHWEFT_TOKEN_COUNTER="tiktoken:nothing", GRAPHWEFT_RULES=str(rules))
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "up", "--data", str(tmp_path / "data")],
-        env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=55, check=False,
+        env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     last = done.stderr.splitlines()[-1]
@@ -158,7 +158,7 @@ def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(t
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "demo", "--data", str(data), "--example", str(AIRLINE)],
         env=clean_environment(GRAPHWEFT_TOKEN_COUNTER="tiktoken:nothing"),
-        cwd=tmp_path, capture_output=True, text=True, timeout=55, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, f"Starting a server, a worker and a responder on {data}.\n")
     log = data / "services.log"
@@ -195,7 +195,7 @@ def test_up_says_when_heartbeats_have_no_place(tmp_path: Path, rules: Path, beat
     beats.write_text("a file")
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "up", "--data", str(tmp_path / "data"), "--rules", str(rules)],
-        env=clean_environment(GRAPHWEFT_HEARTBEAT_DIR=str(beats)), capture_output=True, text=True, timeout=50,
+        env=clean_environment(GRAPHWEFT_HEARTBEAT_DIR=str(beats)), capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
@@ -255,7 +255,7 @@ def test_a_worker_that_hangs_is_unhealthy_and_its_neighbour_is_not(url: str, rul
         until_sync(lambda: health("worker", folders[0])[0], lambda code: code == 0, why="the worker is healthy again")
         assert one.poll() is None
         two.kill()
-        two.wait(timeout=60)
+        two.wait(timeout=120)
         assert health("worker", folders[1]) == (1, "it ended without an error message: killed, or out of memory")
         assert health("worker", folders[0])[0] == 0
 
@@ -277,7 +277,7 @@ def test_a_role_that_cannot_start_says_why_to_the_health_check(url: str, rules: 
     with process(
         "injection", **servers, GRAPHWEFT_HEARTBEAT_DIR=str(folder), GRAPHWEFT_TOKEN_COUNTER="tiktoken:nothing"
     ) as responder:
-        assert responder.wait(timeout=50) == 2
+        assert responder.wait(timeout=120) == 2
         code, said = health("responder", folder)
     assert code == 1
     assert said.startswith("it ended: ")

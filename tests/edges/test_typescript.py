@@ -84,7 +84,7 @@ class Stack:
             yield line
         finally:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
 
 
 @dataclass

@@ -123,7 +123,7 @@ async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -
     await app.run("erase", "--app", "shop_x", "--user", "ada", "--json", "--yes", "--report")
     assert await app.digest("shop_x") == neighbour
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=5.0)).rows
+        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=120)).rows
     assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
     code, found = await app.rebuild("--app", "shop", "--verify")
     assert (code, found["same"]) == (0, True), found
@@ -163,7 +163,7 @@ async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(a
         done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
         assert done.code == 0, done.err + done.out
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=5.0)).rows
+        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=120)).rows
     assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
     assert await app.digest("shop_x") == neighbour
 
@@ -250,7 +250,7 @@ async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(
         assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
     assert await everywhere(app, SECRET) == []
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop", "MATCH (m:Memory) RETURN m.text", {}, timeout_s=5.0)).rows
+        rows = (await store.read("shop", "MATCH (m:Memory) RETURN m.text", {}, timeout_s=120)).rows
     assert rows == (("bobs-words",),)
 
 
@@ -360,7 +360,7 @@ async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | N
     """Stop the writes to an app's graph, as a swap does, so that its workers park it; or let them go on."""
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         while True:
-            marks = await store.checkpoints(name, timeout_s=5.0)
+            marks = await store.checkpoints(name, timeout_s=120)
             with contextlib.suppress(Fenced):
                 for number, mark in marks.items():
                     after = sealed(mark, "test") if lifted is None else lifted[number]
@@ -393,7 +393,7 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
         await until(parked, lambda apps: not apps, why="no app is parked")
         await app.applied()
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=5.0)).rows
+        rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=120)).rows
     assert rows == (("eves-parked-words",), ("eves-words",))
 
 

@@ -168,7 +168,7 @@ class Load:
                 for key in keys:
                     self._written[key].append(f"t{len(self._written[key])}")
                 emitting = [
-                    client.emit(tool(*key, self._written[key][-1], parts=self.rounds % POISON), wait_s=30)
+                    client.emit(tool(*key, self._written[key][-1], parts=self.rounds % POISON), wait_s=120)
                     for key in keys
                 ]
                 for key, position in zip(keys, await asyncio.gather(*emitting), strict=True):
@@ -213,11 +213,11 @@ async def check_graphs(graph: FalkorDBStore, bus: Bus, written: Written) -> None
         assert (letter.reason, letter.mutation) in {("query_error", "fragile"), ("quarantined", "fragile")}
         left_out[letter.app_id] += letter.count
     for app in APPS:
-        found = await graph.read(app, "MATCH (j:Journey) RETURN j.id, j.trace", {}, timeout_s=5)
+        found = await graph.read(app, "MATCH (j:Journey) RETURN j.id, j.trace", {}, timeout_s=120)
         expected = {chat: ",".join(tools) + "," for (of, chat), tools in written.items() if of == app}
         assert {row[0]: row[1] for row in found.rows} == expected
         events = sum(len(tools) for (of, _), tools in written.items() if of == app)
-        table = await graph.read(app, "MATCH (t:Total), (s:Share) RETURN t.calls, s.n", {}, timeout_s=5)
+        table = await graph.read(app, "MATCH (t:Total), (s:Share) RETURN t.calls, s.n", {}, timeout_s=120)
         assert [*map(list, table.rows)] == [[events, events - left_out[app]]]
         assert left_out[app] > 0
 
@@ -536,7 +536,7 @@ async def test_workers_step_over_marks_of_transactions(
             go_on.clear()
             begun.clear()
             async with Client(kafka_url) as client:
-                await asyncio.gather(*(client.emit(tool("shop", chat, "t"), wait_s=30) for chat in CHATS))
+                await asyncio.gather(*(client.emit(tool("shop", chat, "t"), wait_s=120) for chat in CHATS))
             await begun.wait()
             stepped.clear()
             await abort_one(kafka_url, 0, "slow")

@@ -101,7 +101,7 @@ def event(kind: str, app_id: str, number: int, **data: Any) -> Event:
 
 
 async def sent(client: Client, events: Sequence[Event]) -> None:
-    assert all(await client.emit_all(events, wait_s=60))
+    assert all(await client.emit_all(events, wait_s=120))
 
 
 async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, AppUse]:
@@ -125,7 +125,7 @@ async def reported(bus: Bus) -> None:
 
 
 async def column(graph: FalkorDBStore, app_id: str, statement: str) -> list[Any]:
-    return [row[0] for row in (await graph.read(app_id, statement, {}, timeout_s=5)).rows]
+    return [row[0] for row in (await graph.read(app_id, statement, {}, timeout_s=120)).rows]
 
 
 async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(

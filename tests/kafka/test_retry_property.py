@@ -316,7 +316,7 @@ class Server:
                     assert (done.events, done.kept) == (letter.count, None)
                 await applied(bus, worker=task)
         for number, app in enumerate(apps):
-            found = await self.graph.read(app, "MATCH (t:Ran) RETURN t.m, t.e, t.n", {}, timeout_s=30)
+            found = await self.graph.read(app, "MATCH (t:Ran) RETURN t.m, t.e, t.n", {}, timeout_s=120)
             expected = expected_of(example, number)
             for effect in dropped:
                 expected.pop(effect, None)
@@ -334,7 +334,7 @@ class Server:
 
     async def _check_order(self, example: Example, number: int, app: str) -> None:
         """Events that nothing was wrong with took effect in their order."""
-        chats = (await self.graph.read(app, "MATCH (c:Chat) RETURN c.k, c.names", {}, timeout_s=30)).rows
+        chats = (await self.graph.read(app, "MATCH (c:Chat) RETURN c.k, c.names", {}, timeout_s=120)).rows
         for chat, names in chats:
             mine = [
                 f"e{place}"

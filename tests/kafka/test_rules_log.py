@@ -121,7 +121,7 @@ class Stack:
 
     async def found(self, app: str, query: str = "MATCH (n:Thing) RETURN n.k, n.by") -> dict[str, str]:
         async with contextlib.aclosing(FalkorDBStore(self.graph_url)) as graph:
-            table = await graph.read(app, query, {}, timeout_s=5)
+            table = await graph.read(app, query, {}, timeout_s=120)
         return dict(table.rows)  # type: ignore[arg-type]
 
 

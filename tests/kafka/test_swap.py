@@ -51,7 +51,7 @@ async def store(url: str) -> AsyncIterator[FalkorDBStore]:
 
 
 async def orders(store: FalkorDBStore, app_id: str) -> int:
-    found = await store.read(app_id, "MATCH (o:Order) RETURN count(o)", {}, timeout_s=10.0)
+    found = await store.read(app_id, "MATCH (o:Order) RETURN count(o)", {}, timeout_s=120)
     return int(found.rows[0][0]) if found.rows else -1
 
 
@@ -93,7 +93,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
     for name in ("shop", "shop_x"):
         code, found = await app.rebuild("--app", name, "--verify", "--graph-template", "checked_{app_id}.again")
         assert (code, found["same"]) == (0, True), found
-        assert not any(is_sealed(each) for each in (await store.checkpoints(name, timeout_s=5.0)).values())
+        assert not any(is_sealed(each) for each in (await store.checkpoints(name, timeout_s=120)).values())
 
 
 @only_redis
@@ -106,7 +106,7 @@ async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: Ap
     stop = asyncio.Event()
 
     async def authors() -> frozenset[tuple[object, ...]]:
-        found = await store.read("shop", "MATCH (o:Order) RETURN o.by, count(*)", {}, timeout_s=10.0)
+        found = await store.read("shop", "MATCH (o:Order) RETURN o.by, count(*)", {}, timeout_s=120)
         return frozenset(found.rows)
 
     async def read() -> None:
@@ -162,7 +162,7 @@ async def leave_seals(store: FalkorDBStore, name: str) -> None:
 
 
 async def seals(store: FalkorDBStore) -> list[int]:
-    return [number for number, each in (await store.checkpoints("shop", timeout_s=5.0)).items() if is_sealed(each)]
+    return [number for number, each in (await store.checkpoints("shop", timeout_s=120)).items() if is_sealed(each)]
 
 
 @pytest.mark.soak("kafka")
@@ -198,7 +198,7 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.live()
-    place = await store.checkpoints("shop", timeout_s=5.0)
+    place = await store.checkpoints("shop", timeout_s=120)
 
     async def fail(*_: object) -> bool:
         raise GraphUnavailable("cut")
@@ -207,7 +207,7 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
     done = await app.run("rebuild", "--app", "shop", "--swap")
     assert done.code != 0
     assert "cut" in done.err
-    found = await store.checkpoints("shop", timeout_s=5.0)
+    found = await store.checkpoints("shop", timeout_s=120)
     assert {partition: each for partition, each in found.items() if each.offset} == place
 
 
@@ -266,8 +266,8 @@ async def test_an_exchange_needs_the_expected_checkpoints(url: str, store: Falko
         assert not await store.whole.exchange("shop", new, {0: Checkpoint(offset="9-0")})
         assert not await store.whole.exchange("shop", new, {})
         assert await store.whole.exchange("shop", new, {0: Checkpoint(offset="1-0")})
-        assert await store.checkpoints("shop", timeout_s=5.0) == {0: Checkpoint(offset="2-0")}
-        assert await other.checkpoints("shop", timeout_s=5.0) == {0: Checkpoint(offset="1-0")}
+        assert await store.checkpoints("shop", timeout_s=120) == {0: Checkpoint(offset="2-0")}
+        assert await other.checkpoints("shop", timeout_s=120) == {0: Checkpoint(offset="1-0")}
         with pytest.raises(Fenced):
             await store.apply("shop", 0, [Write(before=Checkpoint(offset="1-0"), after=Checkpoint(offset="3-0"))])
 

@@ -53,7 +53,7 @@ async def test_more_names_than_a_graph_can_have_cost_it_none(url: str, bus: Bus,
         events.append(structured(number, *entities, chat=f"c{number % 8}"))
     neighbours = [of_neighbour(number) for number in range(20)]
     async with spreading(url) as client:
-        assert all(await client.emit_all([*events[:100], *neighbours, *events[100:]], wait_s=20))
+        assert all(await client.emit_all([*events[:100], *neighbours, *events[100:]], wait_s=120))
     assert await worked(bus, graph) == []
     assert await rows(graph, "MATCH (:Entity)-[:HAS_ATTRIBUTE]->(a:Attribute) RETURN count(a), sum(a.value)") == [
         (len(events) * 200, len(events) * 4 * sum(range(50)))
@@ -76,7 +76,7 @@ async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: Bus,
         assert client.stats.rejected == 1
         assert client.stats.buffered == 0
         await appended(url, [hostile])
-        assert all(await client.emit_all(good, wait_s=30))
+        assert all(await client.emit_all(good, wait_s=120))
     [letter] = await worked(bus, store)
     assert (letter.reason, letter.event_id, letter.rule, letter.mutation) == (
         "invalid_event", "e1", "episode.add", WHOLE,
@@ -98,7 +98,7 @@ async def test_names_of_one_app_are_none_of_another(url: str, bus: Bus, graph: F
         said = structured(number, {**PERSON, "role": f"{app_id} {user_id}"}, user_id=user_id)
         events.append(said.model_copy(update={"appid": app_id}))
     async with spreading(url) as client:
-        assert all(await client.emit_all(events, wait_s=30))
+        assert all(await client.emit_all(events, wait_s=120))
     assert await worked(bus, graph) == []
     for app_id in ("shop", NEIGHBOUR):
         found = await rows(graph, f"MATCH (e:Entity) {having('role')} RETURN role.value ORDER BY e.user_id", app_id)
@@ -111,7 +111,7 @@ async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
     """As the page about episodes says; the neighbour's graph stays as it is."""
     events = [structured(number, {**PERSON, "role": f"r{number}"}, chat=f"c{number}") for number in range(5)]
     async with spreading(url) as client:
-        assert all(await client.emit_all([*events, *map(of_neighbour, range(5))], wait_s=30))
+        assert all(await client.emit_all([*events, *map(of_neighbour, range(5))], wait_s=120))
     assert await worked(bus, graph) == []
     neighbour = await read_digest(graph, NEIGHBOUR)
     async with Redis.from_url(url) as redis:
@@ -119,7 +119,7 @@ async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
         await redis.execute_command("GRAPH.QUERY", graph_name(APP), before)
         # What there is goes on being read, and what comes is kept in the new way.
         async with spreading(url) as client:
-            assert await client.emit(structured(9, {**PERSON, "city": "Oslo"}), wait_s=30)
+            assert await client.emit(structured(9, {**PERSON, "city": "Oslo"}), wait_s=120)
         assert await worked(bus, graph) == []
         asked = f"MATCH (e:Entity) {having('role', 'city')} RETURN e.role, role.value, city.value"
         assert await rows(graph, asked) == [("r0", None, "Oslo")]

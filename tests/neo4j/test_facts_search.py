@@ -77,7 +77,7 @@ class Place:
 
     async def search(self, of: Searched, text: str = "", **more: Any) -> list[dict[str, Any]]:
         query = SearchQuery(text=text, of=of, **({"memory": U1} | more))
-        found = await self.searcher.search(APP, query, timeout_s=20)
+        found = await self.searcher.search(APP, query, timeout_s=120)
         assert found.degraded is None
         return [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
 
@@ -281,7 +281,7 @@ async def test_the_indexes_of_episodes_are_searched_within_a_scope_only(place: P
     for name in names if place.store.dialect.name == "falkordb" else ("graphweft_Relation_terms", "Entity.terms"):
         query = SearchQuery(text="tea", index_type="fulltext", index_name=name)
         with pytest.raises(QueryFailed, match="searched within a scope only"):
-            await place.searcher.search(APP, query, timeout_s=20)
+            await place.searcher.search(APP, query, timeout_s=120)
 
 
 async def test_a_retrieval_query_goes_on_from_a_fact(place: Place) -> None:
@@ -326,7 +326,7 @@ async def test_a_client_searches_facts(url: str, falkordb: Place) -> None:
     try:
         async with Client(url, app_id=APP) as client:
             memories = MemoryClient(client, user_id="u1")
-            reply = await memories.recall("Who drinks tea?", of="facts", budget_ms=10_000)
+            reply = await memories.recall("Who drinks tea?", of="facts", budget_ms=120_000)
             assert [row["text"] for row in reply.results] == ["Ann drinks tea"]
             assert "[subject: Ann]" in reply.text
             with pytest.raises(ValueError, match="within a scope only"):

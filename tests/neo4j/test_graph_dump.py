@@ -19,7 +19,7 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 HOSTILE = "a'b\"c\\d`e{}[]$x\n\r\t\u2028 \U0001f642 \\u0041 é e\u0301 // /* */"
 SHARED = """
@@ -113,7 +113,7 @@ async def server(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Serv
 
 
 async def _read(store: GraphStore, text: str) -> Sequence[Sequence[Any]]:
-    return (await store.read("shop", text, {}, timeout_s=10.0)).rows
+    return (await store.read("shop", text, {}, timeout_s=120)).rows
 
 
 async def test_every_value_survives(server: Server) -> None:

@@ -12,7 +12,7 @@ from tests.services.graph_kits import graph_kit
 from graphweft_workers.console.graph import draw
 from graphweft_workers.testing.suites.graph_kit import APP, GraphKit
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 NAMES = "abcdef"
 PAIRS = {f"{one}{other}" for one, other in itertools.combinations(NAMES, 2)}
 

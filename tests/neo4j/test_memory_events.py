@@ -93,7 +93,7 @@ async def worked(bus: Bus, store: Any, rules: RuleSet = NO_RULES) -> list[DeadLe
 
 async def write(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
     async with spreading(url) as client:
-        assert all(await client.emit_all(events, wait_s=30))
+        assert all(await client.emit_all(events, wait_s=120))
     bus = redis_bus(url, new=spread(2))
     try:
         assert await worked(bus, store, rules) == []
@@ -120,7 +120,7 @@ async def logged(url: str, store: GraphStore, events: Sequence[Event], clock: da
 
 
 async def rows(store: GraphStore, cypher: str, app_id: str = APP) -> list[tuple[Any, ...]]:
-    return list((await store.read(app_id, cypher, {}, timeout_s=5)).rows)
+    return list((await store.read(app_id, cypher, {}, timeout_s=120)).rows)
 
 
 @pytest.mark.soak("neo4j")

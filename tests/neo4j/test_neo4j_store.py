@@ -35,7 +35,7 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 APP = "shop"
 END = Checkpoint(offset="1")
 
@@ -84,7 +84,7 @@ async def test_a_database_holds_one_app(server: Neo4jServer, graph: Neo4jStore) 
     for store in (graph, Neo4jStore(server.uri)):
         for call in (
             store.progress("other", 0), store.prepare("other", []),
-            store.read("other", "MATCH (n:Private) RETURN n", {}, timeout_s=5), anext(store.whole.nodes("other")),
+            store.read("other", "MATCH (n:Private) RETURN n", {}, timeout_s=120), anext(store.whole.nodes("other")),
             anext(store.whole.edges("other")),
         ):  # fmt: skip
             with pytest.raises(QueryFailed, match="holds the graph of another app, so app 'other' cannot") as refused:

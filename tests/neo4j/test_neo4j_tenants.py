@@ -21,7 +21,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 OWNED = """
 version: "1.0"
 injection_rules:
@@ -46,7 +46,7 @@ async def test_a_refused_app_learns_the_name_of_no_other_app(
         await graph.progress("first-tenant", 0)
         for app in ("other", "third"):
             said = Event.create("order.paid", app_id=app, chat_id="c", workflow="Support", data={"id": "o1"})
-            assert await client.emit(said, wait_s=30)
+            assert await client.emit(said, wait_s=120)
         worker = MutationWorker(bus, graph, rules, name="w")
         running = asyncio.create_task(worker.run())
         await applied(bus)

@@ -11,7 +11,7 @@ import pytest
 from neo4j.exceptions import Neo4jError
 from tests.services.neo4j import Neo4jServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 WRITERS = 4
 ROUNDS = 40
 

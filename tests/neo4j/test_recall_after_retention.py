@@ -69,7 +69,7 @@ async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Graph
 
 async def found(store: GraphStore, text: str, scope: dict[str, str], **more: Any) -> list[dict[str, Any]]:
     query = SearchQuery.model_validate({"text": text, "memory": scope} | more)
-    table = (await Searcher(store).search(APP, query, timeout_s=30)).table
+    table = (await Searcher(store).search(APP, query, timeout_s=120)).table
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
@@ -302,15 +302,15 @@ async def test_every_way_of_asking_finds_what_is_left(
         task = asyncio.create_task(responder.run())
         try:
             async with Client(url, app_id=APP) as client:
-                recalled = await MemoryClient(client, user_id="ada").recall(question, budget_ms=20_000)
+                recalled = await MemoryClient(client, user_id="ada").recall(question, budget_ms=120_000)
                 turn = await client.context(
                     workflow="Travel", agent="any", chat_id="c", user_id="ada", context={"question": question},
-                    budget_ms=20_000,
+                    budget_ms=120_000,
                 )  # fmt: skip
-                tools = Tools(client, McpScope(app_id=APP, scope=MemoryScope(user_id="ada"), budget_ms=20_000))
+                tools = Tools(client, McpScope(app_id=APP, scope=MemoryScope(user_id="ada"), budget_ms=120_000))
                 answer = await tools.call("memory_search", {"query": question})
                 asked = FactsQuestion(group_ids=["ada"], query=question, max_facts=3)
-                facts = await find_facts(client, APP, asked, budget_ms=20_000)
+                facts = await find_facts(client, APP, asked, budget_ms=120_000)
         finally:
             responder.stop()
             await task

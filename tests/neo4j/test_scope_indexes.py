@@ -142,9 +142,9 @@ class Both:
     async def ask(self, app: str, **asked: Any) -> Table:
         """Return the rows, and make sure that they are the same before and after the index is built."""
         query = SearchQuery(**asked)
-        expected = await self.server.search(app, query, timeout_s=30)
+        expected = await self.server.search(app, query, timeout_s=120)
         for _ in range(3):
-            assert await self.ours.search(app, query, timeout_s=30) == expected, (app, asked)
+            assert await self.ours.search(app, query, timeout_s=120) == expected, (app, asked)
             await self.indexes.built()
         self.rows += len(expected.table.rows)
         return expected.table
@@ -282,7 +282,7 @@ async def test_a_purge_during_a_search_makes_its_index_wrong(url: str, falkordb:
         return both.versions.version
 
     both.versions.current = purged  # type: ignore[method-assign]
-    found = await both.ours.search("shop", SearchQuery(**asked), timeout_s=30)
+    found = await both.ours.search("shop", SearchQuery(**asked), timeout_s=120)
     assert found.table == expected
     assert both.indexes.hits == hits
     assert both.embedded == asked_for + 1  # the question's vector is not asked for again
@@ -302,7 +302,7 @@ async def test_an_index_is_right_beside_a_writer(url: str, falkordb: GraphStore)
         """Search while the writer writes: what was there before and after is found, and what was gone is not."""
         before, gone = frozenset(writer.there[app, user]), frozenset(writer.forgotten)
         query = SearchQuery(text="dog", memory={"user_id": user}, of="memories", index_type="hybrid", top_k=500)
-        table = (await both.ours.search(app, query, timeout_s=30)).table
+        table = (await both.ours.search(app, query, timeout_s=120)).table
         found = {row[table.columns.index("id")] for row in table.rows}
         assert before - writer.gone <= found
         assert not found & gone
@@ -352,7 +352,7 @@ async def test_a_purge_drops_the_indexes_of_its_app_and_the_one_under_way(url: s
     both.indexes.purge_app("shop")
     assert {key[0] for key in both.indexes._kept} == {"bank"}
     query = SearchQuery(**asked)
-    await both.ours.search("shop", query, timeout_s=30)
+    await both.ours.search("shop", query, timeout_s=120)
     both.indexes.purge_app("shop")  # while it is built
     await both.indexes.built()
     assert {key[0] for key in both.indexes._kept} == {"bank"}
@@ -365,7 +365,7 @@ async def test_a_purge_of_a_neighbour_leaves_the_build_under_way(url: str, falko
     both = Both(falkordb)
     query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
     while not both.indexes.builds:
-        await both.ours.search("shop", query, timeout_s=30)
+        await both.ours.search("shop", query, timeout_s=120)
         await turns()
     both.indexes.purge_app("bank")  # while it is built
     await both.indexes.built()

@@ -140,7 +140,7 @@ async def on_neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[GraphStore]:
 
 
 async def found(searcher: Searcher, app: str, **asked: Any) -> list[dict[str, Any]]:
-    table = (await searcher.search(app, SearchQuery(**asked), timeout_s=30)).table
+    table = (await searcher.search(app, SearchQuery(**asked), timeout_s=120)).table
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 

@@ -74,7 +74,7 @@ class Judge:
         searcher = self.plain if kind in {"recency", "fulltext"} else self.with_vectors
         more: dict[str, Any] = {"without_embedder": "latest"} if kind == "recency" else {"index_type": kind}
         asked = SearchQuery(text=text, memory=scope, top_k=k, **more)  # type: ignore[arg-type]
-        found = await searcher.search(app, asked, timeout_s=30)
+        found = await searcher.search(app, asked, timeout_s=120)
         ids = [row[found.table.columns.index("id")] for row in found.table.rows]
         inside = {memory.id: memory for memory in model.within(scope)}
         assert set(ids) <= inside.keys(), (app, asked)

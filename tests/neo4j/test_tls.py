@@ -22,7 +22,7 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.roles.connections import examine_bus, examine_rights
 from graphweft_workers.roles.settings import Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 
 def event() -> Event:
@@ -42,7 +42,7 @@ async def test_redis_over_tls_needs_the_authority_and_the_certificate(
         address = f"rediss://127.0.0.1:{port}"
         good = ServerLogin(ca=str(authority.file), cert=str(own.cert), cert_key=str(own.key))
         async with Client(good.applied(address, "bus")) as client:
-            assert await client.emit(event(), wait_s=30)
+            assert await client.emit(event(), wait_s=120)
         store = FalkorDBStore(ServerLogin(ca=str(authority.file), cert=str(own.both)).applied(address, "bus"))
         await store.check()
         await store.aclose()

@@ -17,6 +17,7 @@ import structlog
 from tests.services.bus_kits import KafkaBusKit, RedisBusKit, redis_bus_kit
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
+from tests.services.waiting import until
 
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 from graphweft_workers.drivers.kafka.bus import kafka_bus
@@ -380,14 +381,12 @@ async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str
     other = quick_kafka_bus(kafka_url, session_s=6.0, instance="two")
     first = quick_kafka_bus(kafka_url, session_s=6.0, instance="one")
     async with contextlib.aclosing(other), contextlib.aclosing(first):
-        async with asyncio.timeout(60):
-            mine = await claim_any(first, OWNER)
-            waiting = asyncio.create_task(claim_any(other, "second"))
-            while not first.leases.is_revoked(mine):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            await first.leases.release(mine, OWNER)
-            theirs = await waiting
-            mine = await claim_any(first, OWNER)
+        mine = await claim_any(first, OWNER)
+        waiting = asyncio.create_task(claim_any(other, "second"))
+        await until(lambda: first.leases.is_revoked(mine))
+        await first.leases.release(mine, OWNER)
+        theirs = await waiting
+        mine = await claim_any(first, OWNER)
         await first.aclose()
         async with contextlib.aclosing(quick_kafka_bus(kafka_url, session_s=6.0, instance="one")) as again:
             await claimed(again, mine)
@@ -400,8 +399,7 @@ async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url:
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         for partition in range(PARTITIONS):
             await claimed(first, partition)
-        async with asyncio.timeout(60):
-            taken = await claim_any(second, "second")
+        taken = await claim_any(second, "second")
         # Also of what it was assigned again: it has not claimed that since, and another may have been there.
         for partition in range(PARTITIONS):
             assert first.leases.is_revoked(partition)
@@ -415,13 +413,10 @@ async def test_kafka_a_partition_that_comes_back_must_be_claimed_again(kafka_url
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         for partition in range(PARTITIONS):
             await claimed(first, partition)
-        async with asyncio.timeout(60):
-            taken = await claim_any(second, "second")
+        taken = await claim_any(second, "second")
         await second.aclose()
-        async with asyncio.timeout(60):
-            # Both are assigned to the first again, which one that nobody had meanwhile tells.
-            while not await first.leases.claim(1 - taken, "other", 1.0):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        # Both are assigned to the first again, which one that nobody had meanwhile tells.
+        await until(lambda: first.leases.claim(1 - taken, "other", 1.0))
         with pytest.raises(BusUnavailable, match="does not own"):
             await first.partitions.commit(taken, Committed(offset="0", count=1))
         await claimed(first, taken)

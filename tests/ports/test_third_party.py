@@ -60,7 +60,7 @@ async def graph_url() -> AsyncIterator[str]:
 def graphweft(settings: Mapping[str, str], *arguments: str, stdin: str = "") -> Done:
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", *arguments],
-        env=settings, input=stdin, capture_output=True, text=True, timeout=50, check=False,
+        env=settings, input=stdin, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr + done.stdout
     return Done(done.returncode, done.stdout, done.stderr)
@@ -76,7 +76,7 @@ def running(settings: Mapping[str, str], role: str) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=50)
+        output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert "Traceback" not in output
 
@@ -151,7 +151,7 @@ def test_the_suites_run_without_the_set_up_of_these_tests(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", "commits_go_forward or late_request"],
         cwd=tmp_path, env=clean_environment(PYTHONPATH=str(ROOT)),
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 

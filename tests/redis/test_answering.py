@@ -39,7 +39,7 @@ from graphweft_workers.ports.event_log import Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Table, Write
 from graphweft_workers.timing import ContextTiming, Timing
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 APP = "shop"
 RULES = """
 version: "1.0"
@@ -96,7 +96,7 @@ def rules(tmp_path: Path) -> RuleSet:
     return load_rules(tmp_path)
 
 
-def request(agent: str = "Counter", *, budget_ms: int = 20_000, **fields: Any) -> ContextRequest:
+def request(agent: str = "Counter", *, budget_ms: int = 120_000, **fields: Any) -> ContextRequest:
     values: dict[str, Any] = {
         "id": uuid4().hex,
         "app_id": APP,
@@ -440,7 +440,7 @@ def event(type: str = "item.counted", app: str = APP, **more: Any) -> Event:
 
 async def emitted(client: Client, *events: Event) -> str:
     """Publish events and return the position of the last one."""
-    positions = [await client.emit(each, wait_s=30) for each in events]
+    positions = [await client.emit(each, wait_s=120) for each in events]
     assert positions[-1]
     return positions[-1]
 
@@ -482,7 +482,7 @@ async def test_what_is_not_there_in_time_is_counted(url: str, bus: Bus, graph: F
             await applied(bus)
             assert (await pipeline.answer(request(after=first))).stale_by is None
         after = await emitted(client, event(), event("item.ignored"), event(app="bank"), event(), event())
-        asked = request(after=after, budget_ms=1_500)
+        asked = request(after=after, budget_ms=4_000)
         reply = await pipeline.answer(asked)
         assert in_time(asked)
         assert (reply.injected["n"]["n"], reply.stale_by, reply.reason, reply.missing) == (2, 3, None, ())
@@ -587,7 +587,7 @@ async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: R
             after = await emitted(client, event("item.ignored"), event(app="bank"), event("item.ignored"))
             assert (await pipeline.answer(request(after=after))).stale_by is None
             after = await emitted(client, event(), event("item.ignored"), event())
-            assert (await pipeline.answer(request(after=after, budget_ms=3_000))).stale_by == 2
+            assert await told(pipeline, after, 2) == 2
             for refused in ("0:1-0", "99:0"):
                 assert (await pipeline.answer(request(after=refused))).reason == "invalid_request"
             worker_bus = kafka_bus(kafka_url, new=spread(2))
@@ -613,7 +613,7 @@ async def test_a_position_that_is_not_on_the_bus_is_never_reached(
     bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with answering(rules, graph, bus=bus) as pipeline:
-        reply = await pipeline.answer(request(after="0:99999999999999-0", budget_ms=200))
+        reply = await pipeline.answer(request(after="0:99999999999999-0", budget_ms=2_000))
         assert (reply.stale_by, reply.injected) == (1, {"n": None})
 
 
@@ -666,7 +666,7 @@ async def test_a_store_that_hangs_ends_no_request_late(graph: FalkorDBStore, rul
         setattr(watched, hanging, never)
 
         async def ask() -> str | None:
-            asked = request(budget_ms=1_000)
+            asked = request(budget_ms=4_000)
             reply = await pipeline.answer(asked)
             assert in_time(asked)
             return reply.missing[0].reason if reply.missing else None
@@ -697,7 +697,7 @@ async def test_a_long_budget_does_not_wait_for_the_query_of_a_short_one(graph: F
         await warm(pipeline, "Echo", context={"v": 1})
         reads = watched.reads
         watched.before = held.wait
-        short = asyncio.create_task(pipeline.answer(request(budget_ms=200)))
+        short = asyncio.create_task(pipeline.answer(request(budget_ms=2_000)))
         await until(lambda: watched.reads > reads)
         long = asyncio.create_task(pipeline.answer(request()))
         assert (await short).reason == "timeout"
@@ -783,7 +783,7 @@ async def test_the_last_rows_stand_in_for_a_query_that_takes_too_long(graph: Fal
         await warm(pipeline)
         await writer.add()
         watched.before = never
-        reply = await pipeline.answer(request(budget_ms=150))
+        reply = await pipeline.answer(request(budget_ms=1_000))
         assert [(block.value["n"], block.age_ms is None) for block in reply.blocks] == [(1, False)]
         assert [missing.reason for missing in reply.missing] == ["timeout"]
 
@@ -897,7 +897,7 @@ async def test_a_server_that_is_killed_and_comes_back(rules: RuleSet) -> None:
 
                 async def ask() -> None:
                     while not stop.is_set():
-                        asked = request("Counter", budget_ms=500)
+                        asked = request("Counter", budget_ms=4_000)
                         replies.append(await pipeline.answer(asked))
                         assert in_time(asked)
                         await turns()

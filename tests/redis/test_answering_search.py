@@ -229,7 +229,7 @@ def test_a_parameter_has_a_plain_name() -> None:
 
 async def test_a_parameters_name_is_no_cypher(graph: FalkorDBStore, embedder: Embedder) -> None:
     with pytest.raises(QueryFailed, match="backtick"):
-        await graph.read(APP, "RETURN 1", {EVERYTHING: 1}, timeout_s=5)
+        await graph.read(APP, "RETURN 1", {EVERYTHING: 1}, timeout_s=120)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ async def test_emit_waits_for_its_app_while_another_one_is_parked(
         try:
             assert not await wait_until_applied(bus, last, apps={"mine"}, timeout_s=2.0)
             timing.park_s = 0.3  # now it is shown, and others need not wait for it
-            assert await wait_until_applied(bus, last, apps={"other"}, timeout_s=60.0)
+            assert await wait_until_applied(bus, last, apps={"other"}, timeout_s=120)
             mine.free.set()
-            assert await wait_until_applied(bus, last, apps={"mine"}, timeout_s=60.0)
+            assert await wait_until_applied(bus, last, apps={"mine"}, timeout_s=120)
         finally:
             mine.free.set()
             slow.free.set()
@@ -141,7 +141,7 @@ async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
     try:
         await until(parked)
         worker.stop()
-        done, _ = await asyncio.wait([running], timeout=60.0)
+        done, _ = await asyncio.wait([running], timeout=120)
         assert done
     finally:
         running.cancel()

@@ -153,7 +153,7 @@ def echoed(reply: ContextReply) -> Any:
 
 async def test_emit_returns_the_place_of_the_event(url: str, raw: Any) -> None:
     async with Client(url) as client:
-        position = await client.emit(note(1), wait_s=30)
+        position = await client.emit(note(1), wait_s=120)
     assert position is not None
     partition, _, offset = position.partition(":")
     [(_, fields)] = await raw.xrange(channels.events_stream(int(partition)), offset, offset)
@@ -164,7 +164,7 @@ async def test_emit_returns_the_place_of_the_event(url: str, raw: Any) -> None:
 async def test_events_of_one_call_keep_their_order_and_get_their_places(url: str, raw: Any) -> None:
     events = [note(n, f"c{n % 3}") for n in range(1200)]
     async with Client(url) as client:
-        positions = await client.emit_all([*events[:700], note(0, "odd", bad=object()), *events[700:]], wait_s=30)
+        positions = await client.emit_all([*events[:700], note(0, "odd", bad=object()), *events[700:]], wait_s=120)
         assert await client.emit_all([]) == []
     assert positions.pop(700) is None
     assert (client.stats.sent, client.stats.rejected) == (1200, 1)
@@ -192,7 +192,7 @@ async def test_a_buffer_takes_all_events_of_a_call_or_none(own: EmbeddedServer, 
 
 async def test_concurrent_emits_keep_the_order_of_their_calls(url: str) -> None:
     async with Client(url) as client:
-        positions = await asyncio.gather(*(client.emit(note(n, f"c{n % 3}"), wait_s=30) for n in range(1200)))
+        positions = await asyncio.gather(*(client.emit(note(n, f"c{n % 3}"), wait_s=120) for n in range(1200)))
     assert None not in positions
     assert len(set(positions)) == 1200
     assert await on_the_bus(url) == {f"c{chat}": list(range(chat, 1200, 3)) for chat in range(3)}
@@ -218,7 +218,7 @@ async def test_what_json_cannot_say_is_rejected_and_harms_nothing(url: str, valu
     value = Refuses() if value is Refuses else value  # pytest would look at an instance
     async with Client(url) as client:
         assert await client.emit(note(1, value=value)) is None
-        assert await client.emit(note(2), wait_s=30)
+        assert await client.emit(note(2), wait_s=120)
         assert client.stats.rejected == 1
     assert await on_the_bus(url) == {"c1": [2]}
 
@@ -239,7 +239,7 @@ async def test_impossible_times_are_refused_and_the_log_says_why(
     old = Event.model_validate(note(2).model_dump() | {"time": "1970-01-01T00:00:00Z"})  # a recorded run
     ahead = Event.model_validate(note(3).model_dump() | {"time": datetime.now(UTC) + timedelta(hours=23)})
     async with Client(url) as client:
-        positions = await client.emit_all([odd, old, ahead], wait_s=30)
+        positions = await client.emit_all([odd, old, ahead], wait_s=120)
         assert (positions[0], client.stats.rejected, client.stats.sent) == (None, 1, 2)
         assert all(positions[1:])
     assert f"event {odd.id} is not sent: {message}" in caplog.text
@@ -271,7 +271,7 @@ async def test_a_full_buffer_drops_new_events_and_counts_them(own: EmbeddedServe
         assert (client.stats.buffered, client.stats.dropped) == (3, 2)
         await own.start()
         assert await client.flush(20)
-        assert await client.emit(note(5), wait_s=30)
+        assert await client.emit(note(5), wait_s=120)
         assert (client.stats.sent, client.stats.buffered, client.stats.dropped) == (4, 0, 2)
     assert await on_the_bus(address(own)) == {"c1": [0, 1, 2, 5]}
 
@@ -329,7 +329,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
 async def test_an_event_that_the_bus_refuses_does_not_let_later_ones_pass(own: EmbeddedServer) -> None:
     await own.start()
     async with redis.Redis.from_url(address(own)) as server, Client(address(own)) as client:
-        assert await client.emit(note(0), wait_s=30)
+        assert await client.emit(note(0), wait_s=120)
         used = (await server.info("memory"))["used_memory"]
         await server.config_set("maxmemory", used + 500_000)
         # One batch: the second event alone does not fit, the third would.
@@ -349,7 +349,7 @@ async def test_a_cancelled_emit_leaves_its_event_and_the_client(url: str) -> Non
             emitting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await emitting
-        assert await client.emit(note(150), wait_s=30)
+        assert await client.emit(note(150), wait_s=120)
     assert await on_the_bus(url) == {"c1": list(range(151))}
 
 
@@ -365,7 +365,7 @@ async def test_close_ends_waiting_calls_and_counts_what_was_lost(own: EmbeddedSe
 async def test_a_closed_client_answers_and_opens_nothing(url: str, raw: Any) -> None:
     others = await connected(raw)
     async with Client(url) as client:
-        assert await client.emit(note(1), wait_s=30)
+        assert await client.emit(note(1), wait_s=120)
         await ask(client, budget_ms=50)
         await client.aclose()
         await client.aclose()
@@ -409,7 +409,7 @@ async def test_hundreds_of_calls_get_their_own_answers(url: str, tmp_path: Path)
 
 
 async def test_defaults_of_the_client_apply(url: str, tmp_path: Path) -> None:
-    async with responding(url, tmp_path), Client(url, app_id=APP, workflow="Shop", budget_ms=30_000) as client:
+    async with responding(url, tmp_path), Client(url, app_id=APP, workflow="Shop", budget_ms=120_000) as client:
         assert echoed(await client.context(agent="A", chat_id="c", context={"who": "x"})) == "x"
         reply = await client.context(agent="A", chat_id="c", workflow="Other")
         assert (reply.reason, reply.injected, reply.text) == ("no_rules", {}, "")
@@ -588,7 +588,7 @@ class Seen(BaseModel):
 async def test_context_is_written_once(url: str, raw: Any) -> None:
     seen = Seen()
     async with Client(url) as client:
-        calling = asyncio.ensure_future(ask(client, seen, budget_ms=60_000))
+        calling = asyncio.ensure_future(ask(client, seen, budget_ms=120_000))
         request = await Answers(raw).request()
         await client.aclose()
         await calling
@@ -805,7 +805,7 @@ def test_a_client_made_outside_a_loop_works_inside(url: str) -> None:
 
     async def use() -> tuple[str | None, str | None]:
         async with client:
-            return await client.emit(note(1), wait_s=30), (await ask(client, budget_ms=50)).reason
+            return await client.emit(note(1), wait_s=120), (await ask(client, budget_ms=50)).reason
 
     position, reason = asyncio.run(use())
     assert position is not None
@@ -817,13 +817,13 @@ async def test_without_an_address_the_environment_decides(
 ) -> None:
     monkeypatch.setenv("GRAPHWEFT_BUS_URL", url)
     async with Client() as client:
-        assert await client.emit(note(1), wait_s=30)
+        assert await client.emit(note(1), wait_s=120)
     monkeypatch.delenv("GRAPHWEFT_BUS_URL")
     monkeypatch.setenv("GRAPHWEFT_DATA", str(own.data))
     await own.start()
     assert embedded_url(own.data) == address(own)
     async with Client() as client:
-        assert await client.emit(note(2), wait_s=30)
+        assert await client.emit(note(2), wait_s=120)
     assert await on_the_bus(address(own)) == {"c1": [2]}
 
 
@@ -831,9 +831,9 @@ async def test_redis_takes_no_larger_events_than_kafka(url: str) -> None:
     async with Client(url) as client:
         large = "x" * MAX_EVENT_BYTES
         positions = await asyncio.gather(
-            client.emit(note(1), wait_s=30),
-            client.emit(note(2, text=large), wait_s=30),
-            client.emit(note(3), wait_s=30),
+            client.emit(note(1), wait_s=120),
+            client.emit(note(2, text=large), wait_s=120),
+            client.emit(note(3), wait_s=120),
         )
         assert [position is None for position in positions] == [False, True, False]
         assert (client.stats.sent, client.stats.rejected, client.stats.retries) == (2, 1, 0)
@@ -848,7 +848,7 @@ async def test_the_transport_closes_twice(url: str) -> None:
 
 def python(code: str, *arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code, *arguments], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-X", "dev", "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False
     )
     # In development mode asyncio reports each step that takes more than 100 ms, which any may on a busy machine.
     errors = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("Executing <")]
@@ -910,7 +910,7 @@ from graphweft import Event, SyncClient
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tried here
 client = SyncClient(sys.argv[1])
 def use():
-    position = client.emit(Event.create("note.made", app_id="shop", chat_id="c", data={"n": 1}), wait_s=20)
+    position = client.emit(Event.create("note.made", app_id="shop", chat_id="c", data={"n": 1}), wait_s=120)
     reply = client.context(app_id="shop", workflow="W", agent="A", chat_id="c", budget_ms=50)
     print(position is not None, reply.reason, flush=True)
 child = os.fork()
@@ -932,13 +932,13 @@ async def test_threads_share_one_client(url: str, tmp_path: Path) -> None:
     def work(client: SyncClient, number: int) -> list[Any]:
         answers: list[Any] = []
         for turn in range(25):
-            assert client.emit(note(turn, f"t{number}"), wait_s=30)
+            assert client.emit(note(turn, f"t{number}"), wait_s=120)
             if turn % 5 == 0:
                 who = f"{number}/{turn}"
                 answers.append(echoed(client.context(agent="A", chat_id="c", context={"who": who})) == who)
         return answers
 
-    with SyncClient(url, app_id=APP, workflow="Shop", budget_ms=30_000) as client:
+    with SyncClient(url, app_id=APP, workflow="Shop", budget_ms=120_000) as client:
         async with responding(url, tmp_path):
             results = await asyncio.gather(*(asyncio.to_thread(work, client, number) for number in range(6)))
             assert await asyncio.to_thread(client.flush)
@@ -950,7 +950,7 @@ async def test_threads_share_one_client(url: str, tmp_path: Path) -> None:
 
 async def test_the_sync_client_works_where_another_loop_runs(url: str) -> None:
     with SyncClient(url) as client:
-        assert client.emit(note(1), wait_s=30)
+        assert client.emit(note(1), wait_s=120)
         assert client.context(app_id=APP, workflow="Shop", agent="A", chat_id="c", budget_ms=20).reason == "timeout"
     assert await on_the_bus(url) == {"c1": [1]}
 
@@ -985,7 +985,7 @@ async def test_close_frees_the_threads_that_still_wait(own: EmbeddedServer, url:
         await Answers(raw).request()
         for client in (lost, unanswered):
             await asyncio.to_thread(client.close, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await asyncio.gather(*calls) == [None, False]
             assert (await asking).reason == "bus_unavailable"
 
@@ -996,7 +996,7 @@ async def test_closing_from_many_threads_under_load_is_harmless(url: str) -> Non
 
     def talk(chat: str) -> int:
         number = 0
-        while client.emit(note(number, chat), wait_s=30):
+        while client.emit(note(number, chat), wait_s=120):
             number += 1
             started.set()
         return number
@@ -1005,7 +1005,7 @@ async def test_closing_from_many_threads_under_load_is_harmless(url: str) -> Non
         talking = [asyncio.create_task(asyncio.to_thread(talk, f"t{number}")) for number in range(3)]
         await asyncio.to_thread(started.wait)
         await asyncio.gather(*(asyncio.to_thread(client.close) for _ in range(3)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             confirmed = await asyncio.gather(*talking)
     for number, count in enumerate(confirmed):
         assert (await on_the_bus(url)).get(f"t{number}", [])[:count] == list(range(count))
@@ -1021,7 +1021,7 @@ def test_a_broken_address_leaves_no_thread_behind() -> None:
 async def test_a_request_that_cannot_be_read_is_not_refused_on_a_channel_of_another_app(
     url: str, raw: Any, tmp_path: Path, named: dict[str, Any]
 ) -> None:
-    asked = {"deadline_ms": int(time.time() * 1000) + 20_000}
+    asked = {"deadline_ms": int(time.time() * 1000) + 120_000}
     async with raw.pubsub() as heard, responding(url, tmp_path) as responder:
         await heard.subscribe(
             channels.context_replies("c", "theirs"),
@@ -1035,7 +1035,7 @@ async def test_a_request_that_cannot_be_read_is_not_refused_on_a_channel_of_anot
         ):
             await raw.xadd(channels.CONTEXT_REQUESTS, {"data": json.dumps(request | asked | {"id": id})})
         found: dict[str, str] = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             async for message in heard.listen():
                 if message["type"] == "message":
                     found[message["data"].split(b"\n")[0].decode()] = message["channel"].decode()
@@ -1051,8 +1051,8 @@ async def test_a_request_that_cannot_be_read_is_not_refused_on_a_channel_of_anot
 async def test_a_question_carries_what_it_was_given(url: str, raw: Any) -> None:
     async with Client(url) as client:
         given = {"max_tokens": 7, "after": "1:5-0", "explain": True}
-        assert (await ask(client, budget_ms=1000, **given)).reason == "timeout"
-        assert (await ask(client, budget_ms=1000)).reason == "timeout"
+        assert (await ask(client, budget_ms=3_000, **given)).reason == "timeout"
+        assert (await ask(client, budget_ms=3_000)).reason == "timeout"
         for broken in ({"max_tokens": 0}, {"after": "here"}):
             assert (await ask(client, **broken)).reason == "invalid_request"
     sent = [
@@ -1082,7 +1082,7 @@ async def test_context_switched_off_asks_nobody(
     async with Client(url) as client:
         reply = await ask(client, budget_ms=3_600_000)
         assert (reply.reason, reply.partial, reply.text, reply.blocks) == ("disabled", True, "", ())
-        assert await client.emit(note(1), wait_s=30), "events go on"
+        assert await client.emit(note(1), wait_s=120), "events go on"
     assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
 
 

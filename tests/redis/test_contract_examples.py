@@ -55,7 +55,7 @@ async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterato
     responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())
     try:
-        async with Client(url, app_id=APP, budget_ms=10_000) as made:
+        async with Client(url, app_id=APP, budget_ms=120_000) as made:
             yield made
     finally:
         responder.stop()
@@ -82,7 +82,7 @@ async def write(url: str, statement: str, app: str = APP) -> None:
 
 
 async def rows(graph: FalkorDBStore, statement: str) -> list[tuple[Any, ...]]:
-    return list((await graph.read(APP, statement, {}, timeout_s=5)).rows)
+    return list((await graph.read(APP, statement, {}, timeout_s=120)).rows)
 
 
 def turn(workflow: str, agent: str = "PatternAgent", *, success: bool | None = True, **context: Any) -> Event:
@@ -126,7 +126,7 @@ async def test_the_hook_of_the_contract_gives_the_injected_context(url: str, cli
     await write(
         url, "CREATE (:Pattern {name: 'A', description: 'b'})-[:USED_IN]->(:App {id: 'a1', success_rate: 0.999})"
     )
-    hooks = GraphInjectionHooks(client, app_id=APP, workflow_name="InjectionExample", budget_ms=10_000)
+    hooks = GraphInjectionHooks(client, app_id=APP, workflow_name="InjectionExample", budget_ms=120_000)
     injected = await hooks.before_agent_turn("PatternAgent", {"chat_id": "c"})
     assert injected == {"successful_patterns": "- **A**: b (100% success)"}
 

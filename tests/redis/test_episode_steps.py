@@ -119,7 +119,7 @@ async def test_a_step_that_failed_is_made_up_for(
     if step[0] == "episode.add" and step[1] != "add_unowned":
         # The erasure came before what was retried, so what it would have taken is there; it takes it the next time.
         async with spreading(url) as client:
-            assert await client.emit(erased("disturbed").model_copy(update={"id": "again"}), wait_s=30)
+            assert await client.emit(erased("disturbed").model_copy(update={"id": "again"}), wait_s=120)
         await worked(bus, store)
     if step == ("episode.add", "entities"):  # an entity of an erased relation may be left, with nothing but its id
         named = "MATCH (e:Entity) WHERE keys(e) <> ['id'] RETURN properties(e) ORDER BY e.id"
@@ -144,7 +144,7 @@ async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
         event("episode.add", number, {"episode_type": "json", "user_id": "u1", **changed}) for number in range(1, 22)
     ]
     async with spreading(url) as client:
-        assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=30))
+        assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=120))
     await worked(bus, graph)
     letters = await bus.dead_letters.read(limit=100)
     assert {(letter.reason, letter.count) for letter in letters} == {("invalid_event", 1)}

@@ -374,7 +374,7 @@ async def test_a_password_is_in_no_entity_and_no_fact_though_another_app_or_epis
     ]  # fmt: skip
     assert await facts(graph) == {"n1": ["Ann knows Bob"], "n2": ["Bob owns hunter2"]}
     assert await rows(graph, "MATCH (p:Episode {name: 'n1'}) RETURN p.content") == [(text,)], "the text is kept"
-    elsewhere = (await graph.read("other", mentioned, {}, timeout_s=10)).rows
+    elsewhere = (await graph.read("other", mentioned, {}, timeout_s=120)).rows
     assert ("n3", "Secret", "hunter2") in [tuple(row)[:3] for row in elsewhere]
 
 

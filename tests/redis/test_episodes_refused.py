@@ -46,7 +46,7 @@ async def store(url: str) -> AsyncIterator[FalkorDBStore]:
 
 async def sent(url: str, events: Sequence[Event]) -> None:
     async with Client(url) as client:
-        assert all(await client.emit_all(events, wait_s=30))
+        assert all(await client.emit_all(events, wait_s=120))
 
 
 async def names(store: FalkorDBStore) -> list[str]:

@@ -272,10 +272,10 @@ async def test_a_server_that_begins_with_a_snapshot_finds_the_number_zero(tmp_pa
                 await redis.execute_command(
                     "GRAPH.QUERY", graph, f"MATCH (p:__Progress) WHERE p.partition + 0 = 0 SET p.pos = '{run + 1}'"
                 )
-                found.append((await store.read("zero", count, {}, timeout_s=5)).rows[0][0])
-                assert len(await store.checkpoints("zero", timeout_s=5)) == 2
+                found.append((await store.read("zero", count, {}, timeout_s=120)).rows[0][0])
+                assert len(await store.checkpoints("zero", timeout_s=120)) == 2
                 total = "MATCH (p:__Progress) RETURN count(p)"
-                assert (await store.read("zero", total, {}, timeout_s=5)).rows == ((2,),)
+                assert (await store.read("zero", total, {}, timeout_s=120)).rows == ((2,),)
                 await redis.execute_command("BGREWRITEAOF")
                 await until(
                     functools.partial(redis.info, "persistence"), lambda found: not found["aof_rewrite_in_progress"],

@@ -194,7 +194,7 @@ async def test_the_archive_role_makes_room_by_itself(apart: Full) -> None:
     async with apart.archiver(), apart.worker(), Client(apart.bus_url) as client:
         start = max(apart.emitted.values())
         events = (padded(name, number) for number in range(start, start + count) for name in APPS)
-        assert all(await asyncio.gather(*(client.emit(event, wait_s=60) for event in events)))
+        assert all(await asyncio.gather(*(client.emit(event, wait_s=120) for event in events)))
         await apart.applied()
         assert client.stats.retries > 0
     async with apart.alone() as bus:

@@ -131,7 +131,7 @@ async def test_what_an_event_hook_wrote_the_turn_hook_reads(
     url: str, client: Client, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     write = create_graph_mutation_hook(client)
-    read = create_graph_injection_hook(client, budget_ms=30_000)
+    read = create_graph_injection_hook(client, budget_ms=120_000)
     for text in ("first", "second"):
         await write("agent.turn_complete", dict(IDS), {"response": text, "success": True}, "Planner")
     await write("agent.turn_complete", dict(IDS), {"response": "of another agent"}, agent_name="Critic")
@@ -267,7 +267,7 @@ def _deep() -> list[Any]:
     ids=lambda value: type(value).__name__,
 )
 async def test_values_that_are_no_json_become_text(url: str, client: Client, value: Any, read: Any) -> None:
-    hooks = GraphInjectionHooks(client, budget_ms=60_000)
+    hooks = GraphInjectionHooks(client, budget_ms=120_000)
     await hooks.on_event("order.paid", IDS | {"odd": value}, {"odd": value})
     turn = asyncio.ensure_future(hooks.before_agent_turn("Planner", IDS | {"odd": value}))
     async with redis.Redis.from_url(url) as connection:
@@ -344,7 +344,7 @@ async def test_with_the_graph_down_a_turn_goes_on(
 ) -> None:
     store = FalkorDBStore(f"unix://{tmp_path}/nobody.sock")
     async with contextlib.aclosing(store) as graph, responding(url, graph, rules):
-        hooks = GraphInjectionHooks(client, budget_ms=30_000)
+        hooks = GraphInjectionHooks(client, budget_ms=120_000)
         assert await hooks.before_agent_turn("Planner", dict(IDS)) == {}
         assert "graph_unavailable" in caplog.text
 
@@ -380,7 +380,7 @@ async def test_hooks_without_a_client_make_one(url: str, monkeypatch: pytest.Mon
 async def test_a_turn_says_which_context_it_was_given(
     url: str, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
-    hooks = GraphInjectionHooks(client, budget_ms=30_000)
+    hooks = GraphInjectionHooks(client, budget_ms=120_000)
     async with responding(url, graph, rules):
         await hooks.before_agent_turn("Planner", dict(IDS))
         await hooks.on_event("agent.turn_complete", dict(IDS), {}, "Other")
@@ -398,7 +398,7 @@ async def test_a_turn_waits_for_what_its_own_hooks_published(url: str, client: C
     """There is nobody to answer: what counts is what was asked."""
     asked: list[tuple[str | None, int | None]] = []
     for fresh in (False, True):
-        hooks = GraphInjectionHooks(client, budget_ms=1000, max_tokens=9, read_own_writes=fresh)
+        hooks = GraphInjectionHooks(client, budget_ms=3_000, max_tokens=9, read_own_writes=fresh)
         await hooks.on_event("order.paid", dict(IDS), {})
         await hooks.on_event("order.paid", dict(IDS) | {"chat_id": "c2"}, {})
         await hooks.before_agent_turn("Planner", dict(IDS))

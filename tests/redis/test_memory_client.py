@@ -37,8 +37,8 @@ from graphweft_workers.injection.responder import InjectionResponder
 
 pytestmark = pytest.mark.integration
 APP = "shop"
-BUDGET_MS = 20_000
-CONFIRMED_S = 20.0
+BUDGET_MS = 120_000
+CONFIRMED_S = 120.0
 """What is read after a write is read after its position, which a busy bus may confirm late."""
 T0 = datetime(2026, 2, 1, 10, tzinfo=UTC)
 
@@ -594,7 +594,7 @@ async def test_a_retry_remembers_nothing_twice(url: str) -> None:
         event = add_event(APP, memories.scope, [MemoryMessage(**each) for each in turn])
         assert event is not None
         assert sorted(texts(await memories.recall("", top_k=10))) == ["I like tea", "So do I"]
-        table = await graph.read(APP, "MATCH (m:Memory) RETURN m.id ORDER BY m.role DESC", {}, timeout_s=5)
+        table = await graph.read(APP, "MATCH (m:Memory) RETURN m.id ORDER BY m.role DESC", {}, timeout_s=120)
         assert [id for (id,) in table.rows] == [memory_id(event.source, event.id, number) for number in (0, 1)]
     async with redis.Redis.from_url(url) as raw:
         sent = sum([await raw.xlen(channels.events_stream(number)) for number in range(2)])

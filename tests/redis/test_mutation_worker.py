@@ -115,13 +115,13 @@ def split(parts: int, order: str, chat: str = "c1") -> Event:
 
 
 async def column(graph: FalkorDBStore, statement: str, app: str = APP) -> list[Any]:
-    return [row[0] for row in (await graph.read(app, statement, {}, timeout_s=5)).rows]
+    return [row[0] for row in (await graph.read(app, statement, {}, timeout_s=120)).rows]
 
 
 async def test_events_take_effect_in_order(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client:
         for number in range(60):
-            assert await client.emit(tool(f"t{number}", chat=f"c{number % 3}"), wait_s=30)
+            assert await client.emit(tool(f"t{number}", chat=f"c{number % 3}"), wait_s=120)
     async with running(bus, graph, rules):
         await applied(bus)
     for chat in range(3):
@@ -146,7 +146,7 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
             return getattr(graph, name)
 
         async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await ahead.wait()
             return await graph.apply(app_id, partition, writes)
 
@@ -154,7 +154,7 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
     timing = Timing(queues=QueueTiming(batch_s=60.0))  # nobody gives the second batch before the first is applied
     async with Client(url) as client:
         for number in range(200):
-            assert await client.emit(tool(f"t{number}"), wait_s=30)
+            assert await client.emit(tool(f"t{number}"), wait_s=120)
     async with working(MutationWorker(bus, Waiting(), rules, name="w", batch_events=100, timing=timing)):  # type: ignore[arg-type]
         await applied(bus)
     assert sizes == [100, 100]
@@ -183,12 +183,12 @@ async def test_a_cancellation_by_a_driver_ends_no_partition(
         Client(url) as client,
     ):
         for number in range(20):
-            assert await client.emit(tool(f"t{number}", chat=f"c{number % 4}"), wait_s=30)
+            assert await client.emit(tool(f"t{number}", chat=f"c{number % 4}"), wait_s=120)
         async with running(bus, graph, rules):
             await applied(bus)
         async with running(bus, graph, rules, name="other"):  # nothing is held for ever
             for number in range(20):
-                assert await client.emit(tool(f"s{number}", chat=f"c{number % 4}"), wait_s=30)
+                assert await client.emit(tool(f"s{number}", chat=f"c{number % 4}"), wait_s=120)
             await applied(bus)
         assert sum(await column(graph, "MATCH (j:Journey) RETURN size(split(j.trace, ',')) - 1")) == 40
     assert not left
@@ -588,7 +588,7 @@ async def test_a_missing_parameter_skips_that_mutation_and_warns_once(
 
 async def test_positions_are_seen_by_redis_itself(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client:
-        position = await client.emit(tool("t"), wait_s=30)
+        position = await client.emit(tool("t"), wait_s=120)
         assert position is not None
         partition = int(position.partition(":")[0])
         await bus.partitions.committed(partition)
@@ -710,7 +710,7 @@ async def test_a_server_that_takes_no_writes_is_waited_out(
                 await raw.config_set("min-replicas-to-write", 0)
                 await applied(bus)
                 assert worker
-        assert (await store.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=5)).rows == ((2,),)
+        assert (await store.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=120)).rows == ((2,),)
     finally:
         await store.aclose()
         await raw.aclose()
@@ -949,11 +949,11 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     async with Client(url, app_id=APP) as client:
         with capture_logs() as logs:
             for number in range(60):
-                assert await client.emit(split(0, f"o{number}", chats[number % 5]), wait_s=30)
+                assert await client.emit(split(0, f"o{number}", chats[number % 5]), wait_s=120)
             async with running(bus, counting, rules, batch_events=200):
                 await applied(bus)
                 for number in range(60, 120):
-                    assert await client.emit(split(0, f"o{number}", chats[number % 5]), wait_s=30)
+                    assert await client.emit(split(0, f"o{number}", chats[number % 5]), wait_s=120)
                 await client.emit(split(0, "o119", chats[119 % 5]))  # a copy
                 await client.emit(tool("t"))  # of another rule
                 await applied(bus)
@@ -973,7 +973,7 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     async with running(bus, graph, load_rules(tmp_path)):
         await applied(bus)
     expected = [(f"o{number}", 1) for number in range(120)]
-    found = await graph.read(APP, "MATCH (s:Share) RETURN s.id, count(s) AS n", {}, timeout_s=5)
+    found = await graph.read(APP, "MATCH (s:Share) RETURN s.id, count(s) AS n", {}, timeout_s=120)
     assert sorted(found.rows) == sorted(expected)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
     assert await letter_count(bus.dead_letters) == 0
@@ -985,8 +985,8 @@ async def test_failures_of_few_chats_put_nothing_in_quarantine(
     failing = 2 * FAILURES_TO_QUARANTINE
     async with Client(url, app_id=APP) as client:
         for number in range(failing):
-            assert await client.emit(split(0, f"o{number}", f"c{number % (CHATS_TO_QUARANTINE - 1)}"), wait_s=30)
-        assert await client.emit(split(4, "good", "c9"), wait_s=30)
+            assert await client.emit(split(0, f"o{number}", f"c{number % (CHATS_TO_QUARANTINE - 1)}"), wait_s=120)
+        assert await client.emit(split(4, "good", "c9"), wait_s=120)
     async with running(bus, graph, rules, batch_events=200):
         await applied(bus)
     letters = await bus.dead_letters.read(limit=1_000)
@@ -999,7 +999,7 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
 ) -> None:
     async with Client(url, app_id=APP) as client:
         for number in range(4 * FAILURES_TO_QUARANTINE):
-            assert await client.emit(split(number % 4 // 3, f"o{number}"), wait_s=30)
+            assert await client.emit(split(number % 4 // 3, f"o{number}"), wait_s=120)
     with capture_logs() as logs:
         async with running(bus, graph, rules, batch_events=200):
             await applied(bus)

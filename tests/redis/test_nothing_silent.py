@@ -89,7 +89,7 @@ async def working(bus: Bus, graph: Any, rules: RuleSet, **options: Any) -> Async
 
 
 async def value(graph: GraphStore, app: str, statement: str) -> Any:
-    rows = (await graph.read(app, statement, {}, timeout_s=5)).rows
+    rows = (await graph.read(app, statement, {}, timeout_s=120)).rows
     return rows[0][0] if rows else None
 
 

@@ -384,17 +384,17 @@ async def test_a_rebuild_that_is_killed_again_and_again_loses_and_doubles_nothin
     ):
         for number in range(KILLS):
             await app.emit("shop", range(300 * number, 300 * number + 300))
-            before = await store.checkpoints("shop", timeout_s=5)
+            before = await store.checkpoints("shop", timeout_s=120)
             process = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
             )
 
             async def now(process: asyncio.subprocess.Process = process) -> object:
-                return process.returncode is None and await store.checkpoints("shop", timeout_s=5)
+                return process.returncode is None and await store.checkpoints("shop", timeout_s=120)
 
             await until(now, lambda found, before=before: found != before, why="the rebuild writes, or has ended")
             await looks(now, dice.randrange(20))  # kills at any moment of a batch
-            begun += await store.checkpoints("shop", timeout_s=5) != before
+            begun += await store.checkpoints("shop", timeout_s=120) != before
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

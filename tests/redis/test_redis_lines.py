@@ -162,3 +162,14 @@ async def test_the_timeout_of_a_url_does_not_end_reads_that_wait(url: str) -> No
     client = connect(f"{url}?socket_timeout=0.05", io_timeout_s=5.0)
     assert await client.execute_command("BLPOP", "nothing", "0.3") is None
     await client.aclose()
+
+
+async def test_a_connection_that_is_late_to_close_is_no_error(url: str) -> None:
+    client = connect(url, io_timeout_s=20)
+    await client.ping()
+    [line] = client.connection_pool._available_connections
+    transport = line._writer.transport
+    line.socket_connect_timeout = 0  # as if it took longer than allowed
+    await client.aclose()
+    assert not line.is_connected
+    assert transport.is_closing()

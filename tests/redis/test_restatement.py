@@ -54,7 +54,7 @@ def new_rules(app: App, text: str = NEW) -> str:
 
 async def orders(app: App, name: str = "shop", template: str = "mozaiks_{app_id}") -> dict[str, tuple[Any, ...]]:
     async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=template)) as store:
-        found = await store.read(name, "MATCH (o:Order) RETURN o.id, o.times, o.share, o.who, o.by", {}, timeout_s=10)
+        found = await store.read(name, "MATCH (o:Order) RETURN o.id, o.times, o.share, o.who, o.by", {}, timeout_s=120)
     return {row[0]: tuple(row[1:]) for row in found.rows}
 
 

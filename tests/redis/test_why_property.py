@@ -151,7 +151,7 @@ async def _memories(store: FalkorDBStore, app: str) -> list[NodeTarget]:
     """Return the first node of each label of memories, and an erased one if there is none."""
     found: list[NodeTarget] = []
     for label in ("Memory", "Fact", "Summary", "Preference", "UserProfile"):
-        table = await store.read(app, f"MATCH (n:{label}) RETURN n.id ORDER BY n.id LIMIT 1", {}, timeout_s=10.0)
+        table = await store.read(app, f"MATCH (n:{label}) RETURN n.id ORDER BY n.id LIMIT 1", {}, timeout_s=120)
         found += [NodeTarget(label=label, keys={"id": (row[0],)}) for row in table.rows]
     return found
 

@@ -51,7 +51,7 @@ class RedisRequestKit(RequestKit):
         async with redis.Redis.from_url(self.url) as raw, raw.pubsub() as subscriber:
             await subscriber.subscribe(*channels)
             for _ in channels:
-                await subscriber.get_message(timeout=5)
+                await subscriber.get_message(timeout=120)
             yield subscriber
 
 

@@ -22,7 +22,7 @@ SERVICES = {"faststream", "starlette", "uvicorn", "mcp", "numpy", "openai", "ope
 def imported(code: str) -> set[str]:
     """Return the names of all modules that a new process has imported after ``code``."""
     listed = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nprint('MODULES', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, timeout=120, check=True)
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 

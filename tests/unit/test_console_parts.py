@@ -272,7 +272,7 @@ async def test_a_visitor_of_a_console_that_cannot_start_gets_an_answer(tmp_path:
     # The process finds no bus URL in an empty environment.
     watching = asyncio.create_task(console.watch({"PATH": os.environ["PATH"], "GRAPHWEFT_BUS_URL": "no url"}))
     try:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=120) as client:
             answer = await client.get(base)
         assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
         assert "the output of `graphweft up` says which" in answer.text

@@ -113,7 +113,7 @@ def test_hashing_gives_the_same_vector_in_every_process() -> None:
         "text = 'Graphs remember conversations; paper fades, and people move on: graphs stay.'\n"
         "print(asyncio.run(H(16).embed([text]))[0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(done.stdout) == pytest.approx(PINNED, abs=1e-6)
 
 
@@ -444,7 +444,7 @@ def test_making_an_embedder_does_not_import_what_others_need() -> None:
         "from graphweft_workers.roles.settings import Settings\n"
         "print(make_embedder(Settings()), make_embedder(Settings(embedder='hash:8')).model)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("None hash:8\n", "")
 
 

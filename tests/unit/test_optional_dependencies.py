@@ -14,7 +14,7 @@ def test_the_gateway_names_its_extra_for_each_package(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from graphweft_workers.cli import main; main()"
     done = subprocess.run(  # a process of its own, because modules stay imported
         [sys.executable, "-c", code, "run", "gateway", "--insecure-app", "acme"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert f"`run gateway` needs the Python package '{missing}" in done.stderr
@@ -30,6 +30,6 @@ def test_the_suites_of_the_ports_name_their_extra(missing: str) -> None:
         "try: graphweft_workers.testing.BusSuite\n"
         "except Exception as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert f"a suite of the ports needs the Python package '{missing}'" in done.stdout, done.stderr
     assert "pip install 'graphweft[testing]'" in done.stdout

@@ -78,7 +78,7 @@ def test_commands_refuse_input_without_end(arguments: list[str], place: str) -> 
             stdin=zeros,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             preexec_fn=limit_memory,
         )
@@ -105,7 +105,7 @@ def test_trying_a_hostile_file_takes_little_memory(tmp_path: Path, content: byte
         [sys.executable, "-m", "graphweft_workers.cli", "try", str(file), "--rules", str(RULES)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         preexec_fn=limit_memory,
     )
@@ -129,7 +129,7 @@ def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: li
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running, pipe.open("wb"):
         running.send_signal(signal.SIGINT)
         try:
-            assert running.wait(timeout=30) == 130
+            assert running.wait(timeout=120) == 130
         finally:
             running.kill()
         assert running.stderr is not None
@@ -150,7 +150,7 @@ def emit(
         env=os.environ | {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1", "GRAPHWEFT_GRAPH_URL": "redis://127.0.0.1:1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         preexec_fn=limit,
     )

@@ -30,7 +30,7 @@ KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 
 def run(folder: Path, *command: str, **environment: str) -> str:
     done = subprocess.run(
-        command, cwd=folder, env=git_environment() | environment, capture_output=True, text=True, timeout=60,
+        command, cwd=folder, env=git_environment() | environment, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

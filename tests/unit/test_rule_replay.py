@@ -236,7 +236,7 @@ def test_the_example_of_the_guide_prints_what_it_says(tmp_path: Path) -> None:
     written(tmp_path / "workflows", rules)
     (tmp_path / "orders.jsonl").write_text(log)
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.stdout, done.stderr) == (printed, "")
 
@@ -253,5 +253,5 @@ def test_the_example_of_the_guide_prints_what_it_says(tmp_path: Path) -> None:
 )
 def test_an_install_without_workers_names_what_is_missing(before: str, said: str) -> None:
     code = f"import sys; {before}\ntry: import graphweft.testing\nexcept ImportError as error: print(error)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert f"graphweft.testing {said}" in done.stdout, done.stderr

@@ -13,8 +13,6 @@ FREE = (
     "waiting.py",  # the helper
     "services/virtual_time.py",  # sleeps end at once
     "unit",  # in virtual time
-    "ports/test_bus.py",  # sessions of servers pass
-    *(f"suites/{name}.py" for name in ("bus_kit", "event_log_suite", "lease_suite", "rules_log_suite")),  # the same
 )
 
 

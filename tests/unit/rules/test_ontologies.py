@@ -382,7 +382,7 @@ def deployed(root: Path, text: str) -> Path:
 
 def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "graphweft_workers.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
 
 
 def test_ontologies_are_told_apart_from_rules(tmp_path: Path) -> None:

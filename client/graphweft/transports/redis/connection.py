@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import redis.asyncio as redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -110,7 +111,20 @@ def check_options(url: str) -> None:
         )
 
 
-class _TrustedSocket(redis.UnixDomainSocketConnection):
+class _Closable(AbstractConnection):
+    """A connection that closes without an error, whatever the server does: nobody needs it any more."""
+
+    async def disconnect(self, *arguments: Any, **options: Any) -> None:
+        writer: Any = self._writer
+        try:
+            await super().disconnect(*arguments, **options)
+        except redis.TimeoutError:
+            # Callers that close a client after their work would fail with what is no error of the work.
+            if writer is not None:
+                writer.transport.abort()
+
+
+class _TrustedSocket(_Closable, redis.UnixDomainSocketConnection):
     """A connection to a unix socket whose server may be trusted: anybody may put a socket into a shared folder."""
 
     async def on_connect(self) -> None:
@@ -145,7 +159,7 @@ async def opened(opening: Coroutine[Any, Any, None], limit_s: float) -> None:
         await asyncio.gather(task, return_exceptions=True)  # also if both ended at once: asyncio warns of unread errors
 
 
-class _Patient(redis.Connection):
+class _Patient(_Closable, redis.Connection):
     """A connection over TCP; see ``opened``."""
 
     async def connect_check_health(self, *arguments: Any, **options: Any) -> None:

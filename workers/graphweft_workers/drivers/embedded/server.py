@@ -16,12 +16,12 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Final, Literal
 
-import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from graphweft.transports.embedded import embedded_socket, embedded_url, runtime_folder
+from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidSettings, NotRunning
 from graphweft_workers.drivers.embedded.wheels import build_note
 
@@ -29,6 +29,7 @@ _START_S: Final = 60.0
 """Loading an append-only file takes about 0.1 s for 20,000 entries."""
 _STOP_S: Final = 20.0
 _POLL_S: Final = 0.05
+_ANSWER_S: Final = 1.0
 
 _MODULE_ARGUMENTS: Final = (
     # With a maximum of 0 FalkorDB ignores the timeout of writing queries.
@@ -150,7 +151,7 @@ class EmbeddedServer:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            client: Any = redis.Redis(unix_socket_path=str(self.socket), socket_connect_timeout=1)
+            client = connect(embedded_url(self.data), io_timeout_s=_ANSWER_S)
             with contextlib.suppress(RedisError, OSError):
                 await client.shutdown(nosave=True)
             await client.aclose()
@@ -160,7 +161,7 @@ class EmbeddedServer:
 
 async def ping(url: str) -> bool:
     """Return whether a Redis server answers under ``url`` and has finished loading."""
-    client: Any = redis.Redis.from_url(url, socket_connect_timeout=1, socket_timeout=1)  # pyright: ignore[reportUnknownMemberType]
+    client = connect(url, io_timeout_s=_ANSWER_S)
     try:
         return bool(await client.ping())
     except (RedisError, OSError):  # such as LOADING

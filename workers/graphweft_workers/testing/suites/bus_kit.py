@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
-from graphweft_contracts import BusUnavailable, DeadLetter, Layout, channels, wire
+from graphweft_contracts import DeadLetter, Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.testing.waiting import until
 
 PARTITIONS: Final = 2
 OWNER: Final = "first"
@@ -103,11 +103,9 @@ class BusFixtures:
         return kit
 
 
-async def claimed(bus: Bus, partition: int = 0, owner: str = OWNER, within_s: float = 60.0) -> None:
+async def claimed(bus: Bus, partition: int = 0, owner: str = OWNER) -> None:
     """Become the owner and ask where to begin, as a worker does."""
-    async with asyncio.timeout(within_s):
-        while not await bus.leases.claim(partition, owner, SESSION_S):  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.02)
+    await until(lambda: bus.leases.claim(partition, owner, SESSION_S), why=f"{owner} owns partition {partition}")
     await bus.partitions.committed(partition)
 
 
@@ -149,13 +147,3 @@ async def kit_ready(bus: Bus, kit: BusKit) -> None:
     """Make a bus of ten entries."""
     await bus.partitions.count()
     await kit.write(0, numbered(10))
-
-
-async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 90.0) -> Any:
-    """Call again until the bus answers."""
-    async with asyncio.timeout(within_s):
-        while True:
-            try:
-                return await call()
-            except BusUnavailable:
-                await asyncio.sleep(0.1)

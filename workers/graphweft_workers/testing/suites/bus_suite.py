@@ -16,7 +16,6 @@ from graphweft_workers.testing.suites.bus_kit import (
     behind,
     claimed,
     drained,
-    eventually,
     kit_ready,
     letter,
     numbered,
@@ -26,10 +25,11 @@ from graphweft_workers.testing.suites.dead_letter_suite import DeadLetterSuite
 from graphweft_workers.testing.suites.event_log_suite import EventLogSuite
 from graphweft_workers.testing.suites.lease_suite import LeaseSuite
 from graphweft_workers.testing.suites.rules_log_suite import RulesLogSuite
+from graphweft_workers.testing.waiting import until_answered
 
 
 async def _read_on(bus: Bus, after: Committed) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             after = behind(after, await bus.log.read(0, after, limit=5, wait_s=0.5))
 
@@ -64,7 +64,7 @@ class BusSuite(EventLogSuite, LeaseSuite, DeadLetterSuite, RulesLogSuite):
                 await _read_on(bus, cursor)
         finally:
             await kit.start()
-        assert (await eventually(lambda: bus.partitions.committed(0))).count >= 5
+        assert (await until_answered(lambda: bus.partitions.committed(0), BusUnavailable)).count >= 5
 
         async def rest() -> list[Entry]:
             await claimed(bus)
@@ -73,6 +73,6 @@ class BusSuite(EventLogSuite, LeaseSuite, DeadLetterSuite, RulesLogSuite):
                 raise BusUnavailable("not yet")
             return found
 
-        assert values(await eventually(rest)) == numbered(5, 5)
-        await eventually(lambda: bus.dead_letters.put([letter()]))
-        assert await eventually(lambda: letter_count(bus.dead_letters)) == 1
+        assert values(await until_answered(rest, BusUnavailable)) == numbered(5, 5)
+        await until_answered(lambda: bus.dead_letters.put([letter()]), BusUnavailable)
+        assert await until_answered(lambda: letter_count(bus.dead_letters), BusUnavailable) == 1

@@ -28,6 +28,7 @@ from graphweft_workers.testing.suites.bus_kit import (
     numbered,
     values,
 )
+from graphweft_workers.testing.waiting import looks
 
 
 class EventLogSuite(BusFixtures):
@@ -66,7 +67,7 @@ class EventLogSuite(BusFixtures):
         await claimed(bus)
         assert await bus.log.read(0, START, limit=10, wait_s=0) == Batch(entries=[])
         reading = asyncio.create_task(bus.log.read(0, START, limit=10, wait_s=5))
-        await asyncio.sleep(0.3)
+        await looks(bus.partitions.status, 3)
         assert not reading.done()
         await kit.write(0, [b"late"])
         assert values((await reading).entries) == [b"late"]
@@ -96,9 +97,9 @@ class EventLogSuite(BusFixtures):
         await bus.partitions.count()
         for partition in range(PARTITIONS):
             await claimed(bus, partition)
-        waiting = asyncio.create_task(bus.log.read(1, START, limit=10, wait_s=5))
         await kit.write(0, numbered(2000))
-        assert values(await drained(bus, limit=100)) == numbered(2000)
+        waiting = asyncio.create_task(bus.log.read(1, START, limit=10, wait_s=5))
+        assert values(await drained(bus, limit=500)) == numbered(2000)
         assert not waiting.done()
         await kit.write(1, [b"x"])
         assert values((await waiting).entries) == [b"x"]

@@ -119,7 +119,7 @@ async def apply_all(graph: GraphStore, writes: Sequence[Write]) -> None:
 
 async def value(graph: GraphStore, statement: str) -> Any:
     """Return the first value that a query returns; None without rows."""
-    rows = (await graph.read(APP, statement, {}, timeout_s=5)).rows
+    rows = (await graph.read(APP, statement, {}, timeout_s=120)).rows
     return rows[0][0] if rows else None
 
 

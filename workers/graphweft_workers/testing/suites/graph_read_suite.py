@@ -95,13 +95,13 @@ class GraphReadSuite(GraphFixtures):
     async def test_reading_cannot_write(self, graph: GraphStore) -> None:
         for statement in ("CREATE (n:N) RETURN n", "MATCH (n) SET n.x = 1 RETURN n", "MERGE (n:N) RETURN n"):
             with pytest.raises(QueryFailed, match="read"):
-                await graph.read(APP, statement, {}, timeout_s=2)
+                await graph.read(APP, statement, {}, timeout_s=120)
         assert await value(graph, "MATCH (n:N) RETURN count(n)") == 0
 
     async def test_a_missing_graph_has_no_rows_and_is_not_made_by_reading(self, kit: GraphKit) -> None:
         async with contextlib.aclosing(kit.store()) as store:
-            assert (await store.read(APP, "MATCH (n) RETURN n", {}, timeout_s=2)).rows == ()
-            assert await store.checkpoints(APP, timeout_s=2) == {}
+            assert (await store.read(APP, "MATCH (n) RETURN n", {}, timeout_s=120)).rows == ()
+            assert await store.checkpoints(APP, timeout_s=120) == {}
             assert [node async for node in store.whole.nodes(APP)] == []
             assert [edge async for edge in store.whole.edges(APP)] == []
             assert kit.run("MATCH (n) RETURN n") == []
@@ -115,10 +115,10 @@ class GraphReadSuite(GraphFixtures):
         assert await value(graph, "RETURN 1") == 1
 
     async def test_more_rows_than_anybody_reads_are_refused(self, graph: GraphStore) -> None:
-        most = await graph.read(APP, "UNWIND range(1, 10000) AS i RETURN i", {}, timeout_s=10)
+        most = await graph.read(APP, "UNWIND range(1, 10000) AS i RETURN i", {}, timeout_s=120)
         assert most.rows == tuple((number,) for number in range(1, 10_001))
         with pytest.raises(QueryFailed, match=r"^the query returned more than 10,000 rows: add a LIMIT$") as caught:
-            await graph.read(APP, "UNWIND range(1, 10001) AS i RETURN i", {}, timeout_s=10)
+            await graph.read(APP, "UNWIND range(1, 10001) AS i RETURN i", {}, timeout_s=120)
         assert caught.value.code == "query_error"
         assert await value(graph, "RETURN 1") == 1
 
@@ -133,9 +133,9 @@ class GraphReadSuite(GraphFixtures):
     async def test_whom_the_first_rows_are_enough_gets_them_of_more(
         self, graph: GraphStore, statement: str, rows: int
     ) -> None:
-        assert len((await graph.read(APP, statement, {}, timeout_s=60, enough=3)).rows) == rows
+        assert len((await graph.read(APP, statement, {}, timeout_s=120, enough=3)).rows) == rows
         with pytest.raises(QueryFailed, match="200,000 values"):
-            await graph.read(APP, "UNWIND range(1, 9) AS i RETURN range(1, 200001)", {}, timeout_s=60, enough=3)
+            await graph.read(APP, "UNWIND range(1, 9) AS i RETURN range(1, 200001)", {}, timeout_s=120, enough=3)
 
     @pytest.mark.parametrize(
         "statement",
@@ -152,11 +152,11 @@ class GraphReadSuite(GraphFixtures):
     ) -> None:
         kit.run("CREATE (:Long {l: range(1, 200001)})-[:R]->(:Short)")
         with pytest.raises(QueryFailed, match=r"^the query returned more than 200,000 values: return fewer properties"):
-            await graph.read(APP, statement, {}, timeout_s=20)
+            await graph.read(APP, statement, {}, timeout_s=120)
         assert await value(graph, "RETURN 1") == 1
 
     async def test_as_many_values_as_there_may_be_are_returned(self, graph: GraphStore) -> None:
-        assert len((await graph.read(APP, columns(20), {}, timeout_s=20)).rows) == 10_000
+        assert len((await graph.read(APP, columns(20), {}, timeout_s=120)).rows) == 10_000
 
     async def test_listings_have_no_end_of_rows(self, kit: GraphKit, graph: GraphStore) -> None:
         kit.run("CREATE (h:Hub) WITH h UNWIND range(1, 10001) AS i CREATE (h)-[:R]->(:P)")
@@ -170,7 +170,7 @@ class GraphReadSuite(GraphFixtures):
     )
     @given(given_value=VALUES)
     async def test_parameters_arrive_as_they_are(self, graph: GraphStore, given_value: Any) -> None:
-        table = await graph.read(APP, "RETURN $v", {"v": given_value}, timeout_s=5)
+        table = await graph.read(APP, "RETURN $v", {"v": given_value}, timeout_s=120)
         assert same(table.rows[0][0], given_value)
 
     async def test_results_are_plain_values(self, graph: GraphStore) -> None:
@@ -197,14 +197,14 @@ class GraphReadSuite(GraphFixtures):
         await graph.progress(APP, 0)
         kit.run("CREATE (:User {id: 'u'})-[:OWNS {since: 1}]->(:Car {id: 'c'})")
         statement = "MATCH p = (u:User)-[r:OWNS]->(c:Car) RETURN u, r, [c], p"
-        [(user, owns, [car], path)] = (await graph.read(APP, statement, {}, timeout_s=5, elements=True)).rows
+        [(user, owns, [car], path)] = (await graph.read(APP, statement, {}, timeout_s=120, elements=True)).rows
         assert (user["labels"], user["properties"]) == (["User"], {"id": "u"})
         assert (car["labels"], car["properties"]) == (["Car"], {"id": "c"})
         assert (owns["type"], owns["properties"]) == ("OWNS", {"since": 1})
         assert (owns["start"], owns["end"]) == (user["id"], car["id"])
         assert graph.dialect.is_node_id(user["id"])
         assert path == {"nodes": [user, car], "relationships": [owns]}
-        [plain] = (await graph.read(APP, statement, {}, timeout_s=5)).rows
+        [plain] = (await graph.read(APP, statement, {}, timeout_s=120)).rows
         assert plain == ({"id": "u"}, {"since": 1}, [{"id": "c"}], [{"id": "u"}, {"id": "c"}])
 
     @pytest.mark.parametrize(

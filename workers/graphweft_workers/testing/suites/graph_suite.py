@@ -43,7 +43,7 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
         place = await graph.whole.place(APP)
         await graph.whole.drop(APP)
         assert await graph.whole.graph_id(APP) == ""
-        assert await graph.checkpoints(APP, timeout_s=5.0) == {}
+        assert await graph.checkpoints(APP, timeout_s=120) == {}
         assert [node async for node in graph.whole.nodes(APP)] == []
         assert await graph.whole.place(APP) == place
         assert (await graph.progress(APP, 0)).checkpoint == Checkpoint()
@@ -59,7 +59,7 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
     async def test_what_is_acknowledged_becomes_durable(self, graph: GraphStore) -> None:
         run = await graph.check()
         await graph.apply(APP, 0, chain(COUNT))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await graph.durable(run)
 
     async def test_an_unavailable_server_is_transient(self, kit: GraphKit) -> None:

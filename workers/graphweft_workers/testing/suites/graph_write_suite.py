@@ -115,24 +115,24 @@ class GraphWriteSuite(GraphFixtures):
         assert await checkpoint(graph) == Checkpoint(offset="2")
 
     async def test_marks_are_those_of_all_partitions(self, graph: GraphStore) -> None:
-        assert await graph.checkpoints(APP, timeout_s=5) == {0: START}
+        assert await graph.checkpoints(APP, timeout_s=120) == {0: START}
         await graph.progress(APP, 7)
         await graph.apply(APP, 0, chain(COUNT, COUNT))
         before, under_way = Checkpoint(offset="2"), Checkpoint(offset="2", plan="p", done=1)
         await graph.apply(APP, 0, [write(COUNT, before=before, after=under_way, note="note")])
-        assert await graph.checkpoints(APP, timeout_s=5) == {0: under_way, 7: START}
+        assert await graph.checkpoints(APP, timeout_s=120) == {0: under_way, 7: START}
 
     async def test_marks_move_with_every_write(self, graph: GraphStore) -> None:
-        seen = [await graph.checkpoints(APP, timeout_s=5)]
+        seen = [await graph.checkpoints(APP, timeout_s=120)]
         for each in chain(COUNT, COUNT, COUNT):
             await graph.apply(APP, 0, [each])
-            assert await graph.checkpoints(APP, timeout_s=5) not in seen
-            seen.append(await graph.checkpoints(APP, timeout_s=5))
+            assert await graph.checkpoints(APP, timeout_s=120) not in seen
+            seen.append(await graph.checkpoints(APP, timeout_s=120))
 
     async def test_a_mark_that_was_overwritten_is_none(self, kit: GraphKit, graph: GraphStore) -> None:
         kit.run("MATCH (p:__Progress) SET p.done = 'x'")
         with pytest.raises(GraphUnavailable):
-            await graph.checkpoints(APP, timeout_s=5)
+            await graph.checkpoints(APP, timeout_s=120)
 
     async def test_no_writes_are_no_work(self, graph: GraphStore) -> None:
         assert await graph.apply(APP, 0, []) == Applied(count=0)

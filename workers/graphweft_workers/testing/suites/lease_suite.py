@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.ports.bus import Bus
@@ -24,34 +27,50 @@ from graphweft_workers.testing.suites.bus_kit import (
     numbered,
     values,
 )
+from graphweft_workers.testing.waiting import until
+
+LONG_S: Final = 30.0
+"""A session in which no owner counts as dead, however busy the machine is."""
+_ROUNDS: Final = 50
+"""Claims after which no partition would move any more."""
 
 
 async def _extend(bus: Bus) -> None:
-    while True:
+    """Extend the leases until cancelled."""
+    numbers = itertools.count()
+
+    async def extended() -> int:
         for partition in range(PARTITIONS):
             assert await bus.leases.claim(partition, OWNER, SESSION_S)
-        await asyncio.sleep(0.1)
+        return next(numbers)
+
+    await until(extended, lambda _: False)
 
 
 async def claim_any(bus: Bus, owner: str) -> int:
     """Become the owner of the first partition that can be had."""
-    while True:
+
+    async def taken() -> list[int]:
         for partition in range(PARTITIONS):
             if await bus.leases.claim(partition, owner, SESSION_S):
-                return partition
-        await asyncio.sleep(0.02)
+                return [partition]
+        return []
+
+    [partition] = await until(taken, why=f"{owner} owns a partition")
+    return partition
 
 
 class Sharer:
     """Claims, extends and gives back as a worker does."""
 
-    lease_s = SESSION_S
-
     def __init__(self, bus: Bus, name: str) -> None:
         self.bus = bus
         self.name = name
+        self.lease_s = LONG_S
         self.owned: set[int] = set()
         self.gains = 0
+        self.claims = [0] * 4
+        """By partition."""
         self._stopping = asyncio.Event()
         self._tasks = [asyncio.create_task(self._own(partition)) for partition in range(4)]
 
@@ -61,28 +80,44 @@ class Sharer:
         await asyncio.gather(*self._tasks)
 
     async def die(self) -> None:
-        """Give nothing back."""
+        """Give nothing back: the leases run out."""
+        self.lease_s = SESSION_S
+        await self.goes_on(2)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.owned.clear()
 
+    async def goes_on(self, count: int) -> None:
+        """Wait until each partition was claimed so many times more."""
+        enough = [number + count for number in self.claims]
+        await until(
+            lambda: list(self.claims),
+            lambda claims: all(number >= least for number, least in zip(claims, enough, strict=True)),
+            why=f"{self.name} claims",
+        )
+
     async def _own(self, partition: int) -> None:
-        while not self._stopping.is_set():
-            try:
-                taken = await self.bus.leases.claim(partition, self.name, self.lease_s)
-            except BusUnavailable:  # a member that was put out of the group joins anew
-                taken = False
-            if not taken or self.bus.leases.is_revoked(partition):
-                self.owned.discard(partition)
-                if taken:
-                    await self.bus.leases.release(partition, self.name)
-            elif partition not in self.owned:
-                self.owned.add(partition)
-                self.gains += 1
-            await asyncio.sleep(0.05)
+        await until(lambda: self._claim(partition), lambda _: self._stopping.is_set())
         self.owned.discard(partition)
         await self.bus.leases.release(partition, self.name)
+
+    async def _claim(self, partition: int) -> int:
+        if self._stopping.is_set():  # a claim after the last release would make it a member again
+            return self.claims[partition]
+        try:
+            taken = await self.bus.leases.claim(partition, self.name, self.lease_s)
+        except BusUnavailable:  # a member that was put out of the group joins anew
+            taken = False
+        if not taken or self.bus.leases.is_revoked(partition):
+            self.owned.discard(partition)
+            if taken:
+                await self.bus.leases.release(partition, self.name)
+        elif partition not in self.owned:
+            self.owned.add(partition)
+            self.gains += 1
+        self.claims[partition] += 1
+        return self.claims[partition]
 
 
 async def shared(*workers: Sharer, shares: Sequence[int]) -> None:
@@ -92,13 +127,20 @@ async def shared(*workers: Sharer, shares: Sequence[int]) -> None:
         owned = [partition for worker in workers for partition in worker.owned]
         return sorted(len(worker.owned) for worker in workers) == list(shares) and sorted(owned) == [0, 1, 2, 3]
 
-    async with asyncio.timeout(120):
-        while not fair():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: [sorted(worker.owned) for worker in workers], lambda _: fair(), why=f"shares of {shares}")
     gains = [worker.gains for worker in workers]
-    await asyncio.sleep(2.0)
+    for worker in workers:
+        await worker.goes_on(_ROUNDS)
     assert fair()
     assert [worker.gains for worker in workers] == gains
+
+
+async def session_passes(kit: BusKit) -> None:
+    """Wait until the bus has dropped an owner of another group who died at the beginning."""
+    dead = kit.bus(group=channels.MEMORY_GROUP)
+    await claimed(dead, owner="dead")
+    await kit.die(dead)
+    await claimed(kit.bus(group=channels.MEMORY_GROUP), owner="heir")
 
 
 class LeaseSuite(BusFixtures):
@@ -106,32 +148,36 @@ class LeaseSuite(BusFixtures):
 
     async def test_a_partition_has_one_owner(self, kit: BusKit) -> None:
         """Two workers for some time, who give back what is wanted back and take what they get."""
-        lease_s = 10.0  # no owner counts as dead, however busy the machine is
-        buses = {name: kit.bus(session_s=lease_s) for name in ("first", "second", "third")}
+        buses = {name: kit.bus(session_s=LONG_S) for name in ("first", "second", "third")}
+        claims: Counter[str] = Counter()
         owners: dict[int, str] = {}
         seen: set[tuple[int, str]] = set()
         stop = asyncio.Event()
 
         async def work(name: str, bus: Bus, partition: int) -> None:
-            while not stop.is_set():
-                if not await bus.leases.claim(partition, name, lease_s):
-                    await asyncio.sleep(0.05)
-                    continue
-                assert owners.setdefault(partition, name) == name
-                seen.add((partition, name))
-                if bus.leases.is_revoked(partition):
-                    del owners[partition]
-                    await bus.leases.release(partition, name)
-                await asyncio.sleep(0.02)
+            async def claim() -> int:
+                if not stop.is_set() and await bus.leases.claim(partition, name, LONG_S):
+                    assert owners.setdefault(partition, name) == name
+                    seen.add((partition, name))
+                    if bus.leases.is_revoked(partition):
+                        del owners[partition]
+                        await bus.leases.release(partition, name)
+                claims[name] += 1
+                return claims[name]
+
+            await until(claim, lambda _: stop.is_set())
 
         await buses["first"].partitions.count()
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             for name, bus in buses.items():
                 for partition in range(PARTITIONS):
                     tasks.create_task(work(name, bus, partition))
-                await asyncio.sleep(1.0)
-            while len(owners) < PARTITIONS:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+                def made(name: str = name) -> int:
+                    return claims[name]
+
+                await until(made, lambda count: count >= _ROUNDS, why=f"{name} claims")
+            await until(lambda: dict(owners), lambda owners: len(owners) == PARTITIONS, why="each has an owner")
             stop.set()
         assert {partition for partition, _ in seen} == set(range(PARTITIONS))
 
@@ -182,30 +228,31 @@ class LeaseSuite(BusFixtures):
             cursors[partition] = behind(START, await first.log.read(partition, START, limit=6, wait_s=0))
         joining = asyncio.create_task(claim_any(second, "second"))
         if kit.features.revokes_all:
-            waiting = asyncio.create_task(first.log.read(0, Committed(offset="9", count=10), limit=1, wait_s=5))
-            async with asyncio.timeout(60):
+            waiting = asyncio.create_task(first.log.read(0, Committed(offset="9", count=10), limit=1, wait_s=300))
+            async with asyncio.timeout(120):
                 assert (await waiting).entries == []  # a read ends early then
-        async with asyncio.timeout(120):
-            while sum(map(first.leases.is_revoked, range(PARTITIONS))) != number_wanted:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await asyncio.sleep(1.5 * SESSION_S)  # who is at work stays a member
+        await until(
+            lambda: sum(map(first.leases.is_revoked, range(PARTITIONS))),
+            lambda number: number == number_wanted,
+            why="what the second is to have is wanted back",
+        )
+        await session_passes(kit)  # who is at work stays a member
         assert not joining.done()
         extending.cancel()
         for partition, cursor in cursors.items():
             await first.partitions.commit(partition, cursor)
             await first.leases.release(partition, OWNER)
-        async with asyncio.timeout(120):
-            taken = await joining
+        taken = await joining
         committed = await second.partitions.committed(taken)
         assert committed == cursors[taken]
         assert values(await drained(second, committed, taken)) == numbered(4, 6)
 
     async def test_workers_share_the_partitions_evenly(self, kit: BusKit) -> None:
-        first = Sharer(kit.bus(4), "first")
+        first = Sharer(kit.bus(4), "first")  # it is to die: the session of its bus is a short one
         await shared(first, shares=[4])
-        second = Sharer(kit.bus(4), "second")
+        second = Sharer(kit.bus(4, session_s=LONG_S), "second")
         await shared(first, second, shares=[2, 2])
-        third = Sharer(kit.bus(4), "a newcomer")
+        third = Sharer(kit.bus(4, session_s=LONG_S), "a newcomer")
         await shared(first, second, third, shares=[1, 1, 2])
         if kit.features.moves_least:
             assert (first.gains, second.gains, third.gains) == (4, 2, 1)  # no more than has to move

@@ -88,10 +88,10 @@ def echo(request: ContextRequest, text: str | None = None) -> ContextReply:
     return ContextReply(id=request.id, text=text if text is not None else str(request.context.get("n")))
 
 
-async def take(queue: RequestQueue, count: int, within_s: float = 90) -> list[PendingRequest]:
+async def take(queue: RequestQueue, count: int) -> list[PendingRequest]:
     """Take exactly ``count`` requests."""
     taken: list[PendingRequest] = []
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(120):
         while len(taken) < count:
             taken += await queue.next(count - len(taken))
     return taken

@@ -159,7 +159,7 @@ class RequestSuite(RequestFixtures):
         no_app = request().model_copy(update={"app_id": "../other"})
         async with contextlib.aclosing(make_transport(kit.url)) as transport, responding(kit, at_once) as responder:
             for broken, word in ((newer(), "mood"), (no_app, "app_id"), (newer(deadline_ms=10**30), "mood")):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     reply = await transport.request(broken)
                 assert (reply.id, reply.reason, reply.partial) == (broken.id, "invalid_request", True)
                 assert word in reply.detail
@@ -179,9 +179,12 @@ class RequestSuite(RequestFixtures):
 
             assert (await transport.request(request(context={"n": 0}))).text == "0"
             queue.reply = reply  # type: ignore[method-assign]
-            with capture_logs() as logs, pytest.raises(TimeoutError):
-                await transport.request(newer(1_000))
-            assert "request_failed" in {log["event"] for log in logs}
+            with capture_logs() as logs:
+                unanswered = asyncio.create_task(transport.request(newer()))
+                await until(lambda: {log["event"] for log in logs}, lambda said: "request_failed" in said)
+            assert not unanswered.done()
+            unanswered.cancel()
+            await asyncio.gather(unanswered, return_exceptions=True)
             assert (await transport.request(request(context={"n": 1}))).text == "1"
 
     async def test_answers_go_to_clients_only(self, kit: RequestKit) -> None:
@@ -279,7 +282,7 @@ class RequestSuite(RequestFixtures):
             short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=15_000)
             assert short.reason == "overloaded"
             assert not asking[1].done()
-            responder._begun[first] = first.app.begun[first] = SYSTEM_CLOCK.monotonic() - 40
+            responder._begun[first] = first.app.begun[first] = SYSTEM_CLOCK.monotonic() - 110
             assert (await asking[1]).reason == "overloaded"
             assert not asking[0].done()
             answers.open.set()
@@ -300,7 +303,7 @@ class RequestSuite(RequestFixtures):
             await until(lambda: responder.shed == 4)
             assert (answers.waiting, len(responder._waiting)) == (4, 96)
             for n in range(10):
-                reply = await bank.context(agent="One", chat_id="c", context={"n": n}, budget_ms=60_000)
+                reply = await bank.context(agent="One", chat_id="c", context={"n": n}, budget_ms=120_000)
                 assert (reply.reason, reply.text) == (None, str(n))
             answers.open.set()
             replies = await asyncio.gather(*asking)
@@ -342,7 +345,7 @@ class RequestSuite(RequestFixtures):
         async with kit.client(8_000) as client, AsyncExitStack() as opened:
             one = await opened.enter_async_context(responding(kit, at_once, "one"))
             two = await opened.enter_async_context(responding(kit, at_once, "two"))
-            assert (await client.context(agent="One", chat_id="c", context={"n": 0}, budget_ms=30_000)).reason is None
+            assert (await client.context(agent="One", chat_id="c", context={"n": 0}, budget_ms=120_000)).reason is None
             asking = asyncio.create_task(ask_all(client, range(3_000), budget_ms=1_000))
             await until(lambda: one.answered + two.answered > 500)
             await kit.restart()
@@ -354,4 +357,4 @@ class RequestSuite(RequestFixtures):
                 return (await client.context(agent="One", chat_id="c", context={"n": 0})).reason is None
 
             await until(back)
-            assert {reply.reason for reply in await ask_all(client, range(200), budget_ms=30_000)} == {None}
+            assert {reply.reason for reply in await ask_all(client, range(200), budget_ms=120_000)} == {None}

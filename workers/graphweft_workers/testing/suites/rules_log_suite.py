@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import random
 from dataclasses import replace
 
 from graphweft_contracts import BusUnavailable, wire
@@ -17,6 +15,7 @@ from graphweft_workers.testing.suites.bus_kit import (
     BusFixtures,
     BusKit,
 )
+from graphweft_workers.testing.waiting import until_answered
 
 
 class RulesLogSuite(BusFixtures):
@@ -62,11 +61,7 @@ class RulesLogSuite(BusFixtures):
 
         async def activate(bus: Bus, scope: str) -> None:
             for _ in range(3):
-                while True:
-                    with contextlib.suppress(BusUnavailable):  # the other one was first
-                        await bus.rules.activate(scope, "d1")
-                        break
-                    await asyncio.sleep(random.random() / 20)
+                await until_answered(lambda: bus.rules.activate(scope, "d1"), BusUnavailable)  # the other was first
 
         await asyncio.gather(activate(buses[0], "acme"), activate(buses[1], "*"))
         found = await buses[0].rules.activations()

@@ -89,8 +89,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
             folder = _folder(nodeid)
-            if folder == "ports" and "neo4j" in nodeid.lower():
-                return "neo4j"
+            if folder in {"ports", "redis"} and "neo4j" in nodeid.lower():
+                return "neo4j"  # its server is the largest of all
             if folder in _ONE_PROCESS:
                 return folder
             # The tests of a runtime share the program that imports it.

@@ -143,7 +143,7 @@ ERASING = {
 }
 
 
-@pytest.mark.soak("kafka-forget")
+@pytest.mark.soak("kafka")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))
@@ -215,6 +215,7 @@ async def test_no_responder_keeps_texts_of_facts_before_the_graph_has_an_erasure
     assert await asked() > 0
 
 
+@pytest.mark.soak("kafka")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_keeps_an_index_of_what_was_erased(setup: Setup, how: str) -> None:
     await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))

@@ -296,6 +296,7 @@ _IN_ORDER = Example(
 """Each event but the last shows when it takes effect in another order."""
 
 
+@pytest.mark.soak
 def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
     servers: Servers, neo4j_server: Neo4jServer, tmp_path: Path
 ) -> None:

@@ -419,6 +419,7 @@ async def test_a_memory_that_is_dated_ahead_is_as_old_as_its_entry_in_the_log(
 # erasing
 
 
+@pytest.mark.soak("neo4j")
 async def test_what_is_erased_is_gone_for_good(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:

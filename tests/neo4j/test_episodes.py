@@ -113,6 +113,7 @@ async def test_what_is_of_an_excluded_type_is_left_out(url: str, store: GraphSto
     assert await rows(store, "MATCH ()-[x:RELATED_TO]->() RETURN count(x)") == [(0,)]
 
 
+@pytest.mark.soak("neo4j")
 async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, store: GraphStore) -> None:
     text = event("episode.add", 1, {"content": "Ann owns the shop.", **U1})
     first = {"entities": [{**PERSON, "role": "lead"}, SHOP], "relations": [OWNS]}
@@ -144,7 +145,7 @@ async def test_structured_episodes_are_not_extracted_again(url: str, store: Grap
     assert await rows(store, "MATCH (e:Entity) RETURN e.name") == [("Ann",)]
 
 
-@pytest.mark.soak("neo4j-order1", "neo4j-order2")
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
     url: str, store: GraphStore, order: Sequence[int]
@@ -167,7 +168,7 @@ async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
     ) == [(" Ann ", "head", "Oslo", "Heads.", "Tall.")]
 
 
-@pytest.mark.soak("neo4j-order1")
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
 async def test_a_relation_begins_with_the_first_word_and_ends_with_the_last(
     url: str, store: GraphStore, order: Sequence[int]
@@ -217,7 +218,7 @@ def life_of_a_user() -> list[list[Event]]:
     ]
 
 
-@pytest.mark.soak("neo4j-order1", "neo4j-order2")
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
 async def test_what_is_erased_leaves_what_other_episodes_say(url: str, store: GraphStore, order: Sequence[int]) -> None:
     chats = life_of_a_user()

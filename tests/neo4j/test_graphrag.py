@@ -676,6 +676,7 @@ async def test_a_secret_in_the_graph_reaches_no_context(place: Place) -> None:
 # Texts
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("sign", ["\u4e2d", "\u3042", "\u0436", "\u00e9", "\U0001f642", "a"])
 async def test_texts_in_all_alphabets_arrive_as_they_are(place: Place, sign: str) -> None:
     lengths = [1, 100, 166, 250, 333, 499, 500, 501, 750, 1_000, 1_250, 1_499, 1_500, 1_501, 2_000]

@@ -262,7 +262,7 @@ def life_of_a_user() -> list[list[Event]]:
     ]
 
 
-@pytest.mark.soak("neo4j-order1", "neo4j-order2")
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
 async def test_what_is_erased_stays_out_in_whatever_order_chats_come(
     url: str, store: GraphStore, order: tuple[int, ...]
@@ -278,7 +278,7 @@ async def test_what_is_erased_stays_out_in_whatever_order_chats_come(
     assert await rows(store, "MATCH (p:Preference) RETURN p.text") == []
 
 
-@pytest.mark.soak("neo4j-0001", "neo4j-9998")
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("clock", ["0001-01-01T00:00:00Z", "9998-01-01T00:00:00Z", None])
 async def test_an_erasure_reaches_what_the_log_has_before_it(url: str, store: GraphStore, clock: str | None) -> None:
     """Whatever the clocks of those say who send events."""

@@ -307,6 +307,7 @@ _CASES: dict[str, list[list[Event]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("case", _CASES)
 def test_every_order_of_chats_leaves_the_same(server: Server, case: str) -> None:
     async def run() -> None:

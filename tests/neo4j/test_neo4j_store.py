@@ -171,6 +171,7 @@ def locked_server() -> Iterator[Neo4jServer]:
             server.kill()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("login", ["", "neo4j:wrong-secret@", "nobody:wrong-secret@"])

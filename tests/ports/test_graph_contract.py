@@ -40,7 +40,7 @@ class TestNeo4j(GraphSuite):
             yield kit
 
 
-async def test_the_same_content_has_the_same_digest_everywhere(url: str, neo4j_server: Neo4jServer) -> None:
+async def test_the_same_content_has_the_same_digest_on_falkordb_and_neo4j(url: str, neo4j_server: Neo4jServer) -> None:
     digests = []
     for name, order in (("falkordb", 1), ("neo4j", 1), ("neo4j", -1)):
         kit = FalkorDBKit(url) if name == "falkordb" else Neo4jKit(neo4j_server)

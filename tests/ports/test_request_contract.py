@@ -374,7 +374,7 @@ async def members(kit: RequestKit) -> int:
         await admin.close()
 
 
-@pytest.mark.soak("redis-neo4j", "kafka-falkordb", "sqlite-neo4j")
+@pytest.mark.soak("kafka-falkordb", "neo4j", "sqlite")
 @pytest.mark.slow
 async def test_one_of_two_replicas_is_killed_under_load(kit: RequestKit, graph_url: str, tmp_path: Path) -> None:
     (tmp_path / "Shop").mkdir()

@@ -468,6 +468,7 @@ def test_minilm_knows_what_sentences_mean(real: dict[str, dict[str, Any]]) -> No
         assert one == pytest.approx(many, abs=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
 def test_a_folder_with_a_model_gives_the_same_vectors(real: dict[str, dict[str, Any]]) -> None:

@@ -473,7 +473,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
         GRAPHWEFT_BATCH_EVENTS="40", GRAPHWEFT_WORKER_NAME="one", GRAPHWEFT_PARTITIONS=str(PARTITIONS),
         GRAPHWEFT_LOG_FORMAT="json",
     )  # fmt: skip
-    count = 120
+    count = 64
     structured = range(0, count, 4)
     texts = set(range(count)) - set(structured)
     always_failing = {number for number in texts if number % 16 == 5}
@@ -501,8 +501,8 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
 
     try:
         await put(transport, events[:30])
-        for written, role in zip(range(30, count, 23), ("memory", "mutation") * 2, strict=True):
-            await put(transport, events[written : written + 23])
+        for written, role in zip(range(30, count, 17), ("memory", "mutation"), strict=True):
+            await put(transport, events[written : written + 17])
             await kill(role)
         await kill("memory")
         await applied(episodes_bus)

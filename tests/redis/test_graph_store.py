@@ -309,7 +309,7 @@ async def test_slow_reads_of_one_app_leave_the_server_to_others(graph: FalkorDBS
     with pytest.raises(QueryFailed):
         await graph.read(APP, ENDLESS, {}, timeout_s=0.5)  # now it is known as slow
     await until_busy(graph, False)
-    asked = [asyncio.create_task(graph.read(APP, ENDLESS, {}, timeout_s=120)) for _ in range(64)]
+    asked = [asyncio.create_task(graph.read(APP, ENDLESS, {}, timeout_s=2)) for _ in range(64)]
     await until_busy(graph, True)
     assert await at_server(graph) <= max(1, await threads_of(graph) // 2)
     for number in range(5):
@@ -329,7 +329,7 @@ async def test_a_write_waits_for_a_slow_read_of_its_graph_without_stopping_the_s
         first, second = chain(COUNT, COUNT)
         assert (await writer.apply(APP, 0, [first])).count == 1
         await until_busy(writer, False)
-        asked = asyncio.create_task(reader.read(APP, ENDLESS, {}, timeout_s=120))
+        asked = asyncio.create_task(reader.read(APP, ENDLESS, {}, timeout_s=15))
         await until(  # it was tried as a quick one before
             lambda: writer._redis.zrange(channels.SLOW_READS, 0, -1),
             lambda names: any(name[0] == "r" for name in names),

@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from graphweft_workers.cli import app as graphweft
+from graphweft_workers.cli.output import stderr, stdout
 from graphweft_workers.lazy_logger import before_next_entry
 
 __all__ = ("Done", "inside")
@@ -33,6 +34,8 @@ def inside(arguments: Sequence[str], environment: Mapping[str, str], *, folder: 
     What a worker of the test logs meanwhile in another thread is no output of the command.
     """
     out, err = io.StringIO(), io.StringIO()
+    for console in (stdout, stderr):
+        console.cache_clear()  # one that a test made by itself has another width
     with (
         _logs_apart(),
         pytest.MonkeyPatch.context() as patch,

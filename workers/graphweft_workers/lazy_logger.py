@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 _waiting: Final[list[Callable[[], None]]] = []
 """What is called before the next entry."""
+_setting_up: Final = threading.RLock()
+"""Threads that log first at the same time find it called once, and done; what is called may log itself."""
 
 
 class _LazyLogger:
@@ -22,8 +25,9 @@ class _LazyLogger:
         if self._logger is None or _waiting:
             import structlog
 
-            while _waiting:
-                _waiting.pop()()
+            with _setting_up:
+                while _waiting:
+                    _waiting.pop()()
             self._logger = structlog.get_logger(self._name)
         return getattr(self._logger, attribute)
 

@@ -261,6 +261,33 @@ class BadName(str):
         return b"\xff\xfe"
 
 
+async def test_a_queue_that_closes_while_it_changes_partitions_leaves_no_consumer_open(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    real_opened, real_stop = KafkaRequestQueue._opened, KafkaRequestQueue._stop_reading
+    stopping = asyncio.Event()
+
+    async def noted(queue: KafkaRequestQueue) -> Any:
+        opened.append(await real_opened(queue))
+        return opened[-1]
+
+    async def slow_at_first(queue: KafkaRequestQueue) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            await asyncio.Event().wait()
+        await real_stop(queue)
+
+    monkeypatch.setattr(KafkaRequestQueue, "_opened", noted)
+    monkeypatch.setattr(KafkaRequestQueue, "_stop_reading", slow_at_first)
+    async with contextlib.aclosing(KafkaRequestQueue(kafka_url, name="one", partitions=3, session_s=60.0)) as queue:
+        asking = asyncio.create_task(queue.next(1))
+        await stopping.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert [consumer._closed for consumer in opened] == [True]
+
+
 async def test_kafka_header_names_that_are_no_text_cost_no_request(kafka_url: str) -> None:
     """The one consumer of all partitions gets them as an error: what it had read of others is read again, once."""
     from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy

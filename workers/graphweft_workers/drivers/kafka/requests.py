@@ -207,11 +207,11 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             await group.stop()
             await producer.stop()
             raise
-        if self._producer is not None:
-            await end_producer(self._producer)
-        self._producer, self._group = producer, group
+        before, self._producer, self._group = self._producer, producer, group
         group.subscribe([channels.CONTEXT_REQUESTS_TOPIC], listener=self)
         self._keeper = asyncio.create_task(self._keep(), name="graphweft-requests")
+        if before is not None:
+            await end_producer(before)
 
     async def _disconnect(self, *, keep_producer: bool = False) -> None:
         keeper, self._keeper = self._keeper, None
@@ -263,7 +263,12 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         if not fresh and wanted == self._readers.keys():
             return
         consumer = await self._opened() if wanted else None
-        await self._stop_reading()
+        try:
+            await self._stop_reading()
+        except BaseException:  # the queue is closed meanwhile, and nobody else knows this one
+            if consumer is not None:
+                await stop_consumer(consumer)
+            raise
         # Requests that were handed out are still answered.
         self._readers = {number: reader for number, reader in self._readers.items() if number in wanted}
         self._readers |= {

@@ -135,7 +135,7 @@ class GraphReadSuite(GraphFixtures):
     ) -> None:
         assert len((await graph.read(APP, statement, {}, timeout_s=120, enough=3)).rows) == rows
         with pytest.raises(QueryFailed, match="200,000 values"):
-            await graph.read(APP, "UNWIND range(1, 9) AS i RETURN range(1, 200001)", {}, timeout_s=120, enough=3)
+            await graph.read(APP, "UNWIND range(1, 4) AS i RETURN range(1, 200001)", {}, timeout_s=120, enough=3)
 
     @pytest.mark.parametrize(
         "statement",

@@ -83,7 +83,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
     def adapter(bus: Bus | None = None, **settings: Any) -> tuple[Adapter, Bus]:
         transport = bus or Bus()
-        one = Adapter(Client("redis://127.0.0.1:1", transport=transport), **{"budget_ms": 5_000, **settings})
+        one = Adapter(Client("redis://127.0.0.1:1", transport=transport), **{"budget_ms": 120_000, **settings})
         made.append(one)
         buses.append(transport)
         return one, transport
@@ -265,7 +265,7 @@ async def test_searches_have_a_reply_each_whatever_happens(make: Make, caplog: p
         await asyncio.Event().wait()
 
     for who in ("one", "two", "one"):
-        found = await adapter.asearch(["a", "b"], half, who=who, budget_ms=5_000)
+        found = await adapter.asearch(["a", "b"], half, who=who, budget_ms=120_000)
         assert (found["a"].reason, found["b"].reason) == (None, "internal_error")
     found = await adapter.asearch(["a", "b"], late, who="one", budget_ms=50)
     assert (found["a"].reason, found["b"].reason) == (None, "timeout")
@@ -512,7 +512,7 @@ def test_callbacks_of_many_threads_keep_each_chat_in_order(make: Make) -> None:
 def test_the_workflow_is_the_client_s_where_nobody_names_one() -> None:
     nameless = {name: value for name, value in IDS.items() if name != "workflow_name"}
     transport = Bus()
-    named = Adapter(Client("redis://127.0.0.1:1", transport=transport, workflow="Support"))
+    named = Adapter(Client("redis://127.0.0.1:1", transport=transport, workflow="Support"), budget_ms=120_000)
     assert named.context(nameless, "Planner").text == "told 1"
     named.close()
     assert ([event.workflow for event in transport.events], transport.requests[0].workflow) == (

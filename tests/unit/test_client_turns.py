@@ -18,7 +18,7 @@ UNREACHABLE = "redis://127.0.0.1:1"
 
 
 def client_of(bus: Bus, **more: Any) -> Client:
-    return Client(UNREACHABLE, app_id="shop", workflow="Sales", transport=bus, **more)
+    return Client(UNREACHABLE, app_id="shop", workflow="Sales", transport=bus, **{"budget_ms": 120_000, **more})
 
 
 def lines(bus: Bus) -> list[str]:
@@ -170,7 +170,7 @@ async def test_values_of_every_kind_are_no_error(caplog: pytest.LogCaptureFixtur
 
 async def test_without_an_app_nothing_is_sent_and_the_reason_is_named(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus()
-    async with Client(UNREACHABLE, transport=bus) as client:
+    async with Client(UNREACHABLE, transport=bus, budget_ms=120_000) as client:
         turn = await say(client)
         await say(client)
     assert (turn.context.reason, turn.context.detail) == ("invalid_request", "app is required")
@@ -180,7 +180,10 @@ async def test_without_an_app_nothing_is_sent_and_the_reason_is_named(caplog: py
 
 async def test_a_turn_without_a_workflow_has_that_of_the_default_rules() -> None:
     bus = Bus()
-    async with Client(UNREACHABLE, transport=bus) as client, client.turn(agent="a", chat="c", app="shop"):
+    async with (
+        Client(UNREACHABLE, transport=bus, budget_ms=120_000) as client,
+        client.turn(agent="a", chat="c", app="shop"),
+    ):
         pass
     assert [request.workflow for request in bus.requests] == ["default"]
     assert {event.workflow for event in bus.events} == {"default"}

@@ -649,7 +649,7 @@ async def test_an_app_sees_only_its_own_graph(url: str, client: Client) -> None:
 @pytest.mark.parametrize("app", ["", "../two", "two\n", "a b", "{app_id}", "two}", "x" * 65, "zwei\u00e9", "two\0"])
 async def test_an_app_id_that_is_none_is_refused(url: str, client: Client, app: str) -> None:
     await write(url, DATA, "two")
-    async with Client(url, workflow="Shop") as bare:
+    async with Client(url, workflow="Shop", budget_ms=120_000) as bare:
         reply = await bare.context(agent="Reader", chat_id="c1", app_id=app)
     assert (reply.reason, reply.blocks) == ("invalid_request", ())
     assert "app_id" in reply.detail

@@ -122,11 +122,12 @@ async def trim_bus(
     reader = ArchiveReader(make_archive(settings))
     rows: list[dict[str, str | int]] = []
     async with _bus_alone(settings) as bus:
-        for number in range(await bus.partitions.count(fresh=True)):
-            before = (await missing_entries(bus, [number]))[number]
-            place = await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions)
-            removed = (await missing_entries(bus, [number]))[number] - before
-            rows.append({**asdict(place), "removed": removed})
+        numbers = range(await bus.partitions.count(fresh=True))
+        before = await missing_entries(bus, numbers)
+        places = [await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions) for number in numbers]
+        after = await missing_entries(bus, numbers)
+        for number, place in zip(numbers, places, strict=True):
+            rows.append({**asdict(place), "removed": after[number] - before[number]})
     if json:
         print_json({"partitions": rows, "removed": sum(int(row["removed"]) for row in rows)})
         return

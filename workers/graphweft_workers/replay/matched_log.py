@@ -13,7 +13,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.app_log import AppLog
 
 type Matcher = tuple[ActiveRules, Callable[[Bus, int], Awaitable[PassedOver]]]
-"""Rules, and what returns what has no effect by them in a partition."""
+"""Rules, and a function that returns which entries of a partition have no effect by them."""
 
 
 async def matched_log(

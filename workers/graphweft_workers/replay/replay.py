@@ -82,7 +82,7 @@ class Replay:
         passed_over: Callable[[Bus, int], Awaitable[PassedOver]] = PassedOver.as_lived,
         restoring: Restoring | None = None,
     ) -> None:
-        """Nobody else writes to ``graph``. The bus is only read. ``restoring`` has the snapshots for this replay alone.
+        """Only the replay writes to ``graph``. It only reads the bus. ``restoring``, with snapshots, is for it alone.
 
         ``passed_over`` returns what has no effect in a partition; ``PassedOver.by_other_rules`` is for other rules than
         those of the log, and takes no snapshots.

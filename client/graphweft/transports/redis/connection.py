@@ -112,14 +112,14 @@ def check_options(url: str) -> None:
 
 
 class _Closable(AbstractConnection):
-    """A connection that closes without an error, whatever the server does: nobody needs it any more."""
+    """A connection that raises no error when it is closed, even if the server does not agree in time."""
 
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
         writer: Any = self._writer
         try:
             await super().disconnect(*arguments, **options)
         except redis.TimeoutError:
-            # Callers that close a client after their work would fail with what is no error of the work.
+            # A caller that closes its client has done its work, and must not fail by this.
             if writer is not None:
                 writer.transport.abort()
 

@@ -265,7 +265,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         consumer = await self._opened() if wanted else None
         try:
             await self._stop_reading()
-        except BaseException:  # the queue is closed meanwhile, and nobody else knows this one
+        except BaseException:  # cancelled, because the queue is closed: no attribute holds the new consumer yet
             if consumer is not None:
                 await stop_consumer(consumer)
             raise

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,16 @@ from graphweft_rules import RuleSet
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.app_use import LETTERS, AppUse, decode_letters, read_uses
+from graphweft_workers.engine.partition_usage import PartitionUsage
+from graphweft_workers.engine.read import Decoded
 from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.usage_reporter import UsageReporter
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.roles.gateway_usage import GatewayUsage
 from graphweft_workers.timing import TIMING, Timing
 
@@ -190,6 +195,31 @@ async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_t
     for app_id in (HOG, NEIGHBOUR):
         assert await column(graph, app_id, "MATCH (s:Share) RETURN s.id ORDER BY s.id") == list(range(6))
     assert await bus.dead_letters.by_app() == {}
+
+
+@pytest.mark.soak("kafka")
+async def test_partitions_that_close_while_names_are_counted_are_reported(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    apps = [f"app{number}" for number in range(5)]
+    usage = UsageReporter(bus, graph)
+    for partition in (0, 1):
+        await usage.open(partition)
+        entries = [
+            Decoded(
+                Entry(offset=str(number), fields={}, received=datetime.now(UTC)),
+                1,
+                event=event("made", app_id, number),
+                rules=rules,
+            )
+            for number, app_id in enumerate(apps[partition::2])
+        ]
+        usage.add(partition, entries, 0, len(entries))
+    await usage.report()  # the next one asks for the names: by then the events are in the graphs
+    await asyncio.gather(usage.close(0), usage.report(), usage.close(1))
+    records = (await bus.usage.after(None)).found
+    for partition in (0, 1):
+        assert PartitionUsage.decode(records[f"partition:{partition}"]).end == len(apps[partition::2])
 
 
 @pytest.mark.soak("kafka")

@@ -225,6 +225,7 @@ async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(
                     await later(5)
                     scope = chance.choice(["*", "*", "acme"])
                     await push(bus, sets[chance.choice(names)], scope)
+                await later(1)  # the last one takes effect, too
 
             async def kill() -> None:
                 for number in range(3):

@@ -140,8 +140,10 @@ class UsageReporter:
             self._unnamed.clear()
             return
         due = [(app_id, partition) for app_id, partition in self._unnamed.items() if only in (None, partition)]
-        for app_id, partition in due[:_MOST_NAMED]:
+        due = due[:_MOST_NAMED]
+        for app_id, _ in due:  # before the graph is asked: partitions close while another report is under way
             del self._unnamed[app_id]
+        for app_id, partition in due:
             with contextlib.suppress(GraphweftError):
                 names = len(await self._graph.property_names(app_id))
                 usage = self._partitions.get(partition)

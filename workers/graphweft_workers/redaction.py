@@ -140,7 +140,7 @@ def _is_mixed(value: str) -> bool:
 
 def _is_strange(word: str) -> bool:
     """Tell whether a word of ASCII letters and digits is not a common one, such as ``OAuth2``."""
-    has_both = any(map(str.isalpha, word)) and any(map(str.isdigit, word)) and word.isascii() and len(word) >= 6
+    has_both = word.isascii() and len(word) >= 6 and any(map(str.isalpha, word)) and any(map(str.isdigit, word))
     return has_both and "://" not in word and _is_given(word) and _COMMON.fullmatch(word) is None
 
 

@@ -238,7 +238,7 @@ class ContextPipeline:
         stale_by = None
         if request.after is not None and (reached is None or reached.behind is not None):
             stale_by = await self._behind(reached, until)
-        return self._replies.build(
+        return await self._replies.build(
             request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest, may_be_erased=may_be_erased
         )
 

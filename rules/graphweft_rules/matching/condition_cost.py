@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal
 
-from graphweft_rules.matching.condition_syntax import Part, parts_of, within
+from graphweft_rules.matching.condition_syntax import ConditionPart, parts_of, within
 from graphweft_rules.matching.pattern_cost import pattern_cost
 
 MOST_STEPS: Final = 20_000
@@ -159,7 +159,7 @@ class Region:
     number: int
     kind: _RegionKind
     """``item``, ``kept`` and ``found``: evaluated at each item of a loop, the last two in ``filter`` and ``map``."""
-    part: Part
+    part: ConditionPart
     loop: int = 0
     """Of a range: the number of the region that is evaluated at its items."""
 
@@ -183,10 +183,10 @@ class Region:
                 return "\n) : false)"
 
 
-def _regions(root: Part) -> tuple[Region, ...]:
+def _regions(root: ConditionPart) -> tuple[Region, ...]:
     found: list[Region] = []
 
-    def add(kind: _RegionKind, part: Part, loop: int = 0) -> int:
+    def add(kind: _RegionKind, part: ConditionPart, loop: int = 0) -> int:
         found.append(Region(number=len(found) + 1, kind=kind, part=part, loop=loop))
         return len(found)
 
@@ -210,7 +210,7 @@ def _regions(root: Part) -> tuple[Region, ...]:
     return tuple(found)
 
 
-def _is_dear(root: Part) -> bool:
+def _is_dear(root: ConditionPart) -> bool:
     """Tell whether a part costs much for large values, what loops evaluate at each item left out."""
     left = [root]
     while left:
@@ -225,11 +225,11 @@ def _is_dear(root: Part) -> bool:
     return False
 
 
-def _is_match(part: Part) -> bool:
+def _is_match(part: ConditionPart) -> bool:
     return part.kind == "call" and part.name == "matches" and part.is_method and len(part.parts) == 2
 
 
-def literal(part: Part) -> str | None:
+def literal(part: ConditionPart) -> str | None:
     """Return the text of a literal; None for other parts, and for literals that Python reads in another way."""
     if part.kind != "text" or part.name[0] in "bB":
         return None
@@ -244,7 +244,7 @@ def literal(part: Part) -> str | None:
 class ConditionCost:
     """What a condition may cost."""
 
-    root: Part
+    root: ConditionPart
     regions: tuple[Region, ...]
     small: int
     """Values that weigh no more together cannot reach the limit; less than 0 if that is not known."""
@@ -321,7 +321,7 @@ class Bound:
         self.regions[self._region] = min(_MOST, self.regions[self._region] + cost)
         self.total = min(_MOST, self.total + self._times * cost)
 
-    def _size(self, part: Part) -> Size:
+    def _size(self, part: ConditionPart) -> Size:
         """Return the size of what a part evaluates to, and spend what that costs."""
         number = self._numbers.get(part)
         if number is None:
@@ -331,7 +331,7 @@ class Bound:
         self._region = before
         return found
 
-    def _inside(self, part: Part) -> Size:
+    def _inside(self, part: ConditionPart) -> Size:
         kind = part.kind
         if kind == "constant":
             return _SCALAR
@@ -377,7 +377,7 @@ class Bound:
                 pass
         return _SCALAR
 
-    def _call(self, part: Part, sizes: list[Size]) -> Size:
+    def _call(self, part: ConditionPart, sizes: list[Size]) -> Size:
         weight = sum(each.weight for each in sizes)
         first = sizes[0] if sizes else _SCALAR
         if _is_match(part):
@@ -401,7 +401,7 @@ class Bound:
                 return Size(min(_MOST, 2 + weight), max((each.length for each in sizes), default=0), weight)
         return _SCALAR
 
-    def _match(self, pattern: Part, text: Size) -> None:
+    def _match(self, pattern: ConditionPart, text: Size) -> None:
         characters = min(_MOST, text.weight * _CHARACTERS)
         known = literal(pattern)
         number = self._numbers.get(pattern)
@@ -415,7 +415,7 @@ class Bound:
         elif known is not None:
             self._spend(matching(known, characters))
 
-    def _loop(self, part: Part) -> Size:
+    def _loop(self, part: ConditionPart) -> Size:
         over = self._size(part.parts[0])
         before, self._times = self._times, min(_MOST, self._times * over.length)
         outer = self._sizes.get(part.name)

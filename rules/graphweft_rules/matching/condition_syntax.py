@@ -37,7 +37,7 @@ _CONSTANTS: Final = frozenset({"true", "false", "null"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class ConditionPart:
     """A part of a condition."""
 
     kind: str
@@ -47,7 +47,7 @@ class Part:
     end: int
     name: str = ""
     """The name, the function, the variable of a loop, or the literal's text."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ConditionPart, ...] = ()
     """Operands; of a call the receiver, if any, and arguments; of a loop its range, and what each item is asked."""
     loop: str = ""
     """Which loop it is."""
@@ -58,7 +58,7 @@ class SyntaxProblem(ValueError):
     """The expression has a form that is not known here."""
 
 
-def parts_of(expression: str) -> Part:
+def parts_of(expression: str) -> ConditionPart:
     """Return the tree of a valid expression. Raises ``SyntaxProblem``, or ``RecursionError`` if it is too deep."""
     reader = _Reader(expression)
     found = reader.expression()
@@ -67,7 +67,7 @@ def parts_of(expression: str) -> Part:
     return found
 
 
-def within(part: Part) -> Iterator[Part]:
+def within(part: ConditionPart) -> Iterator[ConditionPart]:
     """Yield the part and all parts in it, outer ones before their inner ones."""
     left = [part]
     while left:
@@ -106,7 +106,7 @@ class _Reader:
         if not self._is_next(text):
             raise SyntaxProblem(f"{self.text!r} is not {text!r}")
 
-    def expression(self) -> Part:
+    def expression(self) -> ConditionPart:
         start = self._start
         pieces = [self._chain(0)]
         while self._is_next("?"):
@@ -115,9 +115,9 @@ class _Reader:
             pieces.append(self._chain(0))
         if len(pieces) == 1:
             return pieces[0]
-        return Part(kind="choice", start=start, end=self._last_end, parts=tuple(pieces))
+        return ConditionPart(kind="choice", start=start, end=self._last_end, parts=tuple(pieces))
 
-    def _chain(self, least: int) -> Part:
+    def _chain(self, least: int) -> ConditionPart:
         """Read operators of this level and of those that bind more."""
         start, found = self._start, self._unary()
         while (level := self._level()) >= least:
@@ -126,20 +126,20 @@ class _Reader:
                 signs.add(self._next())
                 operands.append(self._chain(level + 1))
             kind = "in" if "in" in signs else next(iter(signs & {"||", "&&", "+"}), ("<", "-", "*")[level - 2])
-            found = Part(kind=kind, start=start, end=self._last_end, parts=tuple(operands))
+            found = ConditionPart(kind=kind, start=start, end=self._last_end, parts=tuple(operands))
         return found
 
     def _level(self) -> int:
         return -1 if self.kind == "text" else _LEVELS.get(self.text, -1)
 
-    def _unary(self) -> Part:
+    def _unary(self) -> ConditionPart:
         start, sign = self._start, ""
         while self.kind != "text" and self.text in ("!", "-"):
             sign = self._next()
         found = self._member()
-        return Part(kind=sign, start=start, end=self._last_end, parts=(found,)) if sign else found
+        return ConditionPart(kind=sign, start=start, end=self._last_end, parts=(found,)) if sign else found
 
-    def _member(self) -> Part:
+    def _member(self) -> ConditionPart:
         start, found = self._start, self._primary()
         while True:
             if self._is_next("."):
@@ -147,18 +147,18 @@ class _Reader:
                 if self._is_next("("):
                     found = self._called(start, name, found)
                 else:
-                    found = Part(kind="field", start=start, end=self._last_end, parts=(found,))
+                    found = ConditionPart(kind="field", start=start, end=self._last_end, parts=(found,))
             elif self._is_next("["):
                 index = self.expression()
                 self._expect("]")
-                found = Part(kind="index", start=start, end=self._last_end, parts=(found, index))
+                found = ConditionPart(kind="index", start=start, end=self._last_end, parts=(found, index))
             else:
                 return found
 
-    def _called(self, start: int, name: str, receiver: Part) -> Part:
+    def _called(self, start: int, name: str, receiver: ConditionPart) -> ConditionPart:
         arguments = self._list(")")
         if name in LOOPS and len(arguments) in (2, 3) and arguments[0].kind == "name":
-            return Part(
+            return ConditionPart(
                 kind="loop",
                 loop=name,
                 name=arguments[0].name,
@@ -166,7 +166,7 @@ class _Reader:
                 end=self._last_end,
                 parts=(receiver, *arguments[1:]),
             )
-        return Part(
+        return ConditionPart(
             kind="call", name=name, start=start, end=self._last_end, parts=(receiver, *arguments), is_method=True
         )
 
@@ -175,8 +175,8 @@ class _Reader:
             raise SyntaxProblem(f"{self.text!r} is not a name")
         return self._next()
 
-    def _list(self, end: str) -> list[Part]:
-        found: list[Part] = []
+    def _list(self, end: str) -> list[ConditionPart]:
+        found: list[ConditionPart] = []
         while not self._is_next(end):
             found.append(self.expression())
             if end == "}" and self._is_next(":"):
@@ -186,21 +186,23 @@ class _Reader:
                 break
         return found
 
-    def _primary(self) -> Part:
+    def _primary(self) -> ConditionPart:
         start = self._start
         if self.kind == "text":
-            return Part(kind="text", name=self._next(), start=start, end=self._last_end)
+            return ConditionPart(kind="text", name=self._next(), start=start, end=self._last_end)
         if self._is_next("("):
             found = self.expression()
             self._expect(")")
             return found
         for begin, end, kind in (("[", "]", "list"), ("{", "}", "map")):
             if self._is_next(begin):
-                return Part(kind=kind, parts=tuple(self._list(end)), start=start, end=self._last_end)
+                return ConditionPart(kind=kind, parts=tuple(self._list(end)), start=start, end=self._last_end)
         self._is_next(".")
         if self.kind == "number":
-            return Part(kind="constant", name=self._next(), start=start, end=self._last_end)
+            return ConditionPart(kind="constant", name=self._next(), start=start, end=self._last_end)
         name = self._name()
         if self._is_next("("):
-            return Part(kind="call", name=name, parts=tuple(self._list(")")), start=start, end=self._last_end)
-        return Part(kind="constant" if name in _CONSTANTS else "name", name=name, start=start, end=self._last_end)
+            return ConditionPart(kind="call", name=name, parts=tuple(self._list(")")), start=start, end=self._last_end)
+        return ConditionPart(
+            kind="constant" if name in _CONSTANTS else "name", name=name, start=start, end=self._last_end
+        )

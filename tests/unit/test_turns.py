@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -94,7 +95,8 @@ async def test_turns_read_the_same(tmp_path: Path, turn_s: float) -> None:
 
 
 async def test_other_tasks_run_after_the_event_that_ends_a_turn(tmp_path: Path) -> None:
-    active, entries, steps = FixedRules(rules(tmp_path)), log(), list[str]()
+    active, steps = FixedRules(rules(tmp_path)), list[str]()
+    entries = [each for each in log() if each.offset != "60-0"]  # which is matched in a thread
     dear = ["5-0", "6-0", "100-0", "299-0"]
 
     async def other() -> None:
@@ -110,6 +112,47 @@ async def test_other_tasks_run_after_the_event_that_ends_a_turn(tmp_path: Path) 
     before = [one for one, other in pairwise(steps) if other == "other"]
     assert before == dear * 2
     assert len(steps) == 2 * (len(entries) + len(dear))
+
+
+async def test_a_large_event_is_matched_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    active, entries = FixedRules(rules(tmp_path)), log()
+    aside: list[str] = []
+    real = turns.match_range
+
+    def matching(partition: int, some: Iterable[Any], **named: Any) -> Any:
+        def noted() -> Iterator[Any]:
+            for each in some:
+                if threading.current_thread() is not threading.main_thread():
+                    aside.append(each.entry.offset)
+                yield each
+
+        return real(partition, noted(), **named)
+
+    monkeypatch.setattr(turns, "match_range", matching)
+    decoded = await turns.decode_in_turns(entries, active)
+    await turns.match_in_turns(0, decoded, RecentEvents())
+    assert aside == ["60-0"]
+
+
+async def test_who_is_cancelled_waits_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    active, entries = FixedRules(rules(tmp_path)), log()[60:]
+    begun, may_end, steps = threading.Event(), threading.Event(), list[str]()
+
+    def matching(*_: Any, **__: Any) -> None:
+        begun.set()
+        may_end.wait()
+        steps.append("thread")
+
+    monkeypatch.setattr(turns, "match_range", matching)
+    decoded = await turns.decode_in_turns(entries, active)
+    task = asyncio.create_task(turns.match_in_turns(0, decoded, RecentEvents()))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert steps == ["thread"]
 
 
 def test_a_page_has_two_entries_of_any_size() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import RulesCursor
@@ -17,6 +19,9 @@ from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range, decode_range, match_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.timing import TIMING
+
+LARGE: Final = 16 * 1024
+"""Bytes of an event that is matched in a thread: what its conditions, terms and facts take follows its contents."""
 
 
 async def decode_in_turns(
@@ -45,12 +50,30 @@ async def match_in_turns(
     """Return the same as ``match_range``."""
     found = Range()
     turns = turns or TurnClock()
-    left = deque(entries)
-    while left:
-        some = turns.one(left)
-        match_range(partition, some, recent, only=only, without=without, passed_over=passed_over, into=found)
-        await turns.rest()
+    matching = partial(
+        match_range, partition, recent=recent, only=only, without=without, passed_over=passed_over, into=found
+    )
+    start = 0
+    for at in (*(at for at, each in enumerate(entries) if each.size > LARGE), len(entries)):
+        left = deque(entries[start:at])
+        while left:
+            matching(turns.one(left))
+            await turns.rest()
+        if at < len(entries):
+            await _aside(partial(matching, [entries[at]]))
+            await turns.rest()
+        start = at + 1
     return found
+
+
+async def _aside(work: Callable[[], object]) -> None:
+    """Do work in a thread; if it is cancelled, wait for its end, because it changes what its caller has."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class TurnClock:

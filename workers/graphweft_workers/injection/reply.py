@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from graphweft_rules.files.model import Place
 from graphweft_rules.output.packing import AllRows, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
+from graphweft_workers.injection.long_values import are_long
 from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.lazy_logger import get_logger
@@ -55,25 +56,6 @@ class _Redaction:
             known = redact_cell(label, shown) + (REDACTED if len(shown) < len(text) else "")
             self._known[label, text] = known
         return known
-
-
-def _are_long(found: Sequence[AllRows]) -> bool:
-    """Tell whether rows hold more text than may be packed at once."""
-    left = _LONG
-    open_values: list[Iterable[Any]] = [each.rows for each in found]
-    while open_values:
-        for value in open_values.pop():
-            if isinstance(value, str):
-                left -= len(value)
-            else:
-                left -= 1
-                if isinstance(value, Mapping):
-                    open_values += [value.keys(), value.values()]  # pyright: ignore[reportUnknownMemberType]
-                elif isinstance(value, list | tuple):
-                    open_values.append(value)  # pyright: ignore[reportUnknownArgumentType]
-            if left < 0:
-                return True
-    return False
 
 
 class ReplyBuilder:
@@ -142,7 +124,7 @@ class ReplyBuilder:
             gate=_Redaction() if self._redact else None,
         )
         # A long text takes longer than others may wait; a thread lets them run between two patterns.
-        packed = await asyncio.to_thread(packing) if _are_long(found) else packing()
+        packed = await asyncio.to_thread(packing) if are_long([each.rows for each in found], _LONG) else packing()
         places = {(each.bound.rule, each.bound.query.id): each.bound.query.place for each in found}
         missing += [self._without_path(one, places[one.rule, one.query]) for one in packed.missing]
         for bound, error in packed.errors:

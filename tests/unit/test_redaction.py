@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 import textwrap
+from collections.abc import Callable
 from itertools import product
 from typing import Final
 
@@ -237,6 +238,44 @@ def test_any_secret_at_any_place_goes() -> None:
         at = rnd.randint(0, len(words))
         text = " ".join([*words[:at], secret, *words[at:]])
         gone(text, WORD if WORD in secret else secret)
+
+
+@pytest.mark.parametrize(
+    "ruler",
+    ["/" * 40, "/" * 39 + "a", "a" + "/" * 39, "/" * 20 + "1" + "+" * 19, "a" * 20, f"# {'/' * 40} #", "\n" + "/" * 40],
+)
+def test_a_ruler_is_no_secret(ruler: str) -> None:
+    assert redact(ruler) == ruler
+
+
+HOSTILE = [
+    "sk-", "sk_live_", "ghp_", "hf_", "key_", "SG.", "AKIA", "eyJa.", "xoxb-", "1//0a", "M.", "://", "a://", "a://b:",
+    "https://", "a:b@", "-u ", "mysql -p ", "?key=", "login a password ", "a:1234:", "a/b@", "-----BEGIN ",
+    "BEGIN PRIVATE KEY ", "4111 ", "bearer ", "pw:", "pw: ", "pass ", "PIN is ", "log in as ", "password", "password ",
+    "password=", "password is ", "password for a is ", "password \u2192 ", "p.a.s.s.", "token", "token:", "token:1",
+    "api key ", "A_KEY=", "a_pw=", "authorization: ", "abcdef is our ", "seed phrase ", "abc ", "\n", "\\", '"',
+    '" + "', "\n# ", "--", "--token ", "<password>", "\u043f\u0430\u0440\u043e\u043b\u044c", "\u5bc6\u7801",
+    "\u5bc6\u7801:", "\u00e9=", "password \\", "deadbeef", "pat-na1-", "0x", "aB3", "a1", "/",
+    "+", ".", "-", "_", "=", ":", "@", " ",
+]  # fmt: skip
+
+
+def test_hostile_texts_are_read_in_proportion_to_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of words grows with the text, and not with its square; ``benchmarks/hostile.py`` has the time."""
+    asked: list[int] = []
+
+    def counting(real: Callable[[str], bool]) -> Callable[[str], bool]:
+        return lambda text: (asked.append(len(text)), real(text))[1]
+
+    for name in ("_is_strange", "_is_given", "_is_mixed"):
+        monkeypatch.setattr(redaction, name, counting(getattr(redaction, name)))
+    rnd = random.Random(9)
+    units = [*HOSTILE, *("".join(rnd.choices(HOSTILE, k=rnd.choice((2, 3)))) for _ in range(150))]
+    for unit in units:
+        text = (unit * 4_000)[:3_900]
+        asked.clear()
+        redact(text)
+        assert sum(asked) < 100 * len(text), unit
 
 
 def test_random_texts_neither_fail_nor_change_twice() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
@@ -17,7 +22,7 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.pages import last_page, size_of
+from graphweft_workers.ports.pages import last_page
 
 T0 = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -55,20 +60,31 @@ def log() -> list[Entry]:
     return found
 
 
-async def test_turns_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Turns(turns.TurnClock):
+    """Counts that some events take a second."""
+
+    def __init__(self, steps: list[str], dear: Collection[str]) -> None:
+        self._time = VirtualClock()
+        super().__init__(self._time, 0.5)
+        self._steps = steps
+        self._dear = dear
+
+    def one(self, left: deque[Any]) -> Iterator[Any]:
+        for each in super().one(left):
+            yield each
+            offset = each.offset if isinstance(each, Entry) else each.entry.offset
+            self._steps.append(offset)
+            self._time.advance(offset in self._dear)
+
+
+@pytest.mark.parametrize("turn_s", [-1.0, 0.0, 5.0, 1e9])
+async def test_turns_read_the_same(tmp_path: Path, turn_s: float) -> None:
     entries = log()
     active = FixedRules(rules(tmp_path))
     at_once = read_range(0, entries, active, RecentEvents())
-    sizes: list[tuple[int, int]] = []
-    real = turns.match_range
-
-    def matching(partition: int, some: Any, *more: Any, **named: Any) -> Any:
-        sizes.append((len(some), sum(size_of(each.entry.fields) for each in some)))
-        return real(partition, some, *more, **named)
-
-    monkeypatch.setattr(turns, "match_range", matching)
-    decoded = await turns.decode_in_turns(entries, active)
-    found = await turns.match_in_turns(0, decoded, RecentEvents())
+    decoded = await turns.decode_in_turns(entries, active, turns=turns.TurnClock(turn_s=turn_s))
+    found = await turns.match_in_turns(0, decoded, RecentEvents(), turns=turns.TurnClock(turn_s=turn_s))
+    assert [each.entry for each in decoded] == entries
     assert found.copies == at_once.copies == 48
     assert {app: [each.entry.offset for each in events] for app, events in found.apps.items()} == {
         app: [each.entry.offset for each in events] for app, events in at_once.apps.items()
@@ -76,28 +92,67 @@ async def test_turns_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.skips
     assert [skip.entry.offset for skip in found.skips] == [skip.entry.offset for skip in at_once.skips]
     assert [letter.id for letter in found.letters] == [letter.id for letter in at_once.letters] == ["0:50-0"]
-    assert sum(count for count, _ in sizes) == 300
-    assert max(count for count, _ in sizes) == turns.TURN_EVENTS
-    assert all(count == 1 or size <= turns.TURN_BYTES for count, size in sizes)
-    assert (1, size_of(entries[60].fields)) in sizes
 
 
-async def test_other_tasks_run_between_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    active = FixedRules(rules(tmp_path))
-    steps: list[str] = []
+async def test_other_tasks_run_after_the_event_that_ends_a_turn(tmp_path: Path) -> None:
+    active, steps = FixedRules(rules(tmp_path)), list[str]()
+    entries = [each for each in log() if each.offset != "60-0"]  # which is matched in a thread
+    dear = ["5-0", "6-0", "100-0", "299-0"]
 
     async def other() -> None:
         while True:
-            steps.append("other")
             await asyncio.sleep(0)
+            steps.append("other")
 
-    real = turns.decode_range
-    monkeypatch.setattr(turns, "decode_range", lambda some, rules: (steps.append("turn"), real(some, rules))[1])
     task = asyncio.create_task(other())
-    await turns.decode_in_turns(log(), active, turns=turns.TurnClock(turn_s=-1.0))
+    await asyncio.sleep(0)
+    decoded = await turns.decode_in_turns(entries, active, turns=Turns(steps, dear))
+    await turns.match_in_turns(0, decoded, RecentEvents(), turns=Turns(steps, dear))
     task.cancel()
-    assert "turn other turn" in " ".join(steps)
-    assert "turn turn" not in " ".join(steps)
+    before = [one for one, other in pairwise(steps) if other == "other"]
+    assert before == dear * 2
+    assert len(steps) == 2 * (len(entries) + len(dear))
+
+
+async def test_a_large_event_is_matched_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    active, entries = FixedRules(rules(tmp_path)), log()
+    aside: list[str] = []
+    real = turns.match_range
+
+    def matching(partition: int, some: Iterable[Any], **named: Any) -> Any:
+        def noted() -> Iterator[Any]:
+            for each in some:
+                if threading.current_thread() is not threading.main_thread():
+                    aside.append(each.entry.offset)
+                yield each
+
+        return real(partition, noted(), **named)
+
+    monkeypatch.setattr(turns, "match_range", matching)
+    decoded = await turns.decode_in_turns(entries, active)
+    await turns.match_in_turns(0, decoded, RecentEvents())
+    assert aside == ["60-0"]
+
+
+async def test_who_is_cancelled_waits_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    active, entries = FixedRules(rules(tmp_path)), log()[60:]
+    begun, may_end, steps = threading.Event(), threading.Event(), list[str]()
+
+    def matching(*_: Any, **__: Any) -> None:
+        begun.set()
+        may_end.wait()
+        steps.append("thread")
+
+    monkeypatch.setattr(turns, "match_range", matching)
+    decoded = await turns.decode_in_turns(entries, active)
+    task = asyncio.create_task(turns.match_in_turns(0, decoded, RecentEvents()))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert steps == ["thread"]
 
 
 def test_a_page_has_two_entries_of_any_size() -> None:

@@ -73,7 +73,7 @@ _TOKEN: Final = re.compile(
     r"(?:sk|[spr]k_live|[spr]k_test|gh[pousr]|github_pat|gl(?:pat|dt|rt|ptt|soat|sa)|hf|gsk|npm|dckr_pat|dop_v1|shpat|"
     r"shpss|lin_api|r8|pplx|tvly|nvapi|xai|pypi|rubygems|sbp|atlasv1|NRAK|SG|whsec|lsv2_[a-z]{2}|sq0[a-z]{3}|hv[sb]|tskey|"
     r"CFPAT|PMAK|FlyV1|fm2|ATATT3x|ntn|figd|sntry[su]|vercel|bkua|phc|pat[A-Za-z0-9]{14}|pat-[a-z]{2,3}[0-9]|"
-    r"AGE-SECRET-KEY|key)[_.-](?=[\w.+/=-]*[0-9])[\w.+/=-]{15,}[\w+/=-]|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}|(?:rnd|re)_\w{20,}"
+    r"AGE-SECRET-KEY|key)[_.-](?=[A-Za-z_.+/=-]{0,100}+[0-9])[\w.+/=-]{15,}[\w+/=-]|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}|(?:rnd|re)_\w{20,}"
     r"|sk-[A-Za-z0-9]{16,}|hf_[A-Za-z]{30,}|A(?:KIA|SIA|GPA|IDA|ROA|IPA|NPA|NVA|BIA|CCA)[A-Z0-9]{16,}|AIza[\w-]{30,}"
     r"|ya29\.[\w-]{16,}|GOCSPX-[\w-]{16,}|eyJ[\w-]{8,}(?:\.[\w=-]*){0,4}|(?:MII[A-Za-z]|b3BlbnNzaC1rZXk)[A-Za-z0-9+/=]{40,}"
     r"|hooks\.slack\.com/(?:services|workflows)/[\w/-]{10,}|webhook\.office\.com/[^\s\"'<>]{10,}|1//0[a-z][\w-]{20,}"
@@ -140,16 +140,18 @@ def _is_mixed(value: str) -> bool:
 
 def _is_strange(word: str) -> bool:
     """Tell whether a word of ASCII letters and digits is not a common one, such as ``OAuth2``."""
-    has_both = any(map(str.isalpha, word)) and any(map(str.isdigit, word)) and word.isascii() and len(word) >= 6
+    has_both = word.isascii() and len(word) >= 6 and any(map(str.isalpha, word)) and any(map(str.isdigit, word))
     return has_both and "://" not in word and _is_given(word) and _COMMON.fullmatch(word) is None
 
 
 def _is_jumble(word: str) -> bool:
     """Tell whether letters of both cases and digits take turns as they do in keys only."""
     kinds = ["0" if char.isdigit() else "A" if char.isupper() else "a" for char in word if char.isalnum()]
+    if len({*kinds}) < 3:
+        return False
     often = sum(one != other for one, other in pairwise(kinds)) / (len(kinds) - 1)
     at_digits = sum((one == "0") != (other == "0") for one, other in pairwise(kinds))
-    return len({*kinds}) == 3 and often >= 0.35 and (at_digits >= 4 or often >= 0.55)
+    return often >= 0.35 and (at_digits >= 4 or often >= 0.55)
 
 
 def _is_card(text: str) -> bool:
@@ -168,9 +170,7 @@ def _is_not_redacted(value: str) -> bool:
 
 # fmt: off
 _LOGINS: Final[Sequence[_Rule]] = tuple((first, second, pattern, _is_not_redacted) for (first, second), pattern in (
-    # postgres://ann:PASSWORD@host, https://TOKEN@host, ann:PASSWORD@tcp(host), curl -u ann:PASSWORD
-    (("://", "@"),
-     r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>[^\s/?#:@\"'<>]*:(?![0-9]{1,5}(?:[/?#\s\"'<>]|\Z))[^\s\"'<>]+)@"),
+    # https://TOKEN@host, ann:PASSWORD@tcp(host), curl -u ann:PASSWORD
     (("://", "@"),
      r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>(?=[^\s/@]*[0-9])(?=[^\s/@]*[A-Za-z])[^\s/?#:@\"'<>]{12,})@"),
     (("@", ":"), r"(?<![\w/.-])[\w.-]+:(?P<value>[^\s:/@]{3,})@(?:tcp|unix)\("),
@@ -188,8 +188,10 @@ _LOGINS: Final[Sequence[_Rule]] = tuple((first, second, pattern, _is_not_redacte
     (("@", "/"), r"(?:\b(?:sqlplus|impdp|expdp|conn(?:ect)?)[ \t]+|\bthin:"
      r"|(?<![\w/@.-])(?=[\w$#]{1,40}/[^\s/@]{3,60}@(?://|[\w.-]{1,60}:[0-9]{2,5}\b)))[\w$#]{1,40}/(?P<value>[^\s/@]{3,})@"),
 ))
+_NO_SPACE: Final = re.compile(r"[^\s\"'<>]+")
+_URL: Final = re.compile(r"(?<=[A-Za-z0-9+.-]{2})://(?P<value>[^\s/?#:@\"'<>]*:(?![0-9]{1,5}(?:[/?#\s\"'<>]|\Z))[^\s\"'<>]+)@")
+"""postgres://ann:PASSWORD@host, in a text that ends with the last @ of a word."""
 _SHAPES: Final[Sequence[_Rule]] = (
-    *_LOGINS,
     (LONG, "", _TOKEN.pattern, bool),
     ("private", "begin", r"(?is)(?<!-)-+[ \t]*BEGIN\s+(?:[A-Z0-9]+\s+){0,4}PRIVATE\s+KEY(?:\s+BLOCK)?.*?"
      r"(?:(?<!-)-+[ \t]*END\s+(?:[A-Z0-9]+\s+){0,4}PRIVATE\s+KEY(?:\s+BLOCK)?[ \t]*-*|\Z)", bool),
@@ -232,6 +234,12 @@ _NAMED: Final[Sequence[_Rule]] = (
 """For texts with a name of a secret."""
 # fmt: on
 _LIST: Final = re.compile(r"[\"'`]?[ \t]*+:[ \t]*+\n[ \t]*[-*][ \t]+")
+_LEAD: Final = re.compile(r"[\s#/*>;<!-]*+(?:(?:export|set|let|const|var)\s+)?[\w.-]*")
+"""What stands in front of a password that begins a line."""
+_LONGEST_LEAD: Final = 200
+_LONGEST_REST: Final = 400
+_NEAR: Final = 80
+"""Characters behind the name of a secret in which a strange word is one."""
 _SEED: Final = re.compile(r"(?i)\b(?:seed|recovery|mnemonic|secret)[ _-]?(?:phrase|words)|\bmnemonic")
 _SEED_PHRASE: Final = re.compile(r"(?<![A-Za-z])(?:[a-z]{3,8}[ \t,]+){11,}[a-z]{3,8}(?![A-Za-z])")
 
@@ -338,7 +346,7 @@ def _across(text: str, whole: str, places: Sequence[int]) -> Iterator[tuple[int,
                 end = at if re.fullmatch(r"[A-Za-z]?[a-z]*[.,;:!?]?", whole[at:end]) else end
                 break
         yield start, end
-    yield from _matches(_LOGINS, whole, signs)
+    yield from _logins(whole, signs)
 
 
 @cache
@@ -354,22 +362,26 @@ def _matches(rules: Iterable[_Rule], text: str, signs: str) -> Iterator[tuple[in
                 yield match.span(match.lastgroup or 0)
 
 
+def _logins(text: str, signs: str) -> Iterator[tuple[int, int]]:
+    if "://" in signs and "@" in signs:
+        for word in _NO_SPACE.finditer(text):
+            # Each URL of a word goes up to its last @: so none looks for it in vain.
+            for match in _URL.finditer(text, word.start(), text.rfind("@", *word.span()) + 1):
+                if _is_not_redacted(match["value"]):
+                    yield match.span("value")
+    yield from _matches(_LOGINS, text, signs)
+
+
 def _found(text: str) -> Iterator[tuple[int, int]]:
     signs = signs_of(text)
+    yield from _logins(text, signs)
     yield from _matches(_SHAPES, text, signs)
     if not may_name_a_secret(text, signs):
         return
     yield from _matches(_NAMED, text, signs)
     for match in _ASSIGNED.finditer(text):
         yield from _assigned(text, match)
-    for match in _NAME.finditer(text):
-        # A strange word behind the name of a secret, on the same line or in the first item of a list.
-        lead = _LIST.match(text, match.end())
-        begin = lead.end() if lead else match.end()
-        near = text[begin : begin + 80].partition("\n")[0]
-        for start in (begin + word.start() for word in _WORDS.finditer(near)):
-            if (word := _WORDS.match(text, start)) and _is_strange(word[0].strip(_QUOTES)):
-                yield word.span()
+    yield from _strange(text)
     if _SEED.search(text):
         for match in _SEED_PHRASE.finditer(text):
             words = match[0].replace(",", " ").split()
@@ -377,11 +389,30 @@ def _found(text: str) -> Iterator[tuple[int, int]]:
                 yield match.span()
 
 
+def _strange(text: str) -> Iterator[tuple[int, int]]:
+    """Yield a strange word behind the name of a secret, on the same line or in the first item of a list."""
+    until = 0  # so far words were looked at
+    for match in _NAME.finditer(text):
+        lead = _LIST.match(text, match.end())
+        begin = lead.end() if lead else match.end()
+        end = text.find("\n", begin, begin + _NEAR)
+        end = end if end >= 0 else begin + _NEAR
+        first = [word] if begin < until and (word := _WORDS.match(text, begin, end)) else []
+        for near in (*first, *_WORDS.finditer(text, max(begin, until), end)):
+            # A key shows in its first characters that it is one: to read on at each name would take too long.
+            word = _WORDS.match(text, near.start(), near.start() + _NEAR)
+            if word is None:
+                continue
+            until = max(until, word.end())
+            if _is_strange(word[0].strip(_QUOTES)) and (whole := _WORDS.match(text, near.start())):
+                yield whole.span()
+
+
 def _assigned(text: str, match: re.Match[str]) -> Iterator[tuple[int, int]]:
     """Yield the span of an assigned value, if it is a secret and no part of a sentence."""
     is_password, name = match["password"] is not None, "quoted" if match["quote"] else "run"
     value, end = match[name], match.end(name)
-    begin, rest = match.start(), text[end:].partition("\n")[0]
+    begin, rest = match.start(), text[end : end + _LONGEST_REST].partition("\n")[0]
     word, words = value.strip(_EDGES), rest.split()
     if not _is_given(value):
         return
@@ -395,7 +426,8 @@ def _assigned(text: str, match: re.Match[str]) -> Iterator[tuple[int, int]]:
         if is_password:
             is_secret = not (in_prose and word.casefold() in _PROSE)
             if words and len(words) < 25 and all(re.fullmatch("[a-z]+", each) for each in words):
-                starts = re.search(r"(?:\A|\n)[\s#/*>;<!-]*(?:(?:export|set|let|const|var)\s+)?[\w.-]*\Z", text[:begin])
+                line = text.rfind("\n", max(0, begin - _LONGEST_LEAD - 1), begin) + 1
+                starts = (line or begin <= _LONGEST_LEAD) and _LEAD.fullmatch(text, line, begin)
                 end += len(rest.rstrip()) if (starts and len(words) < 6) or _SEED.match(match["password"]) else 0
         else:
             is_number = re.fullmatch(r"[0-9.,%]+[A-Za-z]{0,3}", word) is not None and len(word) < 6

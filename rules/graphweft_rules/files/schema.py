@@ -43,13 +43,24 @@ from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, pl
 from graphweft_rules.matching import conditions
 from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
-from graphweft_rules.matching.condition_cost import MOST_STEPS
+from graphweft_rules.matching.condition_cost import MOST_STEPS, CostClass
 from graphweft_rules.matching.searches import parse_retrieval, said
 
 VERSION: Final = "1.0"
 EVENT_PATTERN: Final = r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)"
 """An event type, ``prefix.*`` or ``*``, as a whole."""
 _EVENT: Final = re.compile(EVENT_PATTERN)
+_COSTS: Final[dict[CostClass, str]] = {
+    "nested-loop": "a loop within a loop takes as many steps as the product of their items: test one list, or "
+    "bound both",
+    "copying-loop": "filter() and map() copy at each item all that they have found, so their steps grow with its "
+    "square: write exists() or all() where they are enough",
+    "foreign-pattern": "the library compiles the pattern of matches() for each event, and whoever writes the event "
+    "decides how long that takes: write the pattern as a text, or use contains() or startsWith()",
+    "costly-pattern": "the library compiles the pattern of matches() for each event, which takes more than a twentieth "
+    "of its steps: write fewer classes such as \\w, and repeat them by * instead of {1,50}",
+}
+"""By code of a warning: why a condition is dear."""
 _KNOWN_EVENTS: Final = (*LIFECYCLE, *sorted({name.partition(".")[0] + ".*" for name in LIFECYCLE}))
 _TYPO: Final = 0.85
 """Similarity from which an unknown name looks like a typo: more than ``phase_start`` has to ``phase_complete``."""
@@ -397,13 +408,12 @@ class _Checks(Shapes):
         node = entries["condition"].value
         if text and isinstance(node, Scalar):
             try:
-                cost = conditions.compile_condition(text).cost
-                if cost is not None and cost.is_nested:
-                    message = (
-                        "a loop within a loop takes as many steps as the product of their items: with more than "
-                        f"{MOST_STEPS} for one event, the queries are skipped; test one list, or bound both"
+                for each in conditions.compile_condition(text).cost.classes:
+                    self.warn(
+                        each,
+                        f"{_COSTS[each]}. Beyond {MOST_STEPS} steps for one event the queries are skipped",
+                        node.place,
                     )
-                    self.warn("nested-loop", message, node.place)
             except conditions.ConditionError as error:
                 self.error("bad-condition", str(error), node.at_offset(error.column - 1))
         return text

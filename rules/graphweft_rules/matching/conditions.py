@@ -7,13 +7,14 @@ becomes a variable, and only these variables are passed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from graphweft_rules.matching.condition_cost import MOST_STEPS, LoopCost, StepCounter, with_steps
+from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, Given, StepCounter
+from graphweft_rules.matching.condition_syntax import SyntaxProblem
 from graphweft_rules.matching.parameters import Absent, ParamError, Reference, Scope
 
 if TYPE_CHECKING:
@@ -98,27 +99,31 @@ class Verdict:
 
 _TRUE: Final = Verdict(holds=True)
 _FALSE: Final = Verdict(holds=False)
+_OVER: Final = (
+    f"it needs more than {MOST_STEPS} steps with these values: publish shorter lists and texts, or avoid a loop within "
+    "a loop, filter(), map(), and matches() with a pattern from an event"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedProgram:
-    """A condition's program that counts the steps of its loops."""
+    """A condition's program that counts its steps."""
 
     program: cel.Program
     function: str
 
     @classmethod
-    def of(cls, expression: str, cost: LoopCost, function: str) -> CountedProgram:
-        """Compile a valid expression so that its loops call ``function``, a name that the expression does not have."""
+    def of(cls, expression: str, cost: ConditionCost, function: str) -> CountedProgram:
+        """Compile a valid expression so that it calls ``function``, a name that the expression does not have."""
         import cel
 
-        return cls(program=cel.compile(with_steps(expression, cost.loops, function)), function=function)
+        return cls(program=cel.compile(cost.counted(expression, function)), function=function)
 
-    def execute(self, values: dict[str, object], counter: StepCounter) -> object:
-        """Return the result. Raises ``TypeError`` or ``RuntimeError`` if the steps are too many, among others."""
+    def run(self, values: dict[str, object], call: Callable[..., object]) -> object:
+        """Return the result. Raises ``TypeError`` or ``RuntimeError`` if ``call`` returns None, among others."""
         import cel
 
-        return self.program.execute(cel.Context(variables=values, functions={self.function: counter.step}))
+        return self.program.execute(cel.Context(variables=values, functions={self.function: call}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +136,11 @@ class Condition:
     """Variable of the program -> the reference of its value."""
     presences: tuple[tuple[str, Reference], ...]
     """Variable of the program -> the reference that ``has()`` tests."""
-    required: tuple[tuple[Reference, str], ...] = ()
+    required: tuple[tuple[Reference, str], ...]
     """References, each with the text that it must equal for the condition to be true."""
-    cost: LoopCost | None = None
-    """What its loops may cost; None if that is little."""
+    cost: ConditionCost
     counted: CountedProgram | None = None
-    """The program that counts the steps of its loops; None without ``cost``."""
+    """The program that counts its steps; None if it has no part at which they could be counted."""
 
     def evaluate(self, scope: Scope) -> Verdict:
         """Tell whether the condition holds. Never raises.
@@ -144,22 +148,27 @@ class Condition:
         A reference without a value makes it false, unless ``&&`` or ``||`` decides without it.
         """
         values, missing = _values(self.variables, self.presences, scope)
-        cost = self.cost
-        counter = None if cost is None or cost.is_small(values.values()) else cost.counter(values)
-        verdict = self._verdict(values, missing, counter)
-        if counter is not None and counter.is_over and (verdict.missing or verdict.error):
-            return _failure(
-                f"its loops need more than {MOST_STEPS} steps with these values: publish shorter lists, or avoid a "
-                "loop within a loop, filter() and map()"
-            )
-        return verdict
+        if self.cost.is_small(values.values()):
+            return self._verdict(values, missing, None)
+        # Without the largest values ``&&`` or ``||`` may decide, too.
+        given = Given.of(values)
+        bound = given.bound(self.cost)
+        if given.is_within(bound):
+            counter = None
+        else:
+            counter = StepCounter(self.cost, bound, given.steps)
+            if counter.is_over or self.counted is None:
+                return _failure(_OVER)
+        verdict = self._verdict(given.values, missing, counter)
+        is_over = not given.is_whole or (counter is not None and counter.is_over)
+        return _failure(_OVER) if is_over and (verdict.missing or verdict.error) else verdict
 
     def _verdict(self, values: dict[str, object], missing: Sequence[str], counter: StepCounter | None) -> Verdict:
         try:
             if counter is None or self.counted is None:
                 result = self.program.execute(values)
             else:
-                result = self.counted.execute(values, counter)
+                result = self.counted.run(values, counter.call)
         except RuntimeError:
             if missing:  # the library's error for a variable without a value
                 return Verdict(holds=False, missing=tuple(missing))
@@ -184,13 +193,14 @@ class ConditionGroup:
     """Conditions evaluated in one call of the library, at a third of the cost of one call for each."""
 
     program: cel.Program
+    cost: ConditionCost
     variables: tuple[tuple[str, Reference], ...]
     presences: tuple[tuple[str, Reference], ...]
 
     def results(self, scope: Scope) -> Sequence[object] | None:
         """Return the result of each condition; None if one cannot be evaluated, so each must be evaluated alone."""
         values, missing = _values(self.variables, self.presences, scope)
-        if missing:
+        if missing or not self.cost.is_small(values.values()):
             return None
         try:
             found: list[object] = self.program.execute(values)
@@ -232,12 +242,18 @@ def compile_condition(text: str) -> Condition:
     except ValueError as error:
         raise rewriting.explain(str(error)) from None
     rewriting.check_names(program)
-    cost = LoopCost.of(rewriting.expression, names.variables)
+    try:
+        cost = ConditionCost.of(rewriting.expression, names.variables)
+        counted = CountedProgram.of(rewriting.expression, cost, names.function) if cost.regions else None
+    except (SyntaxProblem, RecursionError, ValueError):
+        raise ConditionError(
+            f"{text[:80]!r} has too many levels, or a form whose steps cannot be counted: write a simpler one", 1
+        ) from None
     return Condition(
         text=text,
         program=program,
         cost=cost,
-        counted=None if cost is None else CountedProgram.of(rewriting.expression, cost, names.function),
+        counted=counted,
         variables=tuple(names.variables.items()),
         presences=tuple(names.presences.items()),
         required=tuple(_required(text)),
@@ -254,10 +270,14 @@ def compile_group(texts: tuple[str, ...]) -> ConditionGroup | None:
     items = "\n, ".join(_Rewriting(text, names).expression for text in texts)
     try:
         program = cel.compile(f"[{items}\n]")
-    except ValueError:
+        cost = ConditionCost.of(f"[{items}\n]", names.variables)
+    except (ValueError, RecursionError):
         return None
     return ConditionGroup(
-        program=program, variables=tuple(names.variables.items()), presences=tuple(names.presences.items())
+        program=program,
+        cost=cost,
+        variables=tuple(names.variables.items()),
+        presences=tuple(names.presences.items()),
     )
 
 

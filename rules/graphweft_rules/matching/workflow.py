@@ -151,7 +151,7 @@ class Candidates:
         alike: dict[frozenset[str], dict[int, Condition]] = {}
         for number, rule in enumerate(rules):
             condition = rule.condition
-            if condition is None or condition.cost is not None:  # its steps are counted, so alone
+            if condition is None or condition.counted is not None:  # its steps are counted, so alone
                 self._always.append(number)
             elif condition.required:
                 reference, text = condition.required[0]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import Event
-from graphweft_rules.matching.condition_cost import LoopCost
+from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, Given, StepCounter
 from graphweft_rules.matching.conditions import ConditionError, Verdict, compile_condition
 from graphweft_rules.matching.parameters import Scope
 
@@ -155,48 +155,137 @@ def values(**data: Any) -> Scope:
 
 
 XS = list(range(3_000))
-LOOPS = [
-    "$event.xs.all(x, $event.xs.all(y, y >= 0))",
-    "$event.xs.map(x, x).size() > 0",
-    "$event.xs.filter(x, x >= 0).size() > 0",
-    "$event.xs.filter(x, x < 0).size() == 0 && $event.xs.exists(x, x in $event.xs + $event.xs + [x])",
-    "$event.xs.all(x, 'aa'.matches($event.pattern))",
-    "$event.xs.all(x, // two\n $event.xs.all(y, y >= 0) // loops\n)",
+MAP = {str(number): 1 for number in range(44)}
+DEAR: list[tuple[str, dict[str, Any]]] = [
+    ("$event.xs.all(x, $event.xs.all(y, y >= 0))", {"xs": XS}),
+    ("$event.xs.all(x, // two\n $event.xs.all(y, y >= 0) // loops\n)", {"xs": XS}),
+    ("$event.xs.exists(x, $event.ys.exists(y, y == x))", {"xs": XS[:700], "ys": XS[700:1_400]}),
+    ("$event.a.all(x, $event.a.all(y, $event.a.all(z, x + y + z >= 0)))", {"a": XS[:79]}),
+    ("$event.a[0][0].all(x, $event.a[0][0].all(y, true))", {"a": [[XS[:300]]]}),
+    # What ``filter`` and ``map`` have found is copied at each item, with all that it holds.
+    ("$event.xs.map(x, x).size() > 0", {"xs": XS}),
+    ("$event.xs.filter(x, x >= 0).size() > 0", {"xs": XS}),
+    ("$event.l.filter(a, a.ok == true).size() > 3", {"l": [{"ok": True, "c": MAP}] * 2_650}),
+    ("$event.l.filter(a, a.ok == true).size() > 3", {"l": [{"ok": True}] * 2_500}),
+    ("$event.l.map(a, a.c).size() > 3", {"l": [{"ok": True, "c": MAP}] * 100}),
+    ("$event.a.map(x, $event.b).size() > 3", {"a": XS[:2_600], "b": XS * 10}),
+    ("$event.xs.map(x, x > 3, [x]).size() > 0", {"xs": XS}),
+    ("$event.m.map(k, $event.m[k]).size() > 1", {"m": {str(number): [1] * 30 for number in range(300)}}),
+    ("$event.xs.filter(x, $event.xs.filter(y, y == x).size() == 1).size() > 0", {"xs": XS[:200]}),
+    # Texts and lists that grow.
+    ("$event.tags.map(x, x + $event.b).exists(y, y == 'zz')", {"tags": ["x"] * 1_000, "b": "b" * 300_000}),
+    ("$event.tags.all(x, $event.tags.all(y, (x + y) != ''))", {"tags": ["x" * 1_000] * 400}),
+    ("[$event.b, $event.b].map(x, x + x + x).map(x, x + x + x).map(x, x + x + x) != []", {"b": "b" * 900_000}),
+    (" + ".join(["$event.b"] * 200) + " == 'x'", {"b": "b" * 900_000}),
+    (" + ".join(["$event.b"] * 200) + " == [1]", {"b": XS * 10}),
+    ("$event.xs.all(x, [x, $event.b] != [])", {"xs": XS, "b": XS}),
+    ("$event.xs.map(x, {'k': x, 'l': [x, x]}).size() > 0", {"xs": [MAP] * 100}),
+    # Operators that read much.
+    ("$event.xs.filter(x, x < 0).size() == 0 && $event.xs.all(x, x in $event.xs + $event.xs + [x])", {"xs": XS}),
+    ("$event.xs.exists(x, x in $event.b)", {"xs": ["y"] * 2_000, "b": ["z"] * 2_000}),
+    ("$event.a.exists(x, x == $event.b)", {"a": [XS] * 13, "b": XS}),
+    ("$event.xs.all(x, !$event.b.contains(x))", {"xs": ["y"] * 1_000, "b": "z" * 500_000}),
+    ("$event.xs.all(x, $event.b[0].c.size() > 0)", {"xs": XS, "b": [{"c": XS}]}),
+    ("duration($event.b) == duration('1h')", {"b": "1h" * 400_000}),
+    ("$event.xs.all(x, duration(x) == duration('1h'))", {"xs": ["1h"] * 3_000}),
+    # Patterns.
+    ("$event.s.matches($event.p)", {"s": "a" * 5_000, "p": "(?:a{1,50}){1,50}c"}),
+    ("$event.xs.all(x, 'aa'.matches($event.p))", {"xs": XS, "p": "a+"}),
+    ("$event.ps.exists(p, 'aa'.matches(p))", {"ps": ["\\w{1,30}c"] * 9}),
+    ("'aa'.matches('^' + $event.p)", {"p": "(?:\\w{1,30}){1,10}"}),
+    ("$event.s.matches('(?:a{1,50}){1,50}c')", {"s": "a" * 5_000}),
+    ("$event.s.matches(r'(.*)(.*)(.*)=x')", {"s": "word " * 40_000}),
+    # Values whose conversion alone takes too long.
+    ("size($event.l) > 3", {"l": [MAP] * 2_650}),
+    ("$event.a == $event.b", {"a": [1.5] * 40_000, "b": [1.5] * 40_000}),
+    ("$event.xs.all(x, x >= 0)", {"xs": XS * 30}),
+    ("'x' in $event.m", {"m": dict.fromkeys(map(str, range(20_000)))}),
 ]
+OVER = f"it needs more than {MOST_STEPS} steps"
 
 
-@pytest.mark.parametrize("text", LOOPS)
-def test_loops_end_after_500000_steps(text: str) -> None:
-    condition = compile_condition(text)
-    verdict = condition.evaluate(values(xs=XS, pattern="a+"))
+@pytest.mark.parametrize(("text", "given"), DEAR)
+def test_a_condition_ends_after_20000_steps(text: str, given: dict[str, Any]) -> None:
+    verdict = compile_condition(text).evaluate(values(**given))
     assert (verdict.holds, verdict.missing) == (False, ())
-    assert (verdict.error or "").startswith("its loops need more than 500000 steps")
-    assert condition.evaluate(values(xs=XS[:40], pattern="a+")) == Verdict(holds=True)
+    assert (verdict.error or "").startswith(OVER)
 
 
-@pytest.mark.parametrize("text", LOOPS)
-def test_counting_the_steps_does_not_change_the_result(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LoopCost, "is_small", lambda *_: False)
-    assert compile_condition(text).evaluate(values(xs=XS[:40], pattern="a+")) == Verdict(holds=True)
+@pytest.mark.parametrize(("text", "given"), DEAR)
+def test_a_refused_condition_has_not_cost_more(text: str, given: dict[str, Any]) -> None:
+    """Each value that an evaluation has made was counted before, so that what it holds in memory is bounded, too."""
+    condition = compile_condition(text)
+    found = Given.of({name: reference.resolve(values(**given)) for name, reference in condition.variables})
+    assert found.steps <= MOST_STEPS
+    if condition.counted is None or not found.is_whole:
+        return
+    counter = StepCounter(condition.cost, found.bound(condition.cost), found.steps)
+    calls: list[bool] = []
+
+    def call(*arguments: Any) -> object:
+        calls.append(counter.is_over)
+        return counter.call(*arguments)
+
+    if not counter.is_over:
+        with pytest.raises((TypeError, RuntimeError)):
+            condition.counted.run(found.values, call)
+        assert not any(calls)  # the first call beyond the limit is the last one
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("$event.xs.all(x, x >= 0)", {"xs": XS}),
+        ("$event.xs.all(x, $event.xs.all(y, y >= 0))", {"xs": XS[:100]}),
+        ("$event.xs.map(x, x).size() > 0", {"xs": XS[:200]}),
+        ("$event.xs.filter(x, x < 0).size() == 0", {"xs": XS}),  # nothing found, nothing copied
+        ("$event.xs.filter(x, x < 9).map(x, x + 1) == [1, 2, 3, 4, 5, 6, 7, 8, 9]", {"xs": XS[:1_000]}),
+        ("$event.xs.exists_one(x, x == $event.k)", {"xs": XS, "k": 0}),
+        ("$event.xs.all(x, x in $event.xs)", {"xs": XS[:200]}),
+        ("$event.items.all(i, i.tags.exists(t, t == i.kind))", {"items": [{"tags": ["a", "b"], "kind": "b"}] * 300}),
+        ("$event.xs.all(x, 'aa'.matches($event.p))", {"xs": XS[:40], "p": "a+"}),
+        ("$event.s.matches('(?i)refund|chargeback|dispute')", {"s": "word " * 4_000 + "Refund"}),
+        ("$event.s.contains('word')", {"s": "word " * 200_000}),
+        ("$event.s == $event.s", {"s": "word " * 200_000}),
+        ("size($event.s) > 3 && $event.s.startsWith('w')", {"s": "word " * 200_000}),
+        ("$event.m.last == 3", {"m": {"list": XS, "last": 3}}),
+        # Without what is too large, the rest decides.
+        ("$event.k == 0 || $event.xs.all(x, $event.xs.all(y, y >= 0))", {"xs": XS, "k": 0}),
+        ("$event.k == 0 || size($event.l) > 3", {"l": [MAP] * 2_650, "k": 0}),
+        ("$event.k == 0 || $event.s + $event.s + $event.s != 'x'", {"s": "word " * 2_000_000, "k": 0}),
+        ("$event.k == 0 ? true : $event.s.matches('(?:a{1,50}){1,50}c')", {"s": "a" * 5_000, "k": 0}),
+        ("has($event.no) && $event.xs.all(x, $event.xs.all(y, y >= 0)) || true", {"xs": XS}),
+    ],
+)
+def test_conditions_within_the_limit_hold(text: str, given: dict[str, Any]) -> None:
+    assert compile_condition(text).evaluate(values(**given)) == Verdict(holds=True)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "$event.xs.all(x, x >= 0)",
-        "$event.xs.exists_one(x, x == $event.k)",
-        "$event.xs.all(x, x in $event.xs)",
-        "$event.items.all(i, i.tags.exists(t, t == i.kind))",  # their lists do not multiply
-        "$event.k == 0 || $event.xs.all(x, $event.xs.all(y, y >= 0))",
-        "has($event.no) && $event.xs.all(x, $event.xs.all(y, y >= 0)) || true",
+        *dict.fromkeys(text for text, _ in DEAR if compile_condition(text).counted is not None),
+        "$event.k == 0 ? $event.xs == [1] : $event.k == 1 ? $event.xs != [1] : $event.b in [$event.b] // end",
+        "[1, 2, 3].filter(x, x > 1 && (x == 2 || x in $event.xs)).map(x, [x].map(y, y + x)) == [[4], [6]] // end",
+        "[[1], [2]].filter(x, x.filter(y, y > 1).size() > 0) == [[2]]",
+        "({'a': [1, 2,], 'b': []}).map(k, k).size() == 2 && -($event.k) == -1 && !(1 in [2]) && b'a' == b'a'",
+        "[1].all(x, [2].all(x, x == 2) && x == 1)",
     ],
 )
-def test_loops_whose_steps_do_not_multiply_may_be_long(text: str) -> None:
-    given = values(xs=XS, k=0, items=[{"tags": ["a", "b"], "kind": "b"}] * 3_000)
-    assert compile_condition(text).evaluate(given) == Verdict(holds=True)
-
-
-def test_what_the_values_hold_counts_in_inner_loops() -> None:
-    condition = compile_condition("$event.xs.all(x, $event.ys.all(y, !x.contains(y)))")
-    assert condition.evaluate(values(xs=["a" * 100] * 100, ys=["b"] * 100)).holds
-    assert condition.evaluate(values(xs=["a" * 900_000] * 1, ys=["b"] * 10_000)).error is not None
+def test_counting_does_not_change_the_result(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {
+        "xs": [1],
+        "b": "2h",
+        "s": "a",
+        "p": "a",
+        "m": {"a": [1]},
+        "k": 1,
+        "a": [[[1]]],
+        "l": [{"ok": 1, "c": 2}],
+        "items": [],
+    }
+    given = values(**some, tags=["a"], ps=["a"], ys=[1])
+    expected = compile_condition(text).evaluate(given)
+    monkeypatch.setattr(ConditionCost, "is_small", lambda *_: False)
+    monkeypatch.setattr(Given, "is_within", lambda *_: False)
+    assert compile_condition(text).evaluate(given) == expected

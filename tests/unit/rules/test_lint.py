@@ -108,15 +108,28 @@ def test_an_event_that_looks_like_a_slip_is_a_warning(tmp_path: Path, event: str
     assert GraphInjectionLoader().load(file) is not None
 
 
-def test_a_loop_within_a_loop_is_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("condition", "codes"),
+    [
+        ("$context.xs.all(x, $context.ys.exists(y, y == x))", ["nested-loop"]),
+        ("$context.xs.all(x, x.ys.exists(y, y == 1))", ["nested-loop"]),
+        ("$context.xs.filter(x, x > 1).all(x, x > 2)", ["copying-loop"]),
+        ("$context.xs.map(x, $context.xs.filter(y, y == x)).size() > 0", ["copying-loop", "nested-loop"]),
+        ("$context.text.matches($event.pattern)", ["foreign-pattern"]),
+        ("$context.patterns.exists(p, 'x'.matches(p))", ["foreign-pattern"]),
+        ("$context.text.matches('^' + $event.pattern)", ["foreign-pattern"]),
+        ("$context.text.matches('[a-z0-9]{1,9}@.*')", []),
+        ("$context.text.matches(r'(?:\\w{1,9})+')", ["costly-pattern"]),
+        ("$context.xs.all(x, x > 2) && $context.ys.exists(x, x == 'filter(')", []),
+        ("$context.filter.map == 'x.matches(y)'", []),
+    ],
+)
+def test_a_condition_that_may_cost_much_is_a_warning(tmp_path: Path, condition: str, codes: list[str]) -> None:
     text = mutation("agent.turn_complete").replace("  mutations:", "  condition: CONDITION\n  mutations:", 1)
-    nested = "$context.xs.all(x, $context.ys.exists(y, y == x))"
-    file = write(tmp_path / "graph_injection.yaml", text.replace("CONDITION", f'"{nested}"'))
-    (finding,) = lint([file])
-    assert (finding.level, finding.code) == ("warning", "nested-loop")
-    assert "more than 500000" in finding.message
-    file.write_text(text.replace("CONDITION", '"$context.xs.filter(x, x > 1).all(x, x > 2)"'))
-    assert list(lint([file])) == []
+    file = write(tmp_path / "graph_injection.yaml", text.replace("CONDITION", f"|-\n    {condition}"))
+    found = list(lint([file]))
+    assert [(finding.level, finding.code) for finding in found] == [("warning", code) for code in codes]
+    assert all("Beyond 20000 steps" in finding.message for finding in found)
 
 
 @pytest.mark.parametrize(

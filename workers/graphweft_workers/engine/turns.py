@@ -1,12 +1,15 @@
 """Reads ranges of the log in turns: other partitions, leases and health checks run between two turns.
 
-A turn is a few events. How long one event may take is bounded elsewhere: by the limits of terms and of conditions.
+A turn ends with the event after which its time is over. How long one event may take is bounded elsewhere: by the limits
+of terms and of conditions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -17,9 +20,8 @@ from graphweft_workers.engine.read import Decoded, Range, decode_range, match_ra
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.timing import TIMING
 
-TURN_BYTES: Final = 64 * 1024
-"""Limit of bytes of a turn, unless it is one event."""
-TURN_EVENTS: Final = 50
+LARGE: Final = 16 * 1024
+"""Bytes of an event that is matched in a thread: what its conditions, terms and facts take follows its contents."""
 
 
 async def decode_in_turns(
@@ -28,10 +30,9 @@ async def decode_in_turns(
     """Return the same as ``decode_range``."""
     found: list[Decoded] = []
     turns = turns or TurnClock()
-    start = 0
-    for end in _turns(sum(map(len, entry.fields.values())) for entry in entries):
-        found += decode_range(entries[start:end], rules)
-        start = end
+    left = deque(entries)
+    while left:
+        found += decode_range(turns.one(left), rules)
         await turns.rest()
     return found
 
@@ -49,26 +50,30 @@ async def match_in_turns(
     """Return the same as ``match_range``."""
     found = Range()
     turns = turns or TurnClock()
+    matching = partial(
+        match_range, partition, recent=recent, only=only, without=without, passed_over=passed_over, into=found
+    )
     start = 0
-    for end in _turns(each.size for each in entries):
-        some = entries[start:end]
-        match_range(partition, some, recent, only=only, without=without, passed_over=passed_over, into=found)
-        start = end
-        await turns.rest()
+    for at in (*(at for at, each in enumerate(entries) if each.size > LARGE), len(entries)):
+        left = deque(entries[start:at])
+        while left:
+            matching(turns.one(left))
+            await turns.rest()
+        if at < len(entries):
+            await _aside(partial(matching, [entries[at]]))
+            await turns.rest()
+        start = at + 1
     return found
 
 
-def _turns(sizes: Iterable[int]) -> Iterator[int]:
-    """Yield where each turn ends, given the bytes of entries."""
-    start = at = size = 0
-    for more in sizes:
-        if at - start == TURN_EVENTS or (size + more > TURN_BYTES and at > start):
-            yield at
-            start, size = at, 0
-        size += more
-        at += 1
-    if at > start:
-        yield at
+async def _aside(work: Callable[[], object]) -> None:
+    """Do work in a thread; if it is cancelled, wait for its end, because it changes what its caller has."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class TurnClock:
@@ -78,6 +83,14 @@ class TurnClock:
         self._clock = clock
         self._turn_s = turn_s
         self._since = clock.monotonic()
+
+    def one[T](self, left: deque[T]) -> Iterator[T]:
+        """Take from the left until the turn is over: the clock is read after each, which takes 0.1 us."""
+        monotonic, end = self._clock.monotonic, self._since + self._turn_s
+        while left:
+            yield left.popleft()
+            if monotonic() > end:
+                return
 
     async def rest(self) -> None:
         """Let others run if it is time."""

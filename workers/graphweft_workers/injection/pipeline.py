@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
 from graphweft_workers.injection.index_versions import IndexVersions
+from graphweft_workers.injection.long_values import are_long
 from graphweft_workers.injection.match import match_request
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
 from graphweft_workers.injection.purges import PurgeFollower
@@ -47,6 +49,8 @@ logger = get_logger("graphweft.injection")
 
 _PURGES_SHARE: Final = 0.5
 """The share of a request's time after which the purges are read, in case the graph returns nothing."""
+_LONG: Final = 1_000
+"""Characters and items of a context that is matched in a thread."""
 _WAIT_SHARE: Final = 0.6
 """Largest share of the budget for ``after``, if queries follow."""
 
@@ -187,7 +191,9 @@ class ContextPipeline:
         if request.search is None and not await self._compiled(rules, request.workflow, until):
             detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
             return self._empty(request, started, "timeout", detail)
-        matched = match_request(rules, request, self._clock.now())
+        # Each condition takes some milliseconds at most, but all conditions of the rules together may take long.
+        matching = partial(match_request, rules, request, self._clock.now())
+        matched = await asyncio.to_thread(matching) if are_long([request.context], _LONG) else matching()
         if isinstance(matched, str):
             return self._empty(request, started, "invalid_request", matched)
         if request.search is None and request.workflow not in rules.workflows:
@@ -238,7 +244,7 @@ class ContextPipeline:
         stale_by = None
         if request.after is not None and (reached is None or reached.behind is not None):
             stale_by = await self._behind(reached, until)
-        return self._replies.build(
+        return await self._replies.build(
             request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest, may_be_erased=may_be_erased
         )
 

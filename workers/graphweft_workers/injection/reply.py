@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -15,10 +17,11 @@ from graphweft_rules.files.model import Place
 from graphweft_rules.output.packing import AllRows, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
+from graphweft_workers.injection.long_values import are_long
 from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.redaction import redact_cell
+from graphweft_workers.redaction import REDACTED, redact_cell
 
 logger = get_logger("graphweft.injection")
 
@@ -29,6 +32,30 @@ _MAY_BE_ERASED: Final = (
 )
 _NO_ROWS: Final[frozenset[ReasonCode]] = frozenset({"graph_unavailable", "timeout"})
 """Failures that are replaced by the last good rows."""
+
+
+_MOST_REDACTED: Final = 200_000
+"""Characters of a reply that are read for secrets; what is beyond is not shown."""
+_LONG: Final = 8_000
+"""Characters of rows that are packed in a thread: a hostile text takes 5 us for each."""
+
+
+class _Redaction:
+    """The gate of one reply."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_REDACTED
+        self._known: dict[tuple[str, str], str] = {}
+        """Packing asks again for the rows that it keeps."""
+
+    def __call__(self, label: str, text: str) -> str:
+        known = self._known.get((label, text))
+        if known is None:
+            shown = text[: self._left]
+            self._left -= len(shown)
+            known = redact_cell(label, shown) + (REDACTED if len(shown) < len(text) else "")
+            self._known[label, text] = known
+        return known
 
 
 class ReplyBuilder:
@@ -46,10 +73,10 @@ class ReplyBuilder:
         self._clock = clock
         self._last_good_s = last_good_s
         self._count = count
-        self._gate = redact_cell if redact else None
+        self._redact = redact
         self._root = root
 
-    def build(
+    async def build(
         self,
         request: ContextRequest,
         started: float,
@@ -87,14 +114,17 @@ class ReplyBuilder:
                 AllRows(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
             )
         # The one block of a search needs no heading.
-        packed = pack(
+        packing = partial(
+            pack,
             found,
             max_tokens=request.max_tokens,
             count=self._count,
             headings=request.search is None,
             enclosed=True,
-            gate=self._gate,
+            gate=_Redaction() if self._redact else None,
         )
+        # A long text takes longer than others may wait; a thread lets them run between two patterns.
+        packed = await asyncio.to_thread(packing) if are_long([each.rows for each in found], _LONG) else packing()
         places = {(each.bound.rule, each.bound.query.id): each.bound.query.place for each in found}
         missing += [self._without_path(one, places[one.rule, one.query]) for one in packed.missing]
         for bound, error in packed.errors:

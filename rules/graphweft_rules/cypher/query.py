@@ -64,7 +64,7 @@ class Cypher:
         offset = sum(map(len, before)) + len(before) + column - 1
         start, origin, kept = next((piece for piece in reversed(self.pieces) if piece[0] <= offset), (0, 0, True))
         offset = min(origin + (offset - start if kept else 0), len(self.text))
-        return _line_and_column(self.text, offset)
+        return line_and_column(self.text, offset)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -157,11 +157,12 @@ def _parsed(text: str, role: Role, limits: TextLimits) -> tuple[Cypher, tuple[Qu
 
 def placed(text: str, problem: QueryProblem) -> CypherProblem:
     """Return a problem of a text with its line and column."""
-    line, column = _line_and_column(text, problem.start)
+    line, column = line_and_column(text, problem.start)
     return CypherProblem(code=problem.code, level=problem.level, message=problem.message, line=line, column=column)
 
 
-def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+def line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Return line and column of an offset, both from 1."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 

@@ -18,7 +18,7 @@ from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.ranges import range_problem
 from graphweft_rules.files.findings import Finding, RulesError
-from graphweft_rules.files.loader import RuleFiles, discover, reader_of, workflow_files
+from graphweft_rules.files.loader import RuleFiles, discover, keys_finding, reader_of, workflow_files
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
@@ -469,6 +469,9 @@ def _compiled(named: Mapping[str, Path], files: RuleFiles) -> list[tuple[Workflo
             findings.extend(resolved.findings)
         else:
             compiled.append((compile_workflow(name, resolved.config), resolved.config))
+    keys = frozenset(key for workflow, _ in compiled for key in workflow.keys)
+    if not findings and (much := keys_finding(keys, Place(file=str(next(iter(named.values()), ""))))) is not None:
+        findings.append(much)
     if findings:
         raise RulesError(findings)
     return compiled

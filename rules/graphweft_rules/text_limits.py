@@ -130,6 +130,7 @@ class _Frame:
     names: int = 0
     nots: int = 0
     signs: int = 0
+    signs_before: int = 0
 
     def begin_part(self) -> None:
         self.chain = self.names = self.nots = self.signs = 0
@@ -229,15 +230,19 @@ class _Measure:
             frame.nots = frame.signs = 0
         elif piece.text in _SIGNS and not _is_operand(self.before):
             frame.signs += 1
+        elif piece.text == "~" and self.before.text == "=":
+            frame.signs = frame.signs_before  # =~ binds stronger than a sign, as IN and CONTAINS do
         elif piece.text != ".":
-            frame.signs = 0
+            frame.signs_before, frame.signs = frame.signs, 0
         frame.names = frame.names + (piece.text != "!") if piece.text in _OF_LABELS else 0
 
     def _word(self, piece: Piece, frame: _Frame) -> None:
         if self.before.text not in _OF_LABELS:
             frame.names = 0
         word = piece.text.upper() if self.limits.work is not None and self.before.text not in (".", ":") else ""
-        if word in _CLAUSES:
+        if word == "WITH" and self.before.text.upper() in ("STARTS", "ENDS"):
+            frame.chain += 1
+        elif word in _CLAUSES:
             self.clauses += 1
             frame.items = 1
             frame.begin_part()
@@ -251,7 +256,7 @@ class _Measure:
         elif word in _WORD_OPERATORS or word in _BOOLEANS:
             frame.chain += 1
             if word in _BOOLEANS:
-                frame.nots = 0
+                frame.nots = frame.signs = 0
             frame.nots += word == "NOT"
             if word == "IN" and frame.opening == "[" and self.second.text == "[" and not frame.loop:
                 frame.loop = True  # a list comprehension

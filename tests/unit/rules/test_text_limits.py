@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from tests.services.rules import load_rules
 
-from graphweft_contracts import Event
+from graphweft_contracts import Event, wire
 from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RulesError, RuleSet
@@ -24,8 +24,12 @@ from graphweft_rules.matching.rule_set import InvalidValue
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.searches import parse_retrieval
 from graphweft_rules.text_limits import MOST_KEYS, MOST_KEYS_OF_LABEL
+from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers import dialects
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.read import read_range
 from graphweft_workers.injection.match import bind_search
+from graphweft_workers.ports.event_log import Entry
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 ENDING: Final = {
@@ -255,6 +259,27 @@ def test_the_value_of_a_bound_is_checked_when_it_is_bound() -> None:
         assert str(failed.error) == "the parameter 'n' is a bound of range(), and its value is beyond 100,000"
         with pytest.raises(InvalidValue):
             rules.bind_one(event(beyond), "r", "m")
+
+
+def test_an_event_with_a_bound_beyond_the_limit_becomes_a_dead_letter() -> None:
+    rules = stored(
+        W=rule(cypher="UNWIND range(0, $n) AS i CREATE (:A {i: i})", n="$event.n"),
+        Broken=rule("1 == " + "+".join(["1"] * 14_000)),
+    )
+    given = [(10**9, "W"), (1, "W"), (1, "Broken")]
+    log = [
+        Entry(offset=f"{number}-0", fields=wire.encode(event), received=NOW)
+        for number, event in enumerate(
+            Event.create("a.b", app_id="a", chat_id="c", workflow=name, data={"n": n}, time=NOW) for n, name in given
+        )
+    ]
+    found = read_range(0, log, FixedRules(rules), RecentEvents())
+    [letter] = found.letters
+    assert (letter.reason, letter.rule, letter.mutation) == ("invalid_value", "r", "m")
+    assert letter.message.startswith("the parameter 'n' is a bound of range()")
+    assert [(each.entry.offset, each.reason) for each in found.skips] == [("2-0", "no_rules")]
+    assert [(each.entry.offset, len(each.mutations)) for each in found.apps["a"]] == [("1-0", 1)]
+    assert found.defects == []
 
 
 @pytest.mark.parametrize(

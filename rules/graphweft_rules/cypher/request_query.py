@@ -150,7 +150,8 @@ def _pattern_problem(query: Outline) -> Problem | None:
     for part in parts:
         if isinstance(part, PatternPart):
             for path in part.paths:
-                names = {each.variable for each in (*path.nodes, *path.relationships)} - {""}
+                names = {each.variable for each in path.nodes} | {each.variable for each in path.relationships}
+                names.discard("")
                 loose += not names & known
                 known |= names
                 if loose > 1:

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from graphweft_rules.cypher.calls import call_problems, is_index_change
 from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, QueryWords
+from graphweft_rules.cypher.growth import MOST_GROWTH, growth_problem
 from graphweft_rules.cypher.ranges import range_problems
 from graphweft_rules.cypher.reduce_names import repeated_reduce_names
 from graphweft_rules.cypher.statement import clock_call
@@ -52,6 +53,8 @@ def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[QueryProble
         yield QueryProblem("error", code, message, start)
     for message, start in range_problems(query):
         yield QueryProblem("error", "range-bound", message, start)
+    if (grows := growth_problem(query, MOST_GROWTH)) is not None:
+        yield QueryProblem("error", "growth", grows[0], words.tokens[grows[1]].start)
     for name, start in repeated_reduce_names(query):
         message = (
             f"the variable {name!r} of reduce() has the name of another one, and FalkorDB never ends then: rename it"

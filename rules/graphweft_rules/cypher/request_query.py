@@ -7,10 +7,10 @@ call only functions whose results are no larger than their arguments, and values
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
+from graphweft_rules.cypher.clauses import Outline
+from graphweft_rules.cypher.growth import Problem, growth_problem
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import PatternError, PatternPart, ProjectionPart, UnwindPart
 from graphweft_rules.cypher.pattern_parser import KEYWORDS
@@ -61,14 +61,11 @@ _MOST_GROWTH: Final = 16
 _MOST_UNWINDS: Final = 3
 _GIVEN: Final = frozenset({"node", "score"})
 
-type Problem = tuple[str, int]
-"""Message, and the index of the word where it is."""
-
 
 def request_problem(query: Outline) -> tuple[str, int] | None:
     """Return what the query of a request may not do, and the offset of that; None if it may run."""
     words = query.words
-    for find in (_call_problem, _growth_problem, _list_problem, _pattern_problem):
+    for find in (_call_problem, _grows, _list_problem, _pattern_problem):
         if (found := find(query)) is not None:
             return found[0], words.tokens[min(found[1], len(words.tokens) - 1)].start
     return None
@@ -88,35 +85,8 @@ def _call_problem(query: Outline) -> Problem | None:
     return None
 
 
-def _growth_problem(query: Outline) -> Problem | None:
-    """Return where values may grow too much: each clause multiplies them by the uses of one name in one column."""
-    growth = 1
-    for clause in query.clauses:
-        if clause.keyword in ("WITH", "RETURN", "UNWIND"):
-            growth *= max(1, _most_uses(query.words, clause))
-        if growth > _MOST_GROWTH:
-            message = "a request may not join a value with itself in clause after clause: use each value once"
-            return message, clause.words[0]
-    return None
-
-
-def _most_uses(words: QueryWords, clause: Clause) -> int:
-    """Return how often one column uses one name beside what joins values: ``+``, a list or a map."""
-    most = depth = 0
-    uses: Counter[str] = Counter()
-    joins = False
-    for index in clause.words[1:]:
-        text = words.text(index)
-        if text == "," and depth == 0:
-            most = max([most, *uses.values()]) if joins else most
-            uses.clear()
-            joins = False
-            continue
-        depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
-        joins = joins or text in ("+", "{", "[")
-        if words.tokens[index].kind == "param" or (words.identifier(index) and words.text(index - 1) != "."):
-            uses[words.tokens[index].identifier] += 1
-    return max([most, *uses.values()]) if joins else most
+def _grows(query: Outline) -> Problem | None:
+    return growth_problem(query, _MOST_GROWTH)
 
 
 def _list_problem(query: Outline) -> Problem | None:

@@ -311,6 +311,34 @@ def test_a_reduce_with_names_of_its_own_is_allowed(text: str) -> None:
     assert parse(text, role="injection").problems == ()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH 'x' AS s " + "WITH s + s AS s " * 36 + "CREATE (:A {s: s})",
+        "WITH [1] AS s " + "WITH [s, s] AS s " * 24 + "CREATE (:A {s: size(s)})",
+        "WITH {a: 'x'} AS s " + "WITH {a: s.a + s.a} AS s " * 24 + "CREATE (:A {s: s.a})",
+        "WITH 1 AS s " + "WITH {a: s, b: s} AS s " * 24 + "CREATE (:A {s: 1})",
+        "CREATE (:A {s: reduce(s = 'x', i IN $l | s + s)})",
+        "CREATE (:A {s: reduce(s = 'x', i IN $l | toString(s) + (toString((s))))})",
+        "CREATE (:A {s: size(reduce(s = [1], i IN $l | [s, s]))})",
+    ],
+)
+def test_a_rule_whose_values_double_is_refused(text: str) -> None:
+    assert "growth" in {each.code for each in parse(text, role="mutation").problems}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (n:A) SET n.s = reduce(s = '', x IN $l | CASE WHEN s = '' THEN x ELSE s + ', ' + x END)",
+        "MATCH (n:A) SET n.m = reduce(m = 0, x IN $l | CASE WHEN x > m THEN x ELSE m END)",
+        "MATCH (n:A) " + "WITH n, {a: n.a, b: n.b, c: n.c, d: n.d} AS m " * 12 + "SET n.x = m.a + m.b",
+    ],
+)
+def test_a_rule_whose_values_stay_as_they_are_is_allowed(text: str) -> None:
+    assert parse(text, role="mutation").problems == ()
+
+
 # -- queries of requests --
 
 ATTACKS: Final = {

@@ -514,6 +514,16 @@ async def test_indexes_are_made_once(graph: FalkorDBStore) -> None:
         assert {(label, tuple(names)) for label, names in rows.rows} >= {("User", ("id",)), ("Odd Name", ("a b",))}
 
 
+async def test_a_label_gets_as_many_indexes_as_the_server_survives(graph: FalkorDBStore) -> None:
+    # 344 of them end the server. The rules of each version may have had other keys.
+    await graph.prepare(APP, [("Thing", f"p{number:03}") for number in range(64)])
+    await graph.prepare(APP, [("Thing", f"p{number:03}") for number in range(400)] + [("Other", "id")])
+    rows = await graph.read(APP, "CALL db.indexes() YIELD label, properties RETURN label, properties", {}, timeout_s=60)
+    found = {label: sorted(names) for label, names in rows.rows}
+    assert found["Thing"] == [f"p{number:03}" for number in range(128)]
+    assert found["Other"] == ["id"]
+
+
 async def test_a_graph_that_is_made_anew_gets_its_indexes_and_names(graph: FalkorDBStore) -> None:
     listing = "CALL db.indexes() YIELD label RETURN label"
     for _ in range(2):

@@ -212,16 +212,12 @@ def _sort_items(words: QueryWords, inside: range) -> Iterator[ProjectionItem]:
 
 def _foreach(words: QueryWords, clause: Clause) -> ForeachPart:
     opening = clause.words[0] + 1
-    bar = next((index for index in clause.words if words.text(index) == "|" and _outside(words, opening, index)), None)
+    inside = outside_brackets(words, range(opening + 1, words.closing(opening)))
+    bar = next((index for index in inside if words.text(index) == "|"), None)
     if bar is None or words.text(opening) != "(" or words.keyword(opening + 2) != "IN":
         raise PatternError(clause.words[0], "FOREACH of an unknown form")
     expression = not_empty(range(opening + 3, bar))
     return ForeachPart(clause=clause, variable=variable_name(words, opening + 1), expression=expression)
-
-
-def _outside(words: QueryWords, opening: int, index: int) -> bool:
-    """Tell whether the index is directly inside the bracket at ``opening``."""
-    return index in outside_brackets(words, range(opening + 1, words.closing(opening)))
 
 
 def _call(query: Outline, clause: Clause, inside: range) -> CallPart:

@@ -8,6 +8,9 @@ from typing import Final, Literal, NamedTuple
 
 from graphweft_rules.cypher.calls import call_problems, is_index_change
 from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, QueryWords
+from graphweft_rules.cypher.growth import MOST_GROWTH, growth_problem
+from graphweft_rules.cypher.ranges import range_problems
+from graphweft_rules.cypher.reduce_names import repeated_reduce_names
 from graphweft_rules.cypher.statement import clock_call
 from graphweft_rules.matching.clock import OWN_PREFIX
 
@@ -48,6 +51,15 @@ def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[QueryProble
     yield from _clock_problems(words, role)
     for code, message, start in call_problems(query):
         yield QueryProblem("error", code, message, start)
+    for message, start in range_problems(query):
+        yield QueryProblem("error", "range-bound", message, start)
+    if (grows := growth_problem(query, MOST_GROWTH)) is not None:
+        yield QueryProblem("error", "growth", grows[0], words.tokens[grows[1]].start)
+    for name, start in repeated_reduce_names(query):
+        message = (
+            f"the variable {name!r} of reduce() has the name of another one, and FalkorDB never ends then: rename it"
+        )
+        yield QueryProblem("error", "reduce-name", message, start)
     admin = [clause for clause in query.clauses if _is_admin(words, clause)]
     for clause in admin:
         message = "a rule cannot change the schema or load files: remove the clause; graphweft indexes the look-up keys"

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Final
 
 from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
 from graphweft_rules.cypher.clauses import PARTS, WRITING, Outline, QueryWords, outline
 from graphweft_rules.cypher.names import Name, graph_names
 from graphweft_rules.cypher.problems import Level, QueryProblem, Role, own_problems
+from graphweft_rules.cypher.ranges import range_parameters
 from graphweft_rules.cypher.statement import Piece, clock_edits, edited, uuid_edits
+from graphweft_rules.cypher.tokens import pieces_of
 from graphweft_rules.matching.clock import UUID_PREFIX
+from graphweft_rules.text_limits import QUERY, TextLimits, TextProblem, length_problem, problem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class Cypher:
     names: frozenset[Name]
     """The labels and relationship types in the text."""
     problems: tuple[CypherProblem, ...]
+    ranges: frozenset[str] = frozenset()
+    """The parameters that are bounds of ``range()``: ``range_problem`` checks their values before the query runs."""
     pieces: tuple[Piece, ...] = field(default=(), repr=False, compare=False)
     """The pieces of ``statement``, for ``origin``."""
 
@@ -58,7 +64,7 @@ class Cypher:
         offset = sum(map(len, before)) + len(before) + column - 1
         start, origin, kept = next((piece for piece in reversed(self.pieces) if piece[0] <= offset), (0, 0, True))
         offset = min(origin + (offset - start if kept else 0), len(self.text))
-        return _line_and_column(self.text, offset)
+        return line_and_column(self.text, offset)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -77,11 +83,16 @@ def _batch_query(
     return dialect.batch_query(statement, columns, shared=shared)
 
 
-def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = ()) -> Cypher:
-    """Parse a query. Never raises: ``problems`` holds what is wrong, including what each of ``dialects`` reports."""
-    cypher, problems = _parsed(text, role)
+def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = (), limits: TextLimits = QUERY) -> Cypher:
+    """Parse a query. Never raises: ``problems`` holds what is wrong, including what each of ``dialects`` reports.
+
+    A text beyond the ``limits`` is not analysed, and has this one problem.
+    """
+    if (long := length_problem(text, limits)) is not None:
+        return _refused(text, long)
+    cypher, problems = _parsed(text, role, limits)
     given = tuple(dialects)
-    if given:
+    if given and not _is_refused(problems):
         query = outline(text)
         problems += tuple(problem for dialect in given for problem in dialect.problems(query, role))
     problems = tuple(sorted(problems, key=lambda problem: problem.start))
@@ -89,10 +100,37 @@ def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = ()) -> Cypher:
     return replace(cypher, problems=tuple(placed(text, problem) for problem in problems))
 
 
+_TOO_MUCH: Final = "too-much"
+
+
+def _refused(text: str, problem: TextProblem) -> Cypher:
+    """Return what is known about a text that is not analysed."""
+    placed_there = placed(text, QueryProblem("error", _TOO_MUCH, problem.message, problem.start))
+    return Cypher(
+        text=text,
+        statement="",
+        params=frozenset(),
+        clock=frozenset(),
+        uuids=0,
+        writes=False,
+        deletes=False,
+        returns=False,
+        keys=frozenset(),
+        names=frozenset(),
+        problems=(placed_there,),
+    )
+
+
+def _is_refused(problems: Iterable[QueryProblem]) -> bool:
+    return any(problem.code == _TOO_MUCH for problem in problems)
+
+
 @lru_cache(maxsize=16_384)  # the checks of a rule file parse each query before it is compiled
-def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...]]:
+def _parsed(text: str, role: Role, limits: TextLimits) -> tuple[Cypher, tuple[QueryProblem, ...]]:
     """Return a query without problems, and the problems that it has on any server."""
     query = outline(text)
+    if (much := problem_of(pieces_of(query.tokens), limits)) is not None:
+        return _refused(text, much), (QueryProblem("error", _TOO_MUCH, much.message, much.start),)
     words = query.words
     clock: set[str] = set()
     edits = list(clock_edits(words, clock))
@@ -111,6 +149,7 @@ def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...]]:
         keys=frozenset(_keys(query)),
         names=frozenset(graph_names(query)),
         problems=(),
+        ranges=range_parameters(query),
         pieces=pieces,
     )
     return cypher, tuple(own_problems(query, role, len(uuids)))
@@ -118,11 +157,12 @@ def _parsed(text: str, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...]]:
 
 def placed(text: str, problem: QueryProblem) -> CypherProblem:
     """Return a problem of a text with its line and column."""
-    line, column = _line_and_column(text, problem.start)
+    line, column = line_and_column(text, problem.start)
     return CypherProblem(code=problem.code, level=problem.level, message=problem.message, line=line, column=column)
 
 
-def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+def line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Return line and column of an offset, both from 1."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 

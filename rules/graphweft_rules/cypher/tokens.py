@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, cast
+
+from graphweft_rules.text_limits import Piece, PieceKind
 
 Kind = Literal["space", "comment", "string", "quoted", "param", "name", "number", "broken", "punct"]
 
@@ -57,3 +60,25 @@ class CypherToken:
 def tokenize(text: str) -> list[CypherToken]:
     """Split any text into tokens; their texts, joined, equal the text."""
     return [CypherToken(cast("Kind", match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(text)]
+
+
+_PUNCTUATION: Final[dict[str, PieceKind]] = {
+    **dict.fromkeys("([{", "open"),
+    **dict.fromkeys(")]}", "close"),
+    ",": "comma",
+    ";": "end",
+}
+
+
+def pieces_of(tokens: Iterable[CypherToken]) -> Iterator[Piece]:
+    """Yield what the limits of texts measure."""
+    for token in tokens:
+        match token.kind:
+            case "space" | "comment":
+                continue
+            case "name":
+                yield Piece("word", token.text, token.start)
+            case "punct":
+                yield Piece(_PUNCTUATION.get(token.text, "operator"), token.text, token.start)
+            case _:
+                yield Piece("operand", "", token.start)

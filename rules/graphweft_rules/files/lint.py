@@ -11,7 +11,7 @@ from graphweft_rules.cypher.batch_query import Dialect, Mode
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, ordered
-from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles
+from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, keys_finding, keys_of
 from graphweft_rules.files.model import Mutation, Place
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
@@ -56,8 +56,12 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = ()) -> list[Findin
             findings.extend(files.resolve(path).findings)
             continue
         rule_files = sorted(_rule_files(path))
-        for file in rule_files:
-            findings.extend(files.resolve(file, _root(path, file)).findings)
+        resolved = [files.resolve(file, _root(path, file)) for file in rule_files]
+        for each in resolved:
+            findings.extend(each.findings)
+        keys = frozenset(key for each in resolved if each.config is not None for key in keys_of(each.config))
+        if (much := keys_finding(keys, Place(file=str(path)))) is not None:
+            findings.append(much)
         if not rule_files:
             message = f"no {FILE_NAME} under this folder: nothing is checked"
             findings.append(Finding(level="warning", code="no-rules", message=message, place=Place(file=str(path))))

@@ -6,14 +6,18 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_rules.cypher.batch_query import Dialect
+from graphweft_rules.cypher.query import parse
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
 from graphweft_rules.files.schema import RuleFile, read_rules
+from graphweft_rules.matching.searches import parse_retrieval
+from graphweft_rules.text_limits import keys_problem
 
 FILE_NAME: Final = "graph_injection.yaml"
 """The rule file in a workflow's folder."""
@@ -119,6 +123,22 @@ def merge(parent: GraphInjectionConfig, child: GraphInjectionConfig) -> GraphInj
     )
 
 
+def keys_of(config: GraphInjectionConfig) -> frozenset[tuple[str, str]]:
+    """Return the look-up keys (label, property) of the queries of rules without errors."""
+    mutations = (parse(each.cypher, role="mutation") for rule in config.mutation_rules for each in rule.mutations)
+    queries = [each for rule in config.injection_rules for each in rule.queries]
+    injections = (parse(each.cypher, role="injection") for each in queries if each.cypher is not None)
+    searches = (each.search.retrieval_query for each in queries if each.search is not None)
+    retrievals = (parse_retrieval(text) for text in searches if text is not None)
+    return frozenset(key for each in chain(mutations, injections, retrievals) for key in each.keys)
+
+
+def keys_finding(keys: Iterable[tuple[str, str]], place: Place) -> Finding | None:
+    """Return the finding of rules that have too many look-up keys, or None."""
+    message = keys_problem(keys)
+    return None if message is None else Finding(level="error", code="too-many-keys", message=message, place=place)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """A rule file with all that it extends; ``config`` is None if a finding is an error."""
@@ -162,6 +182,9 @@ class RuleFiles:
         files = list(self._lineage(path, Place(file=str(path)), (), walk))
         findings = [*walk.findings, *(finding for file in files for finding in file.findings)]
         config = None if errors(findings) else reduce(merge, (file.config for file in files))
+        if config is not None and (much := keys_finding(keys_of(config), Place(file=str(path)))) is not None:
+            findings.append(much)
+            config = None
         return Resolved(config=config, findings=ordered(findings))
 
     def _lineage(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, Given, StepCounter
 from graphweft_rules.matching.condition_syntax import SyntaxProblem
 from graphweft_rules.matching.parameters import Absent, ParamError, Reference, Scope
+from graphweft_rules.text_limits import CONDITION, Piece, PieceKind, TextProblem, length_problem, problem_of
 
 if TYPE_CHECKING:
     import cel
@@ -43,6 +44,8 @@ _LIBRARY_ERROR: Final = re.compile(
 )
 _ROOTED: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
 _WORD: Final = re.compile(r"[^\W\d]\w*")
+_OUR_NAMES: Final = re.compile(r"\bv(\d+_|)(?=\d)")
+"""Names that variables of a program could have, without their numbers."""
 _FOREIGN: Final = {
     "and": "&&",
     "or": "||",
@@ -67,6 +70,15 @@ _FOREIGN: Final = {
 """Words (in lower case) and signs of Python, SQL and Cypher -> their equivalent in CEL."""
 _NEAR: Final = 4
 """Maximal distance in characters from such a word to the place of the library's error."""
+_PUNCTUATION: Final[dict[str, PieceKind]] = {
+    **dict.fromkeys("([{", "open"),
+    **dict.fromkeys(")]}", "close"),
+    ",": "comma",
+}
+_PAIRS: Final = frozenset({"&&", "||", "==", "!=", "<=", ">="})
+"""Operators of two signs."""
+_ENDING: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""Exceptions that end more than a call. A panic of the library is a ``BaseException``, and is not one of them."""
 _SIGNS: Final = re.compile(r"<>|[!=]==|(?<![!<>=])=(?!=)")
 
 _FUNCTIONS: Final = frozenset(
@@ -115,9 +127,7 @@ class CountedProgram:
     @classmethod
     def of(cls, expression: str, cost: ConditionCost, function: str) -> CountedProgram:
         """Compile a valid expression so that it calls ``function``, a name that the expression does not have."""
-        import cel
-
-        return cls(program=cel.compile(cost.counted(expression, function)), function=function)
+        return cls(program=_compiled(cost.counted(expression, function)), function=function)
 
     def run(self, values: dict[str, object], call: Callable[..., object]) -> object:
         """Return the result. Raises ``TypeError`` or ``RuntimeError`` if ``call`` returns None, among others."""
@@ -230,15 +240,55 @@ def _failure(error: str) -> Verdict:
     return Verdict(holds=False, error=error)
 
 
-@lru_cache(maxsize=16_384)  # the checks of a rule file compile each condition before the rule is compiled
-def compile_condition(text: str) -> Condition:
-    """Compile a condition. Raises ``ConditionError`` with the column of the first mistake."""
+def too_much(text: str) -> TextProblem | None:
+    """Return the first place where a condition has more than the limits allow, or None."""
+    return length_problem(text, CONDITION) or problem_of(_pieces(text), CONDITION)
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    """Yield what the limits of texts measure."""
+    sign = ""
+    for match in _TOKEN.finditer(text):
+        kind, piece, start = match.lastgroup, match[0], match.start()
+        pair, sign = sign + piece, piece if kind == "other" else ""
+        if piece.startswith("//") or piece.isspace():
+            continue
+        if kind == "name":
+            yield Piece("operator" if piece == "in" else "word", piece, start)
+        elif kind != "other":
+            yield Piece("operand", "", start)
+        elif pair in _PAIRS:  # counted at its first sign
+            sign = ""
+        else:
+            yield Piece(_PUNCTUATION.get(piece, "operator"), piece, start)
+
+
+def _compiled(expression: str) -> cel.Program:
+    """Return the program of an expression. Raises ``ValueError``, and nothing else."""
     import cel  # takes 0.1 s, which commands without rules save
 
+    try:
+        return cel.compile(expression)
+    except _ENDING:
+        raise
+    except BaseException as error:
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"the CEL library failed: {type(error).__name__}") from error
+
+
+@lru_cache(maxsize=16_384)  # the checks of a rule file compile each condition before the rule is compiled
+def compile_condition(text: str) -> Condition:
+    """Compile a condition. Raises ``ConditionError`` with the column of the first mistake, and nothing else.
+
+    A text beyond the limits is refused before the library reads it, which could end the process.
+    """
+    if (much := too_much(text)) is not None:
+        raise ConditionError(much.message, much.start + 1)
     names = _Names(text)
     rewriting = _Rewriting(text, names)
     try:
-        program = cel.compile(rewriting.expression)
+        program = _compiled(rewriting.expression)
     except ValueError as error:
         raise rewriting.explain(str(error)) from None
     rewriting.check_names(program)
@@ -263,13 +313,11 @@ def compile_condition(text: str) -> Condition:
 @lru_cache(maxsize=1_024)  # many agents and event types share the same rules
 def compile_group(texts: tuple[str, ...]) -> ConditionGroup | None:
     """Compile valid conditions into one program; None if the library refuses them together."""
-    import cel
-
     names = _Names("\n".join(texts))
     # The line break ends a comment on a condition's last line.
     items = "\n, ".join(_Rewriting(text, names).expression for text in texts)
     try:
-        program = cel.compile(f"[{items}\n]")
+        program = _compiled(f"[{items}\n]")
         cost = ConditionCost.of(f"[{items}\n]", names.variables)
     except (ValueError, RecursionError):
         return None
@@ -343,9 +391,10 @@ class _Names:
         self.presences: dict[str, Reference] = {}
         self.spelled: dict[str, str] = {}
         """Variable -> the author's text."""
-        self._prefix = "v"
-        while re.search(rf"\b{self._prefix}\d", text):
-            self._prefix += "_"
+        self._known: dict[tuple[str, bool], str] = {}
+        """The author's text, and whether its value counts and not its presence -> variable."""
+        used = set(_OUR_NAMES.findall(text))
+        self._prefix = "v" if "" not in used else next(f"v{n}_" for n in range(len(used)) if f"{n}_" not in used)
 
     @property
     def function(self) -> str:
@@ -354,13 +403,11 @@ class _Names:
 
     def variable(self, path: str, table: dict[str, Reference]) -> str:
         """Return the variable of a reference in ``variables`` or ``presences``. Raises ``ParamError``."""
-        reference = Reference.parse(path)
-        for name, known in table.items():
-            if known == reference:
-                return name
-        name = f"{self._prefix}{len(self.spelled)}"
-        self.spelled[name] = path
-        table[name] = reference
+        known = (path, table is self.variables)
+        if (name := self._known.get(known)) is None:
+            name = self._known[known] = f"{self._prefix}{len(self.spelled)}"
+            table[name] = Reference.parse(path)
+            self.spelled[name] = path
         return name
 
 

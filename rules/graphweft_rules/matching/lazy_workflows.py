@@ -13,10 +13,12 @@ from typing import Final, override
 from weakref import WeakValueDictionary
 
 from graphweft_rules.cypher.batch_query import Dialect
-from graphweft_rules.files.findings import RulesError
+from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.loader import RuleFiles, workflow_files
+from graphweft_rules.files.model import Place
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
+_LONGEST_CAUSE: Final = 200
 _MOST_VERSIONS: Final = 16
 """Versions of one workflow that are compared with its files."""
 
@@ -94,13 +96,22 @@ class LazyWorkflows(Mapping[str, Workflow]):
         return None
 
     def _fresh(self, name: str, path: Path) -> Workflow | RulesError:
-        resolved = self._files.resolve(path)
-        if resolved.config is None:
-            return RulesError(resolved.findings)
         try:
-            workflow = compile_workflow(name, resolved.config)
+            return self._compiled(name, path)
         except RulesError as error:
             return error
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a library's panic is no ``Exception``, and ends only this workflow
+            message = f"the workflow cannot be compiled: {type(error).__name__}: {str(error)[:_LONGEST_CAUSE]}"
+            place = Place(file=path.as_posix())
+            return RulesError([Finding(level="error", code="not-compiled", message=message, place=place)])
+
+    def _compiled(self, name: str, path: Path) -> Workflow:
+        resolved = self._files.resolve(path)
+        if resolved.config is None:
+            raise RulesError(resolved.findings)
+        workflow = compile_workflow(name, resolved.config)
         names = (file.as_posix() for file in resolved.config.files)
         share(workflow, {file: self._contents[file] for file in names}, self._dialects)
         return workflow

@@ -123,10 +123,13 @@ def plain_case(comparisons: Iterable[Comparison]) -> frozenset[tuple[str, type]]
 
 def binder_of(parts: Iterable[CompiledMutation]) -> Bind:
     """Return the function that binds the mutations of a rule in the plain case."""
+    given = tuple(parts)
+    if any(part.cypher.ranges for part in given):
+        return _unbound  # their values are checked
     code = _Code()
     bound: list[str] = []
     try:
-        for part in parts:
+        for part in given:
             items = [f"{code.constant(name)}: {code.value(source)}" for name, source in part.sources]
             if part.cypher.clock:
                 items.append(f"**clock_values({code.constant(part.cypher.clock)}, event.time)")

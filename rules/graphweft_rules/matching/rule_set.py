@@ -16,8 +16,9 @@ from graphweft_contracts.rules_log import digest_of
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.cypher.ranges import range_problem
 from graphweft_rules.files.findings import Finding, RulesError
-from graphweft_rules.files.loader import RuleFiles, discover, reader_of, workflow_files
+from graphweft_rules.files.loader import RuleFiles, discover, keys_finding, reader_of, workflow_files
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
@@ -67,9 +68,13 @@ class Skipped:
     place: Place
 
 
+class InvalidValue(ValueError):
+    """A value of an event that a mutation cannot take; the message names parameters, never values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A mutation whose matching raised an unexpected error."""
+    """A mutation whose matching raised an error: ``InvalidValue``, or an unexpected one."""
 
     rule: str
     query: str
@@ -344,7 +349,7 @@ class RuleSet:
         """Bind one mutation for an event, for a retry; None if the rules no longer have it.
 
         The rule's events, agents and condition are not checked again. Also None for a mutation of a pack that does
-        nothing for the event.
+        nothing for the event. Raises ``InvalidValue``.
         """
         if self.is_packed(rule, mutation):
             return next(iter(self.packed_from(event, rule, mutation)), None)
@@ -402,6 +407,8 @@ def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation |
     if isinstance(params, Skipped):
         return params
     cypher = part.cypher
+    if cypher.ranges and (problem := range_problem(cypher.ranges, params)) is not None:
+        raise InvalidValue(problem)
     if cypher.clock:
         params.update(clock_values(cypher.clock, event.time))
     if cypher.uuids:
@@ -415,6 +422,8 @@ def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now:
         return params
     cypher = part.cypher
     if cypher is not None:
+        if (problem := range_problem(cypher.ranges, params)) is not None:
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=problem, place=part.place)
         params.update(clock_values(cypher.clock, now))
     search: SearchQuery | None = None
     if part.search is not None:
@@ -460,6 +469,9 @@ def _compiled(named: Mapping[str, Path], files: RuleFiles) -> list[tuple[Workflo
             findings.extend(resolved.findings)
         else:
             compiled.append((compile_workflow(name, resolved.config), resolved.config))
+    keys = frozenset(key for workflow, _ in compiled for key in workflow.keys)
+    if not findings and (much := keys_finding(keys, Place(file=str(next(iter(named.values()), ""))))) is not None:
+        findings.append(much)
     if findings:
         raise RulesError(findings)
     return compiled

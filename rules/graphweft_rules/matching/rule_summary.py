@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final, Self
 
 from graphweft_rules.cypher.mutation_summary import UNKNOWN, MutationSummary, items
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_rules.matching.workflow import Workflow
+from graphweft_rules.text_limits import MOST_KEYS, MOST_KEYS_OF_LABEL, keys_problem
 
 FORMAT: Final = 1
 """Raise it when the analysis of queries finds more or other things: an old summary would then hold too little."""
@@ -35,7 +37,7 @@ class RuleSummary:
         cyphers = (part.cypher for each in given for rule in each.mutation_rules for part in rule.parts)
         return cls(
             mutations=summary_of(cyphers) if complete else UNKNOWN,
-            keys=frozenset[tuple[str, str]]().union(*(each.keys for each in given)),
+            keys=_allowed(frozenset[tuple[str, str]]().union(*(each.keys for each in given))),
             asks_for_facts=any(each.asks_for_facts for each in given),
         )
 
@@ -50,7 +52,7 @@ class RuleSummary:
 
     @classmethod
     def from_json(cls, body: Any) -> Self | None:
-        """Return the summary that ``to_json`` wrote; None for any other value."""
+        """Return the summary that ``to_json`` wrote; None for any other value, also for one with too many keys."""
         match body:
             case {
                 "format": int() as version,
@@ -62,13 +64,20 @@ class RuleSummary:
             case _:
                 return None
         try:
-            return cls(
-                mutations=MutationSummary.from_json(mutations),
-                keys=frozenset(map(_key, items(keys))),
-                asks_for_facts=asks_for_facts,
-            )
+            found = frozenset(map(_key, items(keys)))
+            if keys_problem(found) is not None:
+                return None
+            return cls(mutations=MutationSummary.from_json(mutations), keys=found, asks_for_facts=asks_for_facts)
         except ValueError:
             return None
+
+
+def _allowed(keys: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Return the keys; of too many, as rules of an older version may have, the first ones that are allowed."""
+    if keys_problem(keys) is None:
+        return keys
+    by_label = (list(some) for _, some in groupby(sorted(keys), key=lambda key: key[0]))
+    return frozenset([key for some in by_label for key in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS])
 
 
 def _key(value: Any) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from graphweft_rules.cypher.problems import Level, QueryProblem
 from graphweft_rules.cypher.query import Cypher, parse, placed
 from graphweft_rules.files.model import InjectionSearch
 from graphweft_rules.matching.parameters import Absent, ParameterSource, Scope, compile_param
+from graphweft_rules.text_limits import RETRIEVAL
 
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
@@ -161,7 +162,7 @@ def _in_words(fault: ErrorDetails) -> str:
 
 def parse_retrieval(text: str) -> Cypher:
     """Parse a ``retrieval_query``: an injection query that goes on from ``node`` and ``score``. Never raises."""
-    cypher = parse(text, role="injection")
+    cypher = parse(text, role="injection", limits=RETRIEVAL)
     if not any(problem.level == "error" for problem in cypher.problems):
         found = (placed(text, problem) for problem in _retrieval_problems(outline(text)))
         return replace(cypher, problems=(*cypher.problems, *found))

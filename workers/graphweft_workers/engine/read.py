@@ -19,6 +19,7 @@ from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
 from graphweft_rules.files.findings import errors
 from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.rule_set import Failed, InvalidValue
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
@@ -263,12 +264,13 @@ def _read_event(
             for skipped in matched.skipped
         ]
         for number, failed in enumerate(matched.failed):
+            reason, message = failure_of(failed.error)
             letter = letter_for(
-                partition, entry, "internal_error", internal_error(failed.error), event=event, rule=failed.rule,
-                mutation=failed.query, place=str(failed.place),
+                partition, entry, reason, message, event=event, rule=failed.rule, mutation=failed.query,
+                place=str(failed.place),
             )  # fmt: skip
             letters.append(letter.without_event() if number else letter)
-        defects = [defect_of(failed.error) for failed in matched.failed]
+        defects = [defect_of(each.error) for each in matched.failed if not isinstance(each.error, InvalidValue)]
         result.letters += letters
         result.skips += skips
         result.defects += defects
@@ -284,7 +286,10 @@ def _read_event(
 def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> Matched:
     """Return the result of one mutation for an event; an empty one if the mutation is not about the event."""
     if not retried.asks:
-        bound = rules.bind_one(event, retried.rule, retried.mutation)
+        try:
+            bound = rules.bind_one(event, retried.rule, retried.mutation)
+        except InvalidValue as error:
+            return Matched(failed=(_failed(rules, event, retried, error),))
         if isinstance(bound, Skipped):
             return Matched(skipped=(bound,))
         return Matched(mutations=(bound,)) if bound is not None else Matched()
@@ -295,6 +300,19 @@ def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> Matched:
         skipped=tuple(each for each in matched.skipped if (each.rule, each.query) == name),
         failed=tuple(each for each in matched.failed if (each.rule, each.query) == name),
     )
+
+
+def _failed(rules: RuleSet, event: Event, retried: wire.Retry, error: InvalidValue) -> Failed:
+    found = rules.find_mutation(event.workflow or "", retried.rule, retried.mutation)
+    assert found is not None
+    return Failed(rule=found.rule, query=found.id, error=error, place=found.place)
+
+
+def failure_of(error: Exception) -> tuple[DeadLetterReason, str]:
+    """Return reason and message of the dead letter of a mutation whose matching raised an error."""
+    if isinstance(error, InvalidValue):
+        return "invalid_value", str(error)
+    return "internal_error", internal_error(error)
 
 
 def _broken(workflow: str | None, problem: RulesError) -> str:

@@ -9,6 +9,8 @@ from graphweft_contracts import ContextRequest
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import BoundQuery, MatchedQueries, RuleSet
 from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.query import line_and_column
+from graphweft_rules.cypher.request_query import request_problem
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.searches import parse_retrieval
@@ -46,6 +48,9 @@ def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
             return "retrieval_query: a request may not call procedures; call them in a rule"
     if any(token.keyword == "USE" for token in query.tokens):
         return "retrieval_query: USE is not allowed; a request reads the graph of its app"
+    if (found := request_problem(query)) is not None:
+        line, column = cypher.origin(*line_and_column(cypher.statement, found[1]))
+        return f"retrieval_query, line {line}, column {column}: {found[0]}"
     params = {**search.params, **clock_values(cypher.clock, now)}
     bound = search.model_copy(update={"retrieval_query": cypher.statement, "params": params})
     return BoundQuery(rule=_NAME, query=_QUERY, cypher=cypher, params=params, search=bound)

@@ -10,7 +10,7 @@ from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
 from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import EXTRACT, internal_error, read_range
+from graphweft_workers.engine.read import EXTRACT, failure_of, read_range
 from graphweft_workers.inspection.entries import DecodedEntry
 
 
@@ -48,7 +48,7 @@ def judge_event(rules: RuleSet, event: Event, *, explain: bool = True) -> Judged
         for each in matched.skipped
     )
     failed = tuple(
-        Missed(rule=each.rule, mutation=each.query, place=str(each.place), reason=internal_error(each.error))
+        Missed(rule=each.rule, mutation=each.query, place=str(each.place), reason=failure_of(each.error)[1])
         for each in matched.failed
     )
     return Judged(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import IO, cast
@@ -31,7 +30,7 @@ graph_injection:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a module for each name that an import may look for; each writes its name into ``ran``."""
     folder = tmp_path_factory.mktemp("theirs")
     ran = folder / "ran"
@@ -41,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if name.isidentifier():
             text = f"open({str(ran / name)!r}, 'w')\nraise SystemExit('the working folder ran')\n"
             (folder / f"{name}.py").write_text(text)
-    yield folder
+    return folder
 
 
 def environment(**more: str) -> dict[str, str]:

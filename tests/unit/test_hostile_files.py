@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import resource
 import subprocess
 import sys
@@ -155,3 +156,104 @@ def test_a_hostile_file_of_letters_is_refused(tmp_path: Path, name: str, folder:
     (file := tmp_path / "x.tar").write_bytes(export(change))
     code, said = run(RESTORE, str(file))
     assert (code, "refused: the export" in said) == (0, True), said
+
+
+SNAPSHOT = """
+from pathlib import Path
+from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
+try:
+    print(sum(len(line) for line in read_snapshot(Path(sys.argv[1]).read_bytes())[1]))
+except InvalidSnapshot as error:
+    print("refused:", error, file=sys.stderr)
+"""
+GRAPHS = {
+    "one line": packed((b"[", 1), (b"[],", 100_000_000)),
+    "lines": packed((b"\n", 500_000_000)),
+    "nodes": packed((b'["node",1,[],{}]\n', 30_000_000)),
+    "one text": packed((b'["', 1), ("\U0001f600".encode(), 100_000_000)),
+    "values in a line": packed((b"[", 1), (b"{},", 5_000_000), (b"\n", 1)),
+    "a window of 2 GB": SEGMENTS["a window of 2 GB"],
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_hostile_snapshot_is_refused(tmp_path: Path, name: str) -> None:
+    header = {"format": 1, "app": "a", "key": "k", "events": 1, "lines": 10**12, "progress": {}, "keys": []}
+    body = json.dumps(header | {"indexes": []}).encode() + b"\n" + GRAPHS[name]
+    (file := tmp_path / "snapshot").write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    code, said = run(SNAPSHOT, str(file))
+    assert (code, "refused: it is damaged" in said) == (0, True), said
+
+
+COMMAND = "from graphweft_workers.cli import app; app(sys.argv[1:])"
+CONTENT: dict[str, list[tuple[bytes, int]]] = {
+    "arrays": [(b"[", 1), (b"[],", 80_000_000)],
+    "objects": [(b"[", 1), (b"{},", 80_000_000)],
+    "line ends": [(b"\n", 240_000_000)],
+    "lines of text": [(b"x\n", 120_000_000)],
+    "lines of empty objects": [(b"{}\n", 80_000_000)],
+    "one text": [(b'["', 1), ("\U0001f600".encode(), 60_000_000), (b'"]', 1)],
+    "short texts": [(b"[", 1), (b'"ab",', 40_000_000)],
+    "nested": [(b'{"a":', 40_000_000)],
+    "blanks": [(b" ", 240_000_000)],
+    "long line": [(b"x", 240_000_000)],
+}
+IMPORTS = {
+    "openai-chat": ["import", "openai-chat", "--app", "a", "--workflow", "w"],
+    "mem0": ["import", "mem0", "--app", "a", "--dry-run"],
+    "graphiti": ["import", "graphiti", "--app", "a", "--dry-run"],
+}
+PLAIN = IMPORTS | {
+    "emit": ["emit", "--give-up-after", "0"],
+    "memory add": ["memory", "add", "--app", "a", "--user", "u", "--file"],
+    "try": ["try"],
+}
+
+
+FEW = ("arrays", "lines of text", "one text")
+ALL = pytest.param((*CONTENT,), marks=pytest.mark.soak)
+SOME_OR_ALL = pytest.mark.parametrize("names", [FEW, ALL], ids=["few", "all"])
+
+
+@SOME_OR_ALL
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        ("openai-chat", ".json.gz"),
+        ("mem0", ".jsonl.gz"),
+        *(
+            pytest.param(command, ending, marks=pytest.mark.soak)
+            for command in IMPORTS
+            for ending in (".json.gz", ".jsonl.gz", "-")
+        ),
+    ],
+)
+def test_a_packed_file_is_read_within_limits(tmp_path: Path, names: tuple[str, ...], command: str, ending: str) -> None:
+    for name in names:
+        data = gzipped(*CONTENT[name])
+        assert len(data) < MEGABYTE
+        (file := tmp_path / f"{name}{ending}").write_bytes(data)
+        [kind, *more] = IMPORTS[command]
+        given = "-" if ending == "-" else str(file)
+        code, said = run(COMMAND, kind, more[0], given, *more[1:], given=data if ending == "-" else b"")
+        assert code in {0, 1, 2}, (name, said)
+        assert said.strip() or code == 0, name
+
+
+@SOME_OR_ALL
+@pytest.mark.parametrize(
+    "command",
+    ["emit", "memory add", *(pytest.param(each, marks=pytest.mark.soak) for each in (*IMPORTS, "try"))],
+)
+def test_a_plain_file_of_a_megabyte_is_read_within_limits(tmp_path: Path, names: tuple[str, ...], command: str) -> None:
+    for name in names:
+        content = b"".join(part * max(1, min(count, MEGABYTE // len(part))) for part, count in CONTENT[name])
+        (file := tmp_path / f"{name.replace(' ', '-')}.jsonl").write_bytes(content[:MEGABYTE])
+        words = [*PLAIN[command]]
+        at = {"import": 2, "emit": 1}.get(words[0], len(words))
+        words[at:at] = [str(file)]
+        if command == "try":
+            words += ["--rules", str(tmp_path / "none")]
+        code, said = run(COMMAND, *words)
+        assert code in {0, 1, 2}, (name, said)
+        assert said.strip() or code == 0, name

@@ -6,16 +6,21 @@ counted is bytes when unpacked, lines and JSON values, each in one cheap pass.
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast, override
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
 
 MOST_VALUES: Final = 500_000
 """JSON values of one text that is parsed: at most 100 MB of memory."""
 MOST_LINE_BYTES: Final = 16_000_000
 """Bytes of a line: more than an event can have, however its text is escaped."""
-_PACKED_BYTES: Final = 4 * 1024**2
+_BYTES_PER_VALUE: Final = 16
+_PACKED_BYTES: Final = 8 * 1024**2
 _PACKED_RATIO: Final = 16
 _PACKED_LINES: Final = 250_000
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -47,10 +52,14 @@ def _signs(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def check_values(text: bytes) -> None:
-    """Raise ``TooMuch`` for a text that holds more JSON values than may be parsed at once."""
-    if count_json(text, enough=MOST_VALUES) > MOST_VALUES:
-        raise TooMuch(f"it holds more than {MOST_VALUES:,} values")
+def check_values(text: bytes, *, size: int = 0) -> None:
+    """Raise ``TooMuch`` for a text that holds more JSON values than may be parsed at once.
+
+    ``size`` is how many bytes of the text its sender had to write: a large file may hold more.
+    """
+    most = MOST_VALUES + size // _BYTES_PER_VALUE
+    if count_json(text, enough=most) > most:
+        raise TooMuch(f"it holds more than {most:,} values")
 
 
 def zstd_lines(data: bytes, *, most_bytes: int, most_lines: int) -> Iterator[bytes]:
@@ -76,20 +85,48 @@ def zstd_lines(data: bytes, *, most_bytes: int, most_lines: int) -> Iterator[byt
             yield line.removesuffix(b"\n")
 
 
-class PackedFile:
-    """Counts what comes out of a packed file, which may be much more than what its bytes cost whoever made it."""
+class UnpackedGzip(io.RawIOBase):
+    """The content of a gzip stream, which may be much more than what its bytes cost whoever made it.
 
-    def __init__(self, size: int) -> None:
-        """``size`` is that of the file as it is."""
-        self._most_bytes = _PACKED_BYTES + _PACKED_RATIO * size
-        self._most_lines = _PACKED_LINES + size // 2
+    Reading raises ``TooMuch`` when that is out of proportion, and the errors of the gzip module.
+    """
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = _Counting(packed)
+        self._content = gzip.GzipFile(fileobj=self._packed)
         self._bytes = self._lines = 0
 
-    def add(self, text: bytes) -> None:
-        """Count more of the content. Raises ``TooMuch``."""
-        self._bytes += len(text)
-        if self._bytes > self._most_bytes:
-            raise TooMuch(f"it unpacks to more than {self._most_bytes:,} bytes: unpack it, and name the unpacked file")
-        self._lines += text.count(b"\n")
-        if self._lines > self._most_lines:
-            raise TooMuch(f"it unpacks to more than {self._most_lines:,} lines: unpack it, and name the unpacked file")
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        count = self._content.readinto(view)
+        self._bytes += count
+        self._lines += bytes(view[:count]).count(b"\n")
+        most_bytes = _PACKED_BYTES + _PACKED_RATIO * self._packed.count
+        most_lines = _PACKED_LINES + self._packed.count // 2
+        if self._bytes > most_bytes or self._lines > most_lines:
+            what = f"{most_bytes:,} bytes" if self._bytes > most_bytes else f"{most_lines:,} lines"
+            raise TooMuch(f"{self._packed.count:,} bytes of it unpack to more than {what}: unpack the file first")
+        return count
+
+
+class _Counting(io.RawIOBase):
+    """A stream that counts what is read from it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.count = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def read(self, size: int = -1, /) -> bytes:
+        found = self._stream.read(size)
+        self.count += len(found)
+        return found

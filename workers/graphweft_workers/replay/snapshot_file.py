@@ -24,8 +24,8 @@ FORMAT: Final = 1
 _LEVEL: Final = 3
 _CHUNK: Final = 1024**2
 _WINDOW: Final = 8 * 1024**2
-_UNPACKED: Final = 64 * 1024**2
-_RATIO: Final = 200
+_UNPACKED: Final = 16 * 1024**2
+_RATIO: Final = 50
 _MOST_KEYS: Final = 250
 """Indexed properties of a label. Some hundred more end a graph server."""
 _MOST_INDEXES: Final = 1_000
@@ -121,8 +121,13 @@ def _lines(packed: bytes, expected: int) -> Iterator[bytes]:
             stream = io.BufferedReader(cast("Any", reader), buffer_size=_CHUNK)
             while line := stream.readline(MOST_LINE_BYTES + 1):
                 found, size = found + 1, size + len(line)
-                if len(line) > MOST_LINE_BYTES or found > expected or size > max(_UNPACKED, _RATIO * len(packed)):
-                    raise InvalidSnapshot(f"it is damaged: it holds too much at its line {found}")
+                if (
+                    line == b"\n"
+                    or len(line) > MOST_LINE_BYTES
+                    or found > expected
+                    or size > max(_UNPACKED, _RATIO * len(packed))
+                ):
+                    raise InvalidSnapshot(f"it is damaged: it holds too much, or nothing, at its line {found}")
                 check_values(line)
                 yield line.removesuffix(b"\n")
     except (zstandard.ZstdError, TooMuch) as error:

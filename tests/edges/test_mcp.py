@@ -395,7 +395,10 @@ async def test_a_bus_that_is_away_is_an_answer(stack: Stack, app_id: str, tmp_pa
 async def test_the_tools_work_through_a_gateway_within_its_token(stack: Stack, app_id: str, tmp_path: Path) -> None:
     other = f"{app_id}-2"
     tokens = {app: new_token() for app in (app_id, other)}
-    lines = [{"sha256": sha256_of(token), "app_id": app, "name": app} for app, token in tokens.items()]
+    lines = [
+        {"sha256": sha256_of(token), "app_id": app, "name": app, "roles": ["emit", "read"]}
+        for app, token in tokens.items()
+    ]
     (tmp_path / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
     gateway = stack.command("run", "gateway", "--port", "0", GRAPHWEFT_GATEWAY_TOKENS=str(tmp_path / "tokens.yaml"))
     try:

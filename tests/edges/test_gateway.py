@@ -442,6 +442,9 @@ async def test_naming_the_own_app_is_right(gateway: Gateway, app_id: str) -> Non
     assert await notes(gateway, app_id=app_id, after=answer.json()["positions"][0]) == {"mine": 1}
 
 
+ONE_TOKEN = f"tokens:\n- {{app_id: a, sha256: {'0b' * 32}, roles: [read]}}"
+
+
 def test_a_file_without_tokens_is_valid(tmp_path: Path) -> None:
     (file := tmp_path / "tokens.yaml").write_text("tokens: []")
     assert read_tokens(file).all == ()
@@ -474,7 +477,7 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}]", "tokens.yaml:1:10: tokens.0.roles: Field required"),
         (f"tokens:\n- app_id: a\n  sha256: {'0a' * 32}\n  roles:\n", "tokens.0.roles: Input should be a valid"),
         (
-            f"tokens:\n- {{app_id: a, sha256: {'0b' * 32}, roles: [read]}}\n- app_id: a\n  sha256: {'0a' * 32}\n  workflows: [W]",
+            f"{ONE_TOKEN}\n- app_id: a\n  sha256: {'0a' * 32}\n  workflows: [W]",
             "tokens.yaml:3:3: tokens.1.roles: Field required",
         ),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: null}}]", "tokens.0.roles"),
@@ -492,8 +495,8 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (f"tokens: [{{app_id: a, sha256: {'0a' * 31}}}]", "tokens.0.sha256"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, token: secret}}]", "tokens.0.token: Extra"),
         (
-            f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: [emit]}}, {{app_id: b, sha256: {'0A' * 32}, roles: [emit]}}]",
-            ": tokens.1: duplicate",
+            f"{ONE_TOKEN}\n- {{app_id: b, sha256: {'0B' * 32}, roles: [emit]}}",
+            "tokens.yaml:3:3: tokens.1: duplicate",
         ),
     ],
 )

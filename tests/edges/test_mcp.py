@@ -478,7 +478,8 @@ def test_a_data_folder_of_the_working_folder_gets_nothing(
                     continue
                 done = subprocess.run(
                     [sys.executable, "-m", "graphweft_workers.cli", *command],
-                    cwd=tmp_path, env=clean_environment(**here), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+                    cwd=tmp_path, env=clean_environment(**here), stdin=subprocess.DEVNULL, capture_output=True,
+                    text=True, timeout=120, check=False,
                 )  # fmt: skip
                 assert (done.returncode, said in done.stderr) == (2 if command[0] == "run" else 0, True), done.stderr
             with pytest.raises(BlockingIOError):

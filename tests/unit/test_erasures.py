@@ -104,3 +104,37 @@ async def test_a_snapshot_of_a_replay_from_before_an_erasure_is_not_kept(blobs: 
     after = Snapshots(blobs, "f" * 64, every=1, warn=said.append)
     await after.stored("shop")
     assert await put(after) == 1
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        b'{"beat": 0, "asks": true}', b'{"beat": 7, "asks": true}', b'{"beat": 1, "asks": false}', b"{}", b"[]", b"",
+        b"not JSON", b"[" * 5_000,
+    ],
+    ids=lambda sign: sign[:26].decode(),
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["0" * 32, "f" * 32])
+async def test_whatever_a_dead_process_has_left_grows_old(blobs: BlobStore, sign: bytes, name: str) -> None:
+    await blobs.put(f"erasing/shop/{name}", sign)
+    async with alone(blobs, "shop", clock=VIRTUAL):
+        assert len(await blobs.names("erasing/shop/")) == 1
+
+
+async def test_one_that_waits_for_a_dead_one_is_not_taken_for_dead(blobs: BlobStore) -> None:
+    await blobs.put(f"erasing/shop/{'0' * 32}", b'{"beat": 0, "asks": true}')
+    running = most = done = 0
+
+    async def one(after_s: float) -> None:
+        nonlocal running, most, done
+        await VIRTUAL.sleep(after_s)
+        async with alone(blobs, "shop", clock=VIRTUAL):
+            running += 1
+            most = max(most, running)
+            await VIRTUAL.sleep(30.0)
+            running -= 1
+            done += 1
+
+    outcomes = await asyncio.gather(*(one(number * 0.7) for number in range(12)), return_exceptions=True)
+    assert (most, done >= 1) == (1, True)
+    assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)

@@ -98,7 +98,8 @@ def read_tokens(path: Path) -> Tokens:
 
 _FORM: Final = (
     f"each token is {{sha256: 64 hexadecimal digits, app_id: APP, name: TEXT, roles: [{', '.join(ROLES)}], "
-    "workflows: [NAME, …], expires: TIME}; sha256, app_id and roles are required. `graphweft token new --app APP` writes one"
+    "workflows: [NAME, …], expires: TIME}; sha256, app_id and roles are required. "
+    "`graphweft token new --app APP` writes one"
 )
 
 

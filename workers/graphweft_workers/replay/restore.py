@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
-from typing import Final
+from typing import Any, Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
 from graphweft_contracts.plurals import counted
@@ -101,8 +101,7 @@ class Restore:
                             f"the export holds rules that this version cannot use: the workflow {name!r} of the rule "
                             f"set {digest[:12]} does not compile: {problem}"
                         )
-                summary = await asyncio.to_thread(lambda rules=rules: rules.summary.to_json())
-                self._stored[digest] = replace(stored, summary=summary)
+                self._stored[digest] = replace(stored, summary=await asyncio.to_thread(_summary, rules))
 
     async def check_graph(self) -> None:
         """Raise ``InvalidSettings`` if the place of the graph holds one."""
@@ -290,6 +289,10 @@ def _at(letter: DeadLetter, partition: int, offset: str, fields: Mapping[bytes, 
             "fields": wire.pack(kept),
         }
     )
+
+
+def _summary(rules: RuleSet) -> Any:
+    return rules.summary.to_json()
 
 
 async def _has_nodes(graph: GraphStore, app_id: str) -> bool:

@@ -45,6 +45,8 @@ _FULL = {pair: tuple(FAULTS) for pair in [*_QUICK, ("redis", "neo4j")]}
 _CASES = [(*pair, faults) for pair, found in (_FULL if _ROUNDS else _QUICK).items() for faults in found]
 
 
+# The other rounds of the same server are enough for each landing: one strikes Redis and FalkorDB, one Kafka and Neo4j.
+@pytest.mark.soak("one-of-two-killed worker-frozen")
 @pytest.mark.parametrize("number", range(1 if _SEED else max(_ROUNDS, 1)))
 @pytest.mark.parametrize(("bus", "graph", "faults"), _CASES)
 async def test_the_graph_ends_as_a_serial_pass_leaves_it(

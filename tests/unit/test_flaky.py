@@ -111,6 +111,7 @@ def test_end(ends): pass
     assert re.search(r"= 1 passed, 2 flaky in ", found.counts)
 
 
+@pytest.mark.soak
 def test_the_fixtures_of_a_session_are_made_anew(tmp_path: Path) -> None:
     found = run(
         tmp_path,
@@ -130,6 +131,7 @@ def test_it(server):
     assert found.code == 0, found.output
 
 
+@pytest.mark.soak
 def test_a_test_that_is_skipped_the_second_time_has_not_passed(tmp_path: Path) -> None:
     found = run(
         tmp_path,
@@ -146,6 +148,7 @@ def test_it():
     assert re.search(r"= 1 failed in ", found.counts)
 
 
+@pytest.mark.soak
 def test_a_mark_that_is_left_out_else_runs_again(tmp_path: Path) -> None:
     found = run(tmp_path, "@pytest.mark.rare\ndef test_it(): fail_once('call')\n", "-m", "rare")
     assert found.code == 0, found.output
@@ -168,12 +171,14 @@ def test_it():
     assert re.search(r" 1 flaky in ", found.counts)
 
 
+@pytest.mark.soak
 def test_a_run_that_ended_early_stays_failed(tmp_path: Path) -> None:
     found = run(tmp_path, "def test_it(): fail_once('call')\ndef test_other(): pass\n", "--exitfirst")
     assert found.code != 0
     assert found.page == PAGE
 
 
+@pytest.mark.soak
 def test_a_module_that_cannot_be_read_fails_the_run(tmp_path: Path) -> None:
     found = run(tmp_path, "fail_once('import')\ndef test_it(): pass\n")
     assert found.code == 2

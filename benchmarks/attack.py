@@ -95,7 +95,10 @@ async def run(bus: Bus, bench: Bench, services: Services) -> list[Result]:
 
 
 def _write_tokens(file: Path, tokens: Mapping[str, str]) -> None:
-    entries = [{"sha256": sha256_of(token), "app_id": app, "name": app} for app, token in tokens.items()]
+    entries = [
+        {"sha256": sha256_of(token), "app_id": app, "name": app, "roles": ["emit", "read"]}
+        for app, token in tokens.items()
+    ]
     file.write_text(json.dumps({"tokens": entries}))
 
 

@@ -321,8 +321,8 @@ async def test_the_gateway_process_follows_the_quotas_of_its_file_and_status_sho
 ) -> None:
     tokens, apps = tmp_path / "tokens.yaml", tmp_path / "apps.yaml"
     tokens.write_text(
-        f"tokens: [{{sha256: {hashlib.sha256(b'mine').hexdigest()}, app_id: {app_id}}},"
-        f" {{sha256: {hashlib.sha256(b'theirs').hexdigest()}, app_id: {app_id}-2}}]"
+        f"tokens: [{{sha256: {hashlib.sha256(b'mine').hexdigest()}, app_id: {app_id}, roles: [emit]}},"
+        f" {{sha256: {hashlib.sha256(b'theirs').hexdigest()}, app_id: {app_id}-2, roles: [emit]}}]"
     )
     apps.write_text(f"apps: {{{app_id}: {{quotas: {{events_per_s: 0.001}}}}}}")
     files = {"GRAPHWEFT_GATEWAY_TOKENS": str(tokens), "GRAPHWEFT_APPS": str(apps)}
@@ -442,13 +442,21 @@ async def test_naming_the_own_app_is_right(gateway: Gateway, app_id: str) -> Non
     assert await notes(gateway, app_id=app_id, after=answer.json()["positions"][0]) == {"mine": 1}
 
 
+ONE_TOKEN = f"tokens:\n- {{app_id: a, sha256: {'0b' * 32}, roles: [read]}}"
+
+
+def test_a_file_without_tokens_is_valid(tmp_path: Path) -> None:
+    (file := tmp_path / "tokens.yaml").write_text("tokens: []")
+    assert read_tokens(file).all == ()
+
+
 def test_tokens_of_a_file(tmp_path: Path) -> None:
     first, second = new_token(), new_token()
     assert first != second
     file = tmp_path / "tokens.yaml"
     entries = [
-        {"sha256": sha256_of(first), "app_id": "a", "name": "ci"},
-        {"sha256": sha256_of(second).upper(), "app_id": "b"},
+        {"sha256": sha256_of(first), "app_id": "a", "name": "ci", "roles": ["emit"]},
+        {"sha256": sha256_of(second).upper(), "app_id": "b", "roles": ["emit"]},
     ]
     file.write_text(yaml.safe_dump({"tokens": entries}))
     found = read_tokens(file)
@@ -465,7 +473,15 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         ("tokens: [", ":1:10: invalid YAML"),
         ("tokens:\n- sha256: *hunter2\n", ":2:11: invalid YAML: found undefined alias a value: put"),
         ("tokens:\n- sha256: !hunter2 x\n", ":2:11: invalid YAML: the tag a value: put"),
-        ("tokens: []", "has no tokens"),
+        ("tokens:", "tokens.yaml:1:1: tokens: Input should be a valid"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}]", "tokens.yaml:1:10: tokens.0.roles: Field required"),
+        (f"tokens:\n- app_id: a\n  sha256: {'0a' * 32}\n  roles:\n", "tokens.0.roles: Input should be a valid"),
+        (
+            f"{ONE_TOKEN}\n- app_id: a\n  sha256: {'0a' * 32}\n  workflows: [W]",
+            "tokens.yaml:3:3: tokens.1.roles: Field required",
+        ),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: null}}]", "tokens.0.roles"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, role: [read]}}]", "tokens.0.roles: Field required"),
         ("", "tokens.yaml:1:1: tokens: Field required"),
         ("tokens:\n  - {app_id: a}", "tokens.yaml:2:5: tokens.0.sha256: Field required"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: [write]}}]", "tokens.0.roles.0: Input should be 'emit'"),
@@ -478,7 +494,10 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (f"tokens: [{{app_id: 'a b', sha256: {'0a' * 32}}}]", "tokens.0.app_id"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 31}}}]", "tokens.0.sha256"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, token: secret}}]", "tokens.0.token: Extra"),
-        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}, {{app_id: b, sha256: {'0A' * 32}}}]", ":97: tokens.1: dupl"),
+        (
+            f"{ONE_TOKEN}\n- {{app_id: b, sha256: {'0B' * 32}, roles: [emit]}}",
+            "tokens.yaml:3:3: tokens.1: duplicate",
+        ),
     ],
 )
 def test_a_broken_file_of_tokens_is_named(tmp_path: Path, text: str | None, said: str) -> None:
@@ -493,6 +512,7 @@ def test_a_broken_file_of_tokens_is_named(tmp_path: Path, text: str | None, said
 
 # ------------------------------------------------------------------------------------------------------ what is refused
 
+GONE = "the file is empty or is not there any more"
 SAID = {"role": "user", "text": "I like dogs"}
 
 
@@ -944,7 +964,10 @@ async def test_without_tokens_only_this_machine_is_answered(stack: Stack, app_id
 def token_file(folder: Path, *apps: str) -> tuple[Path, dict[str, str]]:
     tokens = {app: new_token() for app in apps}
     file = folder / "tokens.yaml"
-    entries = [{"sha256": sha256_of(token), "app_id": app, "name": app} for app, token in tokens.items()]
+    entries = [
+        {"sha256": sha256_of(token), "app_id": app, "name": app, "roles": ["emit", "read", "erase"]}
+        for app, token in tokens.items()
+    ]
     file.write_text(yaml.safe_dump({"tokens": entries}))
     return file, tokens
 
@@ -1010,6 +1033,16 @@ async def test_a_changed_file_of_tokens_takes_effect_without_a_restart(stack: St
             file.write_text(content)
             await until(lambda: allowed("a"))
             assert not await faulty()
+            for gone in (lambda: file.write_text(""), file.unlink, lambda: file.write_text("tokens: []")):
+                gone()
+                await until(refused)
+                assert [await allowed(app) for app in "ab"] == [False, False]
+                ready = (await gateway.get("/readyz")).json()
+                listed = file.exists() and bool(file.read_text())
+                assert ready.get("tokens") == (None if listed else f"{GONE}: no token is valid")
+                file.write_text(content)
+                await until(lambda: allowed("a"))
+                assert await allowed("b")
         process.terminate()
         _, errors = await asyncio.to_thread(process.communicate, timeout=120)
     assert "tokens.yaml:2:6: tokens.0.app" in errors

@@ -62,7 +62,7 @@ def gateway(data: Path) -> Iterator[tuple[str, dict[str, Path]]]:
         files[name] = folder / f"{name}.token"
         files[name].write_text(f"{token}\n")
         if app:
-            lines.append({"sha256": sha256_of(token), "app_id": app, "name": name, **more})
+            lines.append({"sha256": sha256_of(token), "app_id": app, "name": name, "roles": ["emit", "read"], **more})
     (folder / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
     settings = {"GRAPHWEFT_DATA": str(data), "GRAPHWEFT_GATEWAY_TOKENS": "tokens.yaml"}
     process = subprocess.Popen(

@@ -8,12 +8,14 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import batched
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 from uuid import uuid4
 
@@ -393,7 +395,10 @@ async def test_a_bus_that_is_away_is_an_answer(stack: Stack, app_id: str, tmp_pa
 async def test_the_tools_work_through_a_gateway_within_its_token(stack: Stack, app_id: str, tmp_path: Path) -> None:
     other = f"{app_id}-2"
     tokens = {app: new_token() for app in (app_id, other)}
-    lines = [{"sha256": sha256_of(token), "app_id": app, "name": app} for app, token in tokens.items()]
+    lines = [
+        {"sha256": sha256_of(token), "app_id": app, "name": app, "roles": ["emit", "read"]}
+        for app, token in tokens.items()
+    ]
     (tmp_path / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
     gateway = stack.command("run", "gateway", "--port", "0", GRAPHWEFT_GATEWAY_TOKENS=str(tmp_path / "tokens.yaml"))
     try:
@@ -437,6 +442,48 @@ async def test_a_folder_in_which_a_client_works_cannot_redirect_the_memories(
     (tmp_path / "own.yaml").write_text(f"bus_url: {NOWHERE}\n")
     async with stack.session(*scope_of(app_id), "--budget-ms", "300", errors=log, cwd=tmp_path, **named) as client:
         assert (await call(client, "memory_add", text="Later."))["status"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("link", "named", "said"),
+    [
+        ("other", {}, "no bus"),
+        ("own", {}, "no bus"),
+        ("other", {"GRAPHWEFT_DATA": ".graphweft"}, "expected an absolute path"),
+        ("own", {"GRAPHWEFT_DATA": "./.graphweft/"}, "expected an absolute path"),
+        ("other", {"GRAPHWEFT_DATA": "HERE/.graphweft"}, "belongs to the user with the number 65534"),
+        ("other", {"GRAPHWEFT_DATA": "HERE/.graphweft/inner"}, "belongs to the user with the number 65534"),
+        ("other", {"GRAPHWEFT_CONFIG": "HERE/own.yaml"}, "expected an absolute path"),
+    ],
+)
+def test_a_data_folder_of_the_working_folder_gets_nothing(
+    stack: Stack, tmp_path: Path, link: str, named: dict[str, str], said: str
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    with TemporaryDirectory() as folder:
+        server = Path(folder) / "data"
+        (server / "inner").mkdir(parents=True)
+        for each in (server, server / "inner"):
+            os.chown(each, 65534 if link == "other" else 0, -1)
+        (tmp_path / ".graphweft").symlink_to(server)
+        (tmp_path / "own.yaml").write_text("data: .graphweft\n")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(server / "redis.sock"))
+            listener.listen()
+            listener.setblocking(False)
+            here = {name: value.replace("HERE", str(tmp_path)) for name, value in named.items()}
+            for command in (["run", "mcp", *scope_of("a")], ["hook", "--app", "a", "{}"]):
+                if command[0] == "hook" and "GRAPHWEFT_CONFIG" in here:
+                    continue
+                done = subprocess.run(
+                    [sys.executable, "-m", "graphweft_workers.cli", *command],
+                    cwd=tmp_path, env=clean_environment(**here), stdin=subprocess.DEVNULL, capture_output=True,
+                    text=True, timeout=120, check=False,
+                )  # fmt: skip
+                assert (done.returncode, said in done.stderr) == (2 if command[0] == "run" else 0, True), done.stderr
+            with pytest.raises(BlockingIOError):
+                listener.accept()
 
 
 async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> None:

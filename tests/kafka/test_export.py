@@ -6,6 +6,7 @@ import contextlib
 import json
 import tarfile
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from tests.services.neo4j import Neo4jServer
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import BusUnavailable, Event, wire
+from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
+from graphweft_rules import RuleSet
+from graphweft_workers.archive.archive_bus import archive_bus
+from graphweft_workers.archive.export_file import ExportWriter, History, UnpackedExport
+from graphweft_workers.archive.state import activation_name, rules_name
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
@@ -441,3 +447,112 @@ async def test_what_a_neighbour_forges_hinders_no_restore(app: Archived) -> None
     done = await app.run("restore", str(file), "--as", "again")
     assert done.code == 0, done.err
     assert await app.digest("again") == digest
+
+
+def changed(file: Path, change: Callable[[dict[str, bytes], dict[str, Any]], None]) -> Path:
+    """Write an export whose members, by name, and whose history ``change`` has changed."""
+    folder = file.with_suffix(".folder")
+    folder.mkdir()
+    with file.open("rb") as given:
+        export = UnpackedExport.unpack(given, folder)
+    members = {each.name: (export.folder / each.name).read_bytes() for each in export.manifest.members}
+    [history] = export.manifest.model_dump()["histories"]
+    change(members, history)
+    with (made := file.with_suffix(".changed")).open("wb") as target:
+        writer = ExportWriter(target, export.manifest.app)
+        for name, data in members.items():
+            writer.add(name, data)
+        updated = {"members": writer.members, "histories": [History(**history)]}
+        writer.finish(export.manifest.model_copy(update=updated))
+    return made
+
+
+def with_rules(files: dict[str, bytes]) -> Callable[[dict[str, bytes], dict[str, Any]], None]:
+    """Forge the summary of each rule set, and have a further set with these files active from the end."""
+
+    def change(members: dict[str, bytes], history: dict[str, Any]) -> None:
+        for name, data in members.items():
+            if "/rules/sets/" in name:
+                stored = json.loads(data)
+                empty = {
+                    field: [] for field, value in stored["summary"]["mutations"].items() if isinstance(value, list)
+                }
+                stored["summary"]["mutations"] |= empty
+                stored["summary"]["keys"] = [["Order", f"zz{number}"] for number in range(1_000)]
+                members[name] = json.dumps(stored).encode()
+        number = history["activations"] + 1
+        [partition] = history["ends"]
+        activation = Activation(
+            number=number, scope=history["app"], digest=digest_of(files), time=datetime(2026, 1, 1, tzinfo=UTC),
+            positions={partition: "9999999999999-0"},
+        )  # fmt: skip
+        members[f"0001/{activation_name(number)}"] = activation.encode()
+        members[f"0001/{rules_name(digest_of(files))}"] = StoredRules(files=files, summary={"forged": 1}).encode()
+        history.update(activations=number, rules=history["rules"] + 1)
+
+    return change
+
+
+GOOD = b"""version: "1.0"
+mutation_rules:
+  - name: more
+    events: ["order.placed"]
+    condition: "true"
+    mutations:
+      - id: more
+        cypher: "MERGE (m:More {id: $id})"
+        params: {id: $event.order}
+"""
+
+
+@pytest.mark.parametrize("with_keys", [False], ids=["no keys"], indirect=True)
+async def test_a_restore_changes_no_rule_set_that_others_use(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop", range(20))
+        await app.applied()
+    file, _ = await exported(app)
+    known = {each.digest: await app.bus.rules.stored(each.digest) for each in await app.bus.rules.activations()}
+    assert len(known) == 1
+    files = {"More/graph_injection.yaml": GOOD}
+    done = await app.run("restore", str(changed(file, with_rules(files))), "--as", "copied")
+    assert done.code == 0, done.err
+    activations = await app.bus.rules.activations()
+    assert [each.digest for each in activations if each.scope == "copied"] == [*known, digest_of(files)]
+    for digest, stored in known.items():
+        assert await app.bus.rules.stored(digest) == stored
+    added = await app.bus.rules.stored(digest_of(files))
+    assert added is not None
+    assert added.summary == RuleSet.of_files(files).summary.to_json()
+    prelude = archive_bus(app.blobs().below("preludes/copied/0001"))
+    for digest in (*known, digest_of(files)):
+        found = await prelude.rules.stored(digest)
+        assert found is not None
+        assert found.summary is None
+
+
+@pytest.mark.parametrize("with_keys", [False], ids=["no keys"], indirect=True)
+async def test_an_export_with_a_rule_that_cannot_be_used_writes_nothing(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop", range(3))
+        await app.applied()
+    file, _ = await exported(app)
+    before = await app.bus.rules.activations()
+    for number, text in enumerate(
+        (
+            b"version: [", b"mutation_rules: 5", b"extends: ../missing.yaml", b"\xff", b"[],[]",
+            GOOD.replace(b"MERGE", b"MERG"), GOOD.replace(b'"order.placed"', b"5"), GOOD.replace(b'"true"', b"'1 +'"),
+            GOOD.replace(b"MERGE", b"LOAD CSV FROM 'file:///etc/passwd' AS row MERGE"),
+        )
+    ):  # fmt: skip
+        copy = app.folder / f"{number}.graphweft"
+        copy.write_bytes(file.read_bytes())
+        bad = changed(copy, with_rules({"Unused/graph_injection.yaml": text, "More/graph_injection.yaml": GOOD}))
+        for more in ((), ("--dry-run",), ("--into", app.url)):
+            done = await app.run("restore", str(bad), "--as", "copied", *more)
+            assert (done.code, "the workflow 'Unused'" in done.err) == (2, True), (text, done.err)
+    assert await app.bus.rules.activations() == before
+    assert not await app.blobs().names("preludes")
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as graph:
+        assert not await graph.checkpoints("copied", timeout_s=10)

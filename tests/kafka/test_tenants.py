@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -374,6 +375,55 @@ async def test_the_doctor_finds_the_rights_that_the_recipe_gives(
         assert bad.state == "fail"
         assert bad.advice.startswith("ACL SETUSER someone +get")
         assert not await admin.keys("graphweft:*")  # to try has no effect
+
+
+RECIPES = [
+    ("redis", "tenant", "acme"), ("redis", "gateway", None), ("redis", "responder", None), ("redis", "worker", None),
+    ("falkordb", "responder", None), ("falkordb", "worker", None),
+]  # fmt: skip
+SHARED = {"client|setinfo", "client|setname", "client|id", "client|unblock", "config|get", "module|list", "script|load"}
+STREAMS = {
+    f"{command}|{each}"
+    for command, several in {
+        "xinfo": ("stream", "groups", "consumers"),
+        "xgroup": ("create", "setid", "delconsumer"),
+    }.items()
+    for each in several
+}
+
+
+@pytest.mark.parametrize(("product", "role_name", "app"), RECIPES, ids=str)
+async def test_a_recipe_allows_subcommands_one_by_one(
+    server: EmbeddedServer, url: str, product: str, role_name: Any, app: str | None
+) -> None:
+    async with graph_users(server, (product, role_name, app, "someone")), redis.Redis.from_url(url) as admin:
+        found = [sub for row in await subcommands(admin) for sub in row if await allowed(admin, *sub.split("|"))]
+        assert {*found} <= SHARED | STREAMS
+        assert await allowed(admin, "GRAPH.CONFIG", "GET", "TIMEOUT_MAX") == (product == "falkordb")
+        for setting in ("TIMEOUT_DEFAULT", "QUERY_MEM_CAPACITY", "MAX_QUEUED_QUERIES", "RESULTSET_SIZE", "TIMEOUT_MAX"):
+            assert not await allowed(admin, "GRAPH.CONFIG", "SET", setting, "1")
+        for command in (
+            "CONFIG SET maxmemory 1", "CONFIG REWRITE", "MODULE LOAD x", "MODULE UNLOAD x", "CLIENT KILL 1.1.1.1:1",
+            "CLIENT PAUSE 1000", "SHUTDOWN", "FLUSHALL", "FLUSHDB", "DEBUG SLEEP 1", "ACL SETUSER x", "REPLICAOF a 1",
+            "SCRIPT FLUSH", "FUNCTION FLUSH", "SAVE", "BGREWRITEAOF", "KEYS *", "GRAPH.CONSTRAINT CREATE x",
+            "SLOWLOG RESET", "XGROUP DESTROY x y", "MONITOR",
+        ):  # fmt: skip
+            assert not await allowed(admin, *command.split()), command
+
+
+async def subcommands(admin: redis.Redis) -> list[list[str]]:
+    """Return the subcommands of each command that has some."""
+    found = await admin.execute_command("EVAL", "return redis.call('COMMAND')", 0)
+    return [[each[0].decode() for each in row[9]] for row in found if len(row) > 9 and row[9]]
+
+
+async def allowed(admin: redis.Redis, *command: str) -> bool:
+    """Tell whether the user may run a command, whatever its keys and arguments."""
+    for more in range(9):
+        with contextlib.suppress(redis.ResponseError):  # it has another number of arguments
+            answer = await admin.execute_command("ACL", "DRYRUN", "someone", *command, *["1"] * more)
+            return b"to run the" not in answer
+    raise AssertionError(command)
 
 
 async def test_the_printed_rights_let_a_worker_count_letters_and_a_responder_report(

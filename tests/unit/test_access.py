@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from graphweft.transports.kafka.url import split_kafka_url
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.neo4j.url import split_neo4j_url, tls_options
-from graphweft_workers.drivers.redis_checks import check_redis_url
+from graphweft_workers.drivers.redis_checks import check_redis_url, examine_server, memory
+from graphweft_workers.ports.check import Check
 from graphweft_workers.roles.settings import Settings
 
 LOGIN = ServerLogin(user="u@x", password="p/w")
@@ -175,3 +178,23 @@ def test_a_file_without_a_secret_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
             make()
         assert "password" in str(refused.value).lower()
         assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "told", ["", "# Server\r\n", "redis_version:8\r\n", "# Memory\r\nused_memory:1\r\n", "maxmemory:0\r\n", "nothing"]
+)  # fmt: skip
+async def test_a_server_that_says_little_is_examined(told: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (line := await reader.readline()).startswith(b"*"):
+            words = [(await reader.readline(), await reader.readline())[1].strip() for _ in range(int(line[1:]))]
+            writer.write(b"$%d\r\n%b\r\n" % (len(told), told.encode()) if words[0] == b"INFO" else b"+OK\r\n")
+        writer.close()
+
+    async def more(client: Any) -> list[Check]:
+        return [await memory(client, "bus", "")]
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        first, second = await examine_server("bus", f"redis://127.0.0.1:{port}", "", more)
+    assert (first.state, second.state) == ("ok", "warn")
+    assert first.found == ("Redis 8 answers" if "version" in told else "Redis answers")

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.services.virtual_time import VIRTUAL
 
-from graphweft_contracts import BusUnavailable
+from graphweft_contracts import BusUnavailable, Event, wire
 from graphweft_workers.archive.blobs import open_blobs
+from graphweft_workers.archive.erasure import count_entries, erase_entries, erased_offsets, learn
 from graphweft_workers.archive.erasures import Erasures, alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.segments import decode, encode, parse_name
+from graphweft_workers.archive.subject import Subject
 from graphweft_workers.ports.blobs import BlobStore
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshots import Snapshots
 
@@ -104,3 +111,87 @@ async def test_a_snapshot_of_a_replay_from_before_an_erasure_is_not_kept(blobs: 
     after = Snapshots(blobs, "f" * 64, every=1, warn=said.append)
     await after.stored("shop")
     assert await put(after) == 1
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        b'{"beat": 0, "asks": true}', b'{"beat": 7, "asks": true}', b'{"beat": 1, "asks": false}', b"{}", b"[]", b"",
+        b"not JSON", b"[" * 5_000,
+    ],
+    ids=lambda sign: sign[:26].decode(),
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["0" * 32, "f" * 32])
+async def test_whatever_a_dead_process_has_left_grows_old(blobs: BlobStore, sign: bytes, name: str) -> None:
+    await blobs.put(f"erasing/shop/{name}", sign)
+    async with alone(blobs, "shop", clock=VIRTUAL):
+        assert len(await blobs.names("erasing/shop/")) == 1
+
+
+async def test_one_that_waits_for_a_dead_one_is_not_taken_for_dead(blobs: BlobStore) -> None:
+    await blobs.put(f"erasing/shop/{'0' * 32}", b'{"beat": 0, "asks": true}')
+    running = most = done = 0
+
+    async def one(after_s: float) -> None:
+        nonlocal running, most, done
+        await VIRTUAL.sleep(after_s)
+        async with alone(blobs, "shop", clock=VIRTUAL):
+            running += 1
+            most = max(most, running)
+            await VIRTUAL.sleep(30.0)
+            running -= 1
+            done += 1
+
+    outcomes = await asyncio.gather(*(one(number * 0.7) for number in range(12)), return_exceptions=True)
+    assert (most, done >= 1) == (1, True)
+    assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)
+
+
+class Merging:
+    """Blobs whose first two segments are merged when one of them is read, as often as it is told."""
+
+    def __init__(self, blobs: BlobStore, times: int) -> None:
+        self._blobs = blobs
+        self._times = times
+
+    def below(self, folder: str) -> BlobStore:
+        return self._blobs.below(folder)
+
+    async def put(self, name: str, data: bytes) -> None:
+        await self._blobs.put(name, data)
+
+    async def names(self, prefix: str) -> list[str]:
+        return await self._blobs.names(prefix)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._blobs.delete(names)
+
+    async def get(self, name: str) -> bytes | None:
+        found = [each for each in map(parse_name, await self.names("segments/p00000/")) if each is not None]
+        if self._times and len(found) > 1:
+            self._times -= 1
+            pair = sorted(found, key=lambda each: each.first)[:2]
+            entries = [entry for each in pair for entry in decode(each, await self._blobs.get(each.name) or b"")]
+            made, data = encode(0, pair[0].first, entries, generation=max(each.generation for each in pair))
+            await self.put(made.name, data)
+            await self.delete([each.name for each in pair])
+        return await self._blobs.get(name)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+async def test_an_erasure_goes_on_while_the_archive_is_merged(blobs: BlobStore, times: int) -> None:
+    def entry(number: int) -> Entry:
+        event = Event.create("a.b", app_id="shop", chat_id="c", id=f"e{number}", source="/t", user_id="ada")
+        return Entry(offset=f"{number}-0", fields=wire.encode(event), received=datetime(2026, 1, 1, tzinfo=UTC))
+
+    for first in range(1, 13, 2):
+        segment, data = encode(0, first, [entry(first), entry(first + 1)])
+        await blobs.put(segment.name, data)
+    subject = Subject(app_id="shop", user_id="ada")
+    reader = ArchiveReader(Merging(blobs, times))
+    await learn(reader, 0, subject)
+    reader = ArchiveReader(Merging(blobs, times))
+    done = await erase_entries(reader, 0, subject)
+    assert (done.entries, done.left) == (12, 0)
+    assert await count_entries(ArchiveReader(Merging(blobs, times)), 0, subject) == 0
+    assert len(await erased_offsets(ArchiveReader(Merging(blobs, times)), 0)) == 12

@@ -410,7 +410,7 @@ BOMB: Final = gzip.compress(b'"' + b" " * (MOST_DOCUMENT_BYTES + 1) + b'"', 1)
         pytest.param("a.json.gz", gzip.compress(b"[1]")[:-6], "damaged or incomplete", id="half of gzip"),
         ("a.json", b"[" * 100_000, "nested too deeply"),
         ("a.json", b"", "not JSON"),
-        pytest.param("a.json.gz", BOMB, "has at most 67,108,864 bytes", id="bomb"),
+        pytest.param("a.json.gz", BOMB, "unpack the file first", id="bomb"),
     ],
 )
 def test_a_file_that_is_neither_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:

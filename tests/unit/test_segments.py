@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +21,6 @@ from graphweft_workers.archive.segments import (
     encode,
     parse_name,
     pieces,
-    read_header,
 )
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import offset_order
@@ -52,13 +56,72 @@ def test_a_segment_gives_back_the_same_entries(
     assert parse_name(segment.name) == segment
     assert (segment.partition, segment.first, segment.last) == (3, first, first + len(entries) - 1)
     assert decode(segment, data) == entries
-    header = read_header(segment, data)
-    assert sum(header.apps.values()) == len(entries)
-    assert header.erased == sum(each.erased for each in entries)
-    assert (header.first_received, header.last_received) == (
-        min(each.received for each in entries),
-        max(each.received for each in entries),
-    )
+
+
+def forged(segment: Segment, data: bytes, change: dict[str, Any]) -> tuple[Segment, bytes]:
+    """Return a segment whose description says something else, under a name with the right hash."""
+    described, body = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read().split(b"\n", 1)
+    described = json.dumps(json.loads(described) | change).encode()
+    return named(segment, zstandard.compress(described + b"\n" + body))
+
+
+def named(segment: Segment, data: bytes, before: str = "", after: str = "") -> tuple[Segment, bytes]:
+    """Return bytes under the name of a segment with their hash, in which ``after`` is in place of ``before``."""
+    stem = segment.name.rpartition("_")[0]
+    assert before in stem
+    found = parse_name(f"{stem.replace(before, after)}_{hashlib.sha256(data).hexdigest()[:20]}.jsonl.zst")
+    assert found is not None
+    return found, data
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"times": [0, 0]}, {"erased": 1}, {"first": 2}, {"last": 9}, {"partition": 1}, {"apps": {"a": 7}},
+        {"apps": {"a": "x"}}, {"more": 1}, {"times": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_description_that_is_not_that_of_the_entries_is_refused(change: dict[str, Any]) -> None:
+    segment, data = encode(0, 1, [entry(1, {b"data": b"x"}), entry(2)])
+    assert len(decode(*forged(segment, data, {}))) == 2
+    with pytest.raises(DamagedSegment):
+        decode(*forged(segment, data, change))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("_1-0_", "_0-5_"), ("_2-0_", "_2-1_"), ("000000000001-", "000000000007-"), ("-000000000002", "-000000000003"),
+        ("p00000", "p00001"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_that_of_the_entries_is_refused(before: str, after: str) -> None:
+    segment, data = encode(0, 1, [entry(1, {b"data": b"x"}), entry(2)])
+    assert len(decode(*named(segment, data))) == 2
+    with pytest.raises(DamagedSegment):
+        decode(*named(segment, data, before, after))
+
+
+MICROS = 1_767_323_045_678_901
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '["2-0",T,[]]', '[2,T,{}]', '["x",T,{}]', '["2-0","T",{}]', '["2-0",1e400,{}]', '["2-0",T,{"a":5}]',
+        '["2-0",T,{"a":["#"]}]', '["2-0",T,{"a":[]}]', '["2-0",T,{"\u1234":""}]', '["2-0",T,{},1]', '["2",T]', "[]",
+        "{}", "null", "", "[" * 5_000, '["1-0",T,{}]', '["2-0",T,null]',
+    ],
+    ids=lambda row: row[:20],
+)  # fmt: skip
+def test_what_is_no_entry_is_refused(row: str) -> None:
+    segment, data = encode(0, 1, [entry(1), entry(2)])
+    text = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read().split(b"\n")
+    for last, refused in (('["2-0",T,{"a":["YQ=="],"b":"c"}]', False), (row, True)):
+        lines = [*text[:2], last.replace("T", str(MICROS)).encode(), b""]
+        with pytest.raises(DamagedSegment) if refused else nullcontext():
+            decode(*named(segment, zstandard.compress(b"\n".join(lines))))
 
 
 @given(st.data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -639,9 +640,10 @@ def test_a_graphiti_servers_own_variables_say_which_extractor(monkeypatch: pytes
 @pytest.fixture
 def loggers() -> Iterator[None]:
     """Put logging back as it was."""
-    root = logging.getLogger("graphweft")
-    before = root.handlers, root.level, root.propagate
+    root, others = logging.getLogger("graphweft"), logging.getLogger()
+    before, handlers = (root.handlers, root.level, root.propagate), others.handlers
     yield
+    others.handlers = handlers
     root.handlers, root.level, root.propagate = before
     structlog.reset_defaults()
 
@@ -659,6 +661,22 @@ def test_logs_are_json_lines_from_their_level_on(capsys: pytest.CaptureFixture[s
     assert first.pop("timestamp").endswith("Z")
     assert first == {"event": "shown", "level": "warning", "app_id": "a", "count": 3}
     assert (second["event"], second["level"]) == ("of the standard library", "error")
+
+
+@pytest.mark.usefixtures("loggers")
+def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # a second set-up replaces the first one
+        set_up_logs("warning", "json")
+    logging.getLogger("neo4j.io").error("[#CA26]  _: <CONNECTION> error")
+    logging.getLogger("aiokafka").warning("no broker")
+    logging.getLogger("aiokafka").info("not shown")
+    loop = asyncio.new_event_loop()
+    loop.call_exception_handler({"message": "Task exception was never retrieved", "exception": ValueError("x")})
+    loop.close()
+    logging.getLogger().warning("of nobody")
+    found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in found] == ["error", "warning", "error", "warning"]
+    assert "ValueError: x" in found[2]["exception"]
 
 
 @pytest.mark.usefixtures("loggers")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -110,3 +114,43 @@ def test_a_file_gives_back_what_it_was_given_or_says_why_not() -> None:
     for wrong in (b"", data[:-1], data[:70], data + b"x", b"0" + data[1:], data[: len(data) // 2]):
         with pytest.raises(InvalidSnapshot):
             read_snapshot(wrong)
+
+
+def with_header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return a snapshot whose header ``change`` has changed, with the right hash."""
+    start, _, packed = data.partition(b"\n")[2].partition(b"\n")
+    header = json.loads(start)
+    change(header)
+    body = json.dumps(header).encode() + b"\n" + packed
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update(lines=2),
+        lambda header: header.update(lines=4),
+        lambda header: header.update(lines=10**9),
+        lambda header: header.update(lines="x"),
+        lambda header: header.update(progress=[]),
+        lambda header: header.update(progress={"x": {}}),
+        lambda header: header.update(progress={"1": {"checkpoint": {"offset": "1-0", "evil": 1}, "note": ""}}),
+        lambda header: header.update(keys=[["A", f"p{number}"] for number in range(300)]),
+        lambda header: header.update(keys=[["A"]]),
+        lambda header: header.update(indexes=[{"kind": "vector"}]),
+        lambda header: header.update(indexes=header["indexes"] * 2_000),
+        lambda header: header.pop("events"),
+    ],
+)
+def test_a_header_that_is_not_that_of_the_graph_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    snapshot = Snapshot(
+        app_id="shop", key="k", events=3, progress={}, keys=frozenset(),
+        indexes=[SearchIndex(kind="vector", label="A", properties=("v",), name="n", dimensions=3)],
+    )  # fmt: skip
+    writer = SnapshotWriter()
+    for number in range(3):
+        writer.add(b'["node",%d]' % number)
+    data = writer.finish(snapshot)
+    assert len(list(read_snapshot(with_header(data, lambda _: None))[1])) == 3
+    with pytest.raises(InvalidSnapshot):
+        list(read_snapshot(with_header(data, change))[1])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO
 
 import structlog
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """The handler that this module makes."""
 
 
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
@@ -33,7 +37,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             # Format tracebacks as text: a renderer's own traceback shows local variables, which hold private data.
@@ -41,6 +45,9 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    # What libraries and asyncio log would go to standard error in a form of their own.
+    others = logging.getLogger()
+    others.handlers = [*(each for each in others.handlers if not isinstance(each, _StandardError)), handler]
     root = logging.getLogger("graphweft")
     root.handlers = [handler]
     root.setLevel(level.upper())

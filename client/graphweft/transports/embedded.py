@@ -73,6 +73,27 @@ def check_own(folder: Path) -> None:
         )
 
 
+def own_embedded_url(data: Path) -> str:
+    """Return the bus URL for a program that starts in a folder of which others may have written the files.
+
+    Raises ``InvalidSettings`` for a relative folder, which would be one of theirs, and for a folder that belongs to
+    another user, where a link in an absolute path may lead: whoever owns it may run the server that gets everything.
+    """
+    data = data.expanduser()
+    if not data.is_absolute():
+        raise InvalidSettings(
+            f"invalid --data {str(data)!r}: expected an absolute path, the same for each folder you work in"
+        )
+    for folder in (data, embedded_socket(data).parent):
+        with contextlib.suppress(FileNotFoundError):
+            if (owner := folder.stat().st_uid) not in (0, os.geteuid()):
+                raise InvalidSettings(
+                    f"the data folder {str(data)!r} belongs to the user with the number {owner}, who is neither you "
+                    "nor root: nothing was sent to its server"
+                )
+    return embedded_url(data)
+
+
 def embedded_url(data: Path) -> str:
     """Return the bus URL of the server with its files in ``data``."""
     return f"unix://{quote(str(embedded_socket(data)))}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, override
 
 import yaml
 
@@ -22,6 +22,8 @@ _MAX_DEPTH: Final = 64
 """Limit of levels, because later code recurses; rules need six."""
 _MAX_NODES: Final = 50_000
 """Limit of values with aliases expanded: nested aliases grow exponentially."""
+_MAX_BYTES: Final = 4_000_000
+"""Limit of a file. The limit of values bounds what reading it takes; this one, what a single value takes."""
 _INT64: Final = range(-(2**63), 2**63)
 """The integers of a graph."""
 
@@ -62,8 +64,21 @@ _LINE_BREAK: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # what PyYAML's 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
+class _TooManyNodes(Exception):
+    pass
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {None: list(_PATTERNS.items())}  # noqa: RUF012 - PyYAML's own attribute
+    nodes = 0
+
+    @override
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Count nodes as they are read: a node takes a kilobyte."""
+        self.nodes += 1
+        if self.nodes > 2 * _MAX_NODES:  # keys are nodes too
+            raise _TooManyNodes
+        return super().compose_node(parent, index)
 
 
 def parse(data: bytes, file: str) -> tuple[Node, tuple[Finding, ...]]:
@@ -71,6 +86,10 @@ def parse(data: bytes, file: str) -> tuple[Node, tuple[Finding, ...]]:
 
     An empty file is an empty ``KeyTable``. A value with a finding is ``Broken``; the value of an unquoted key is kept.
     """
+    if len(data) > _MAX_BYTES:
+        message = f"more than {_MAX_BYTES:,} bytes: split the file"
+        place = Place(file=file)
+        return Broken(place=place), (Finding(level="error", code="yaml-too-large", message=message, place=place),)
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
@@ -114,6 +133,8 @@ class _Reading:
                 return broken
         except RecursionError:
             return self._too_deep(self._place(loader.get_mark()))
+        except _TooManyNodes:
+            return self._too_large(self._place(loader.get_mark()))
         if node is None or (node.tag == _NULL and node.value == ""):
             return KeyTable(entries={}, place=top)
         return self._node(node, depth=1)
@@ -123,9 +144,7 @@ class _Reading:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
             if self._nodes == _MAX_NODES + 1:
-                self._refuse(
-                    "yaml-too-large", f"more than {_MAX_NODES} values: split the file, use fewer aliases", place
-                )
+                self._too_large(place)
             return Broken(place=place)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
@@ -232,6 +251,11 @@ class _Reading:
         tag = "!!" + node.tag.removeprefix(_STANDARD) if node.tag.startswith(_STANDARD) else node.tag
         return self._refuse(
             "yaml-tag", f"the tag {tag!r} is not allowed: rules hold strings, numbers, lists, maps", place
+        )
+
+    def _too_large(self, place: Place) -> Broken:
+        return self._refuse(
+            "yaml-too-large", f"more than {_MAX_NODES} values: split the file, use fewer aliases", place
         )
 
     def _too_deep(self, place: Place) -> Broken:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphweft_contracts.prompt_text import enclose, harmless, inside
+from graphweft_contracts.prompt_text import BRACKETS, TAGS, enclose, harmless, inside, shown
 from graphweft_rules.files.model import FORMATS, Format
 from graphweft_rules.output.formats import RenderedRows
 
@@ -48,9 +48,50 @@ def test_a_token_of_a_chat_template_gets_another_bracket(token: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "token",
+    [
+        "\uff1c|im_start|\uff1e", "\uff1c\uff5cim_start\uff5c\uff1e", "\ufe64|im_start|\ufe65", "<\u2223im_end\u2223>",
+        "\uff1c\uff53\uff59\uff53\uff54\uff45\uff4d\uff1e", "\uff3bINST\uff3d", "[\uff29\uff2e\uff33\uff34]",
+        "<BOS_TOKEN>", "<eos_token>",
+        "[IMG]", "[/THINK]", "[TOOL_CONTENT]", "[gMASK]", "[CLS]", "<think>", "</thinking>",
+        "<unused12>",
+        "<extra_id_0>", "<fim_prefix>", "<function=search>", "<image_soft_token>", "<mask>", "[SUFFIX]",
+    ],
+)  # fmt: skip
+def test_further_marks_of_prompts_get_another_bracket(token: str) -> None:
+    instead = "(" if token[0] in "[\uff3b" else "\u2039"
+    for text in (token, f"a {token} b", f"{token}{token}", f"{token[0]}\U0001bca0{token[1:]}"):
+        expected = text.replace("\U0001bca0", "").replace(token[0], instead)
+        assert harmless(text) == expected
+        assert harmless(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "character",
+    [
+        "\U0001d173", "\U0001d17a", "\U0001bca0", "\U0001bca3", "\U00013430", "\U0001343f", "\U00013455", "\ue000",
+        "\uf8ff", "\U000f0000", "\U0010fffd", "\U0010ffff", "\ufdd0", "\uffff",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_further_characters_that_people_do_not_see_go(character: str) -> None:
+    assert harmless(f"a{character}b") == "ab"
+    assert shown(f"a{character}b") == "ab"
+
+
+def test_each_mark_has_a_source() -> None:
+    for name, source in (*TAGS, *BRACKETS):
+        assert re.compile(name).groups == 0
+        assert source
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "plain text",
+        "git commit [args] [img] [mask] [prefix]",
+        "\uff21\uff22\uff1c\uff23 \uff3b1\uff3d",
+        "List<User[]> and <img src='x'>",
         "a\tb\nc",
         "if a < b and b > c: x[0] |= y",
         "<b>bold</b> and List<String>",

@@ -154,7 +154,10 @@ class _Rules:
         self._state = state
 
     async def stored(self, digest: str) -> StoredRules | None:
-        return await self._state.stored_rules(digest)
+        try:
+            return await self._state.stored_rules(digest)
+        except ValueError:
+            return None
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         return await self._state.activations(after=after)

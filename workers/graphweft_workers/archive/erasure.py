@@ -7,17 +7,19 @@ are. It has no effect in a replay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.reader import ArchiveReader, SegmentGone
 from graphweft_workers.archive.segments import Segment
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.ports.event_log import Entry
 
-_MOST_PASSES: Final = 5
+_MOST_PASSES: Final = 9
+_MOST_MERGES: Final = 9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +36,22 @@ class ErasedSegments:
 
 async def learn(reader: ArchiveReader, partition: int, subject: Subject) -> None:
     """Let the subject see all entries of a partition."""
+
+    async def look() -> None:
+        for piece in await reader.pieces(partition):
+            subject.learn(await reader.read(piece))
+
+    await _undisturbed(reader, partition, look)
+
+
+async def _undisturbed[T](reader: ArchiveReader, partition: int, look: Callable[[], Awaitable[T]]) -> T:
+    """Return what a look at all segments finds. While the archive is merged, it looks again."""
+    for _ in range(_MOST_MERGES):
+        await reader.refresh(partition)
+        with contextlib.suppress(SegmentGone):
+            return await look()
     await reader.refresh(partition)
-    for piece in await reader.pieces(partition):
-        subject.learn(await reader.read(piece))
+    return await look()
 
 
 async def erase_entries(
@@ -55,7 +70,11 @@ async def erase_entries(
         segments = sorted(await reader.segments(partition), key=lambda each: (each.first, each.generation))
         newest, found = max((each.generation for each in segments), default=0), 0
         for number, segment in enumerate(segments, 1):
-            entries = await reader.load(segment)
+            try:
+                entries = await reader.load(segment)
+            except SegmentGone:  # it was merged: the next pass finds its entries in another one
+                found += 1
+                continue
             # What another segment holds as erased stays so: an old copy may have been written later.
             erased = [
                 _without(entry) if not entry.erased and (entry.offset in gone or subject.holds(entry)) else entry
@@ -64,10 +83,10 @@ async def erase_entries(
             here = sum(one is not other for one, other in zip(entries, erased, strict=True))
             if here:
                 found += here
+                done.entries += here
                 await _replace(reader, segment, erased, newest + 1)
                 done.rewritten += 1
             tell(number)
-        done.entries += found
         await _delete_covered(reader, partition)
         if not found:
             break
@@ -78,28 +97,33 @@ async def erase_entries(
 
 async def erased_offsets(reader: ArchiveReader, partition: int) -> set[str]:
     """Return the offsets of all erased entries of a partition."""
-    found: set[str] = set()
-    await reader.refresh(partition)
-    for piece in await reader.pieces(partition):
-        found.update(entry.offset for entry in await reader.read(piece) if entry.erased)
-    return found
+
+    async def look() -> set[str]:
+        found: set[str] = set()
+        for piece in await reader.pieces(partition):
+            found.update(entry.offset for entry in await reader.read(piece) if entry.erased)
+        return found
+
+    return await _undisturbed(reader, partition, look)
 
 
 async def count_undecided(reader: ArchiveReader, partition: int, subject: Subject) -> int:
     """Return how many entries name no user and stay, in chats that the user shares with others."""
-    found = 0
-    for piece in await reader.pieces(partition):
-        found += sum(map(subject.may_hold, await reader.read(piece)))
-    return found
+
+    async def look() -> int:
+        return sum([sum(map(subject.may_hold, await reader.read(each))) for each in await reader.pieces(partition)])
+
+    return await _undisturbed(reader, partition, look)
 
 
 async def count_entries(reader: ArchiveReader, partition: int, subject: Subject) -> int:
     """Return how many entries of the subject the archive holds, in all segments of a partition."""
-    await reader.refresh(partition)
-    found = 0
-    for segment in await reader.segments(partition):
-        found += sum(subject.holds(entry) for entry in await reader.load(segment))
-    return found
+
+    async def look() -> int:
+        segments = await reader.segments(partition)
+        return sum([sum(map(subject.holds, await reader.load(each))) for each in segments])
+
+    return await _undisturbed(reader, partition, look)
 
 
 def _without(entry: Entry) -> Entry:

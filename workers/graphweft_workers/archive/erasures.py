@@ -86,13 +86,13 @@ async def alone(
     await blobs.put(own, _beat(0, asks=True))
     try:
         await _wait_for_others(blobs, app_id, own, clock, timing)
-        await blobs.put(own, _beat(1, asks=False))
+        await blobs.put(own, _beat(0, asks=False))
         body = asyncio.current_task()
         assert body is not None
         lost = asyncio.Event()
 
         async def live() -> None:
-            number = 1
+            number = 0
             while True:
                 await clock.sleep(timing.beat_s)
                 if own not in await blobs.names(f"{_RUNNING}/{app_id}/"):
@@ -121,24 +121,45 @@ async def alone(
 
 
 async def _wait_for_others(blobs: BlobStore, app_id: str, own: str, clock: Clock, timing: ArchiveTiming) -> None:
-    """Return when no other process erases; delete the signs of those that were killed."""
+    """Return when no other process erases; delete the signs of those that were killed.
+
+    A process that waits gives signs of life too. Of two that wait, the one with the smaller name goes on.
+    """
     seen: dict[str, tuple[bytes, float]] = {}
+    number = 0
     while True:
-        others = [name for name in await blobs.names(f"{_RUNNING}/{app_id}/") if name != own]
+        names = await blobs.names(f"{_RUNNING}/{app_id}/")
+        others = [name for name in names if name != own]
         for name in others:
             data = await blobs.get(name)
             if data is None:
                 continue
             before, since = seen.setdefault(name, (data, clock.monotonic()))
-            if data == before and clock.monotonic() - since >= timing.stale_s:
-                await blobs.delete([name])
-            elif data != before or (json.loads(data)["asks"] and name < own):
+            if data == before:
+                if clock.monotonic() - since >= timing.stale_s:
+                    await blobs.delete([name])
+            elif name < own or not _asks(data):
                 raise BusUnavailable(
                     f"another erasure of the app {app_id!r} runs: wait until it has ended, then give the command again"
                 )
+            else:
+                seen[name] = (data, clock.monotonic())
+        if own not in names:
+            raise BusUnavailable(f"another process has taken this erasure of {app_id!r} for killed: try again")
         if not others:
             return
+        number += 1
+        await blobs.put(own, _beat(number, asks=True))
         await clock.sleep(timing.beat_s / 4)
+
+
+def _asks(sign: bytes) -> bool:
+    """Tell whether a process only waits for others."""
+    try:
+        body: Any = json.loads(sign)
+        return bool(body["asks"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _name(app_id: str, number: int, kind: str) -> str:

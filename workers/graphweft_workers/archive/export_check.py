@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
-
-import zstandard
 
 from graphweft_contracts import DeadLetter, Layout
 from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import app_named, app_of_letter, applies_to, belongs
-from graphweft_workers.archive.export_file import MOST_BYTES, History, InvalidExport, UnpackedExport
-from graphweft_workers.archive.segments import Segment
-from graphweft_workers.ports.offsets import offset_order
+from graphweft_workers.archive.export_file import History, InvalidExport, UnpackedExport
+from graphweft_workers.archive.segments import DamagedSegment, Segment
+from graphweft_workers.archive.state import letters_of
+from graphweft_workers.content_limits import check_values
+from graphweft_workers.ports.offsets import OffsetForm, offset_order
 
-_PART: Final = 1024**2
+_MOST_PARTITIONS: Final = 4_096
+_MOST_LETTERS: Final = 1_000_000
+"""Entries with dead letters. On the bus, the letters of one export have as many offsets."""
 
 
 def check_export(export: UnpackedExport) -> None:
@@ -44,8 +45,10 @@ class _HistoryCheck:
         self._own: dict[int, set[str]] = {}
 
     def run(self) -> None:
-        body: Any = json.loads((self._folder / "layout.json").read_bytes())
-        Layout.of_stored(int(body["partitions"]), body["orders"])
+        body: Any = json.loads(_text(self._folder / "layout.json"))
+        layout = Layout.of_stored(int(body["partitions"]), body["orders"])
+        if not 1 <= layout.partitions <= _MOST_PARTITIONS:
+            raise InvalidExport(f"the export is damaged: it has {layout.partitions:,} partitions")
         self._rules()
         own = others = 0
         by_partition: dict[int, list[Segment]] = {}
@@ -67,30 +70,27 @@ class _HistoryCheck:
     def _rules(self) -> None:
         digests: set[str] = set()
         for path in self._folder.glob("rules/sets/*"):
-            if digest_of(StoredRules.decode(path.read_bytes()).files) != path.stem:
+            if digest_of(StoredRules.decode(_text(path)).files) != path.stem:
                 raise InvalidExport(f"the export is damaged: the rule set {path.stem[:12]} has another hash")
             digests.add(path.stem)
-        activations = [
-            Activation.decode(path.read_bytes()) for path in sorted(self._folder.glob("rules/activations/*"))
-        ]
+        activations = [Activation.decode(_text(path)) for path in sorted(self._folder.glob("rules/activations/*"))]
         for number, each in enumerate(activations, 1):
-            if each.number != number or each.digest not in digests:
+            places = all(offset and OffsetForm.EITHER.accepts(offset) for offset in each.positions.values())
+            if each.number != number or each.digest not in digests or not places:
                 raise InvalidExport(f"the export is damaged: the activation {number} of rules is not whole")
             if not applies_to(each, self._history.app):
                 raise InvalidExport(f"the export holds rules of another app, {each.scope!r}")
-        if (len(digests), len(activations)) != (self._history.rules, self._history.activations):
-            raise InvalidExport("the export is damaged: rule sets are missing")
+        active = {each.digest for each in activations}
+        if (active, len(digests), len(activations)) != (digests, self._history.rules, self._history.activations):
+            raise InvalidExport("the export is damaged: rule sets are missing, or there are others")
 
     def _segment(self, segment: Segment, data: bytes) -> tuple[int, int]:
         """Check the entries of a segment; return how many are the app's, and how many are not."""
-        _check_size(data)
         app_id, own = self._history.app, self._own.setdefault(segment.partition, set())
-        entries = format_.decode(segment, data)
-        places = [offset_order(entry.offset) for entry in entries]
-        if any(one >= other for one, other in pairwise(places)):
-            raise InvalidExport(f"the export is damaged: entries of {segment.name} are not in order")
-        if (entries[0].offset, entries[-1].offset) != (segment.first_offset, segment.last_offset):
-            raise InvalidExport(f"the export is damaged: {segment.name} holds other entries")
+        try:
+            entries = format_.decode(segment, data)
+        except DamagedSegment as error:
+            raise InvalidExport(f"the export is hostile or damaged: {error}") from error
         for entry in entries:
             if entry.erased:
                 continue
@@ -102,13 +102,17 @@ class _HistoryCheck:
         return mine, len(entries) - mine
 
     def _letters(self) -> int:
-        count = 0
+        """Check the dead letters of the log; return how many there are."""
+        count = entries = 0
         for letter in self._read("letters"):
             own = self._own.get(letter.partition, ())
             strange = letter.app_id not in (None, self._history.app)
-            if strange or any(each not in own for each in letter.entries):
+            content = bool(letter.fields) and app_of_letter(letter) not in ("", self._history.app)
+            if strange or content or any(each not in own for each in letter.entries):
                 raise InvalidExport(f"the export holds a dead letter of another app, {letter.id!r}")
-            count += 1
+            count, entries = count + 1, entries + len(letter.entries)
+            if entries > _MOST_LETTERS:
+                raise InvalidExport(f"the export has dead letters of more than {_MOST_LETTERS:,} entries")
         return count
 
     def _pending(self) -> int:
@@ -120,23 +124,18 @@ class _HistoryCheck:
         return count
 
     def _read(self, folder: str) -> Iterator[DeadLetter]:
-        for path in self._folder.glob(f"{folder}/*"):
-            data = path.read_bytes()
-            _check_size(data)
-            text = zstandard.ZstdDecompressor().stream_reader(data).read(MOST_BYTES)
-            yield from (DeadLetter.model_validate_json(line) for line in text.splitlines())
+        paths = list(self._folder.glob(f"{folder}/*"))
+        if len(paths) > 1:  # only the newest one would be used
+            raise InvalidExport(f"the export is damaged: {len(paths)} files in {folder}")
+        for path in paths:
+            yield from letters_of(path.read_bytes())
 
 
-def _check_size(data: bytes) -> None:
-    """Raise ``InvalidExport`` for data that unpacks to more than a member may have."""
-    size = 0
-    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        while part := reader.read(_PART):
-            size += len(part)
-            if size > MOST_BYTES:
-                raise InvalidExport(
-                    f"the export is hostile or damaged: a member unpacks to more than {MOST_BYTES:,} bytes"
-                )
+def _text(path: Path) -> bytes:
+    """Return a member that is a JSON text. Raises ``TooMuch`` for one that holds too much to be parsed."""
+    data = path.read_bytes()
+    check_values(data)
+    return data
 
 
 def _check_order(segments: list[Segment]) -> None:

@@ -22,10 +22,11 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId
 from graphweft_contracts.wire import explain
 from graphweft_workers.archive import segments as format_
+from graphweft_workers.content_limits import TooMuch, check_values
 
 VERSION: Final = 1
-MOST_BYTES: Final = 512 * 1024**2
-"""The most of one member, as it is and unpacked: a segment has 8 MiB of entries, or a single larger one."""
+MOST_BYTES: Final = 64 * 1024**2
+"""The most of one member: a segment has 8 MiB of entries, or a single larger one."""
 _BLOCK: Final = 512
 _PART: Final = 1024**2
 PENDING: Final = "pending/"
@@ -165,7 +166,10 @@ class UnpackedExport:
                 raise InvalidExport(f"no export of graphweft: an unexpected member {info.name!r}")
             found.append((info.size, _copy(file, info, members / info.name)))
         try:
+            check_values(text)
             manifest = Manifest.model_validate_json(text)
+        except TooMuch as error:
+            raise InvalidExport(f"the manifest of the export is invalid: {error}") from error
         except ValidationError as error:
             raise InvalidExport(f"the manifest of the export is invalid: {explain(error)}") from error
         if manifest.version != VERSION:

@@ -29,6 +29,10 @@ class Gap:
     last: int
 
 
+class SegmentGone(ArchiveUnavailable):
+    """A segment was rewritten or merged by another process meanwhile: after ``refresh`` the others hold its entries."""
+
+
 class ArchiveReader:
     """Reads segments of one archive. Every method raises ``ArchiveUnavailable``, also for a damaged segment."""
 
@@ -200,7 +204,7 @@ class ArchiveReader:
         data = await self.blobs.get(segment.name)
         if data is None:  # rewritten or merged by another process
             self._segments.pop(segment.partition, None)
-            raise ArchiveUnavailable(f"the segment {segment.name} is gone: another one replaces it, try again")
+            raise SegmentGone(f"the segment {segment.name} is gone: another one replaces it, try again")
         return data
 
     async def read(self, piece: SegmentPiece) -> list[Entry]:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -25,7 +25,9 @@ from typing import Any, Final, cast
 import zstandard
 
 from graphweft_contracts import wire
+from graphweft_workers.content_limits import MOST_VALUES, TooMuch, zstd_lines
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.offsets import offset_order
 
 FOLDER: Final = "segments"
 _LEVEL: Final = 3
@@ -33,8 +35,10 @@ _HASH_DIGITS: Final = 20
 _VERSION: Final = 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_MOST_BYTES: Final = 1 << 31
-"""A file that unpacks to more is damaged or hostile."""
+MOST_BYTES: Final = 64 * 1024**2
+"""A file that unpacks to more is damaged or hostile: a segment has 8 MiB of entries, or a single larger one."""
+_MOST_ENTRIES: Final = 100_000
+_DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, StopIteration)
 _NAME: Final = re.compile(
     r"segments/p(?P<partition>[0-9]{5})/(?P<first>[0-9]{12})-(?P<last>[0-9]{12})_"
     r"(?P<first_offset>[0-9-]+)_(?P<last_offset>[0-9-]+)_g(?P<generation>[0-9]{4})_(?P<hash>[0-9a-f]{20})\.jsonl\.zst"
@@ -63,20 +67,6 @@ class Segment:
     def count(self) -> int:
         """The number of its entries."""
         return self.last - self.first + 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What the first line of a segment says about its entries, beside its name."""
-
-    first_received: datetime
-    """The earliest time at which the bus took one of the entries."""
-    last_received: datetime
-    """The latest one."""
-    apps: Mapping[str, int]
-    """By app: entries. Those whose app is not known are under an empty text."""
-    erased: int
-    """Entries whose content was erased."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +102,7 @@ def parse_name(name: str) -> Segment | None:
 def encode(partition: int, first: int, entries: Sequence[Entry], *, generation: int = 0) -> tuple[Segment, bytes]:
     """Return a segment of at least one entry, and its bytes; ``first`` is the number of the first entry."""
     apps = Counter(app_of(entry) for entry in entries)
-    times = [_micros(entry.received) for entry in entries]
-    header = {
-        "version": _VERSION,
-        "partition": partition,
-        "first": first,
-        "last": first + len(entries) - 1,
-        "times": [min(times), max(times)],
-        "apps": dict(sorted(apps.items())),
-        "erased": sum(entry.erased for entry in entries),
-    }
+    header = {**_description(partition, first, entries), "apps": dict(sorted(apps.items()))}
     body = "\n".join(json.dumps(_row(entry), ensure_ascii=False, separators=(",", ":")) for entry in entries)
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
     data = compressor.compress(f"{json.dumps(header)}\n".encode()) + compressor.compress(f"{body}\n".encode())
@@ -135,37 +116,58 @@ def encode(partition: int, first: int, entries: Sequence[Entry], *, generation: 
     return segment, data
 
 
-def read_header(segment: Segment, data: bytes) -> Header:
-    """Return the description in a segment. Raises ``DamagedSegment``, also if the hash of the bytes is not its own."""
-    return read_segment(segment, data)[0]
-
-
 def decode(segment: Segment, data: bytes) -> list[Entry]:
-    """Return the entries of a segment. Raises ``DamagedSegment`` like ``read_header``."""
-    return read_segment(segment, data)[1]
+    """Return the entries of a segment.
 
-
-def read_segment(segment: Segment, data: bytes) -> tuple[Header, list[Entry]]:
-    """Return the description in a segment, and its entries. Raises ``DamagedSegment`` like ``read_header``."""
+    Raises ``DamagedSegment`` if its bytes do not have its hash, if its name or its description say something else than
+    its entries, or if it unpacks to more than a segment may hold.
+    """
     found = segment.name.rpartition("_")[2].partition(".")[0]
     if hashlib.sha256(data).hexdigest()[:_HASH_DIGITS] != found:
         raise DamagedSegment(f"{segment.name}: its bytes do not have the hash that its name says")
     try:
-        reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
-        text = reader.read(_MOST_BYTES).decode()
-        header, *lines = text.removesuffix("\n").split("\n")
-        described: Any = json.loads(header)
-        entries = [_entry(json.loads(line)) for line in lines]
-        first, last = (_time(micros) for micros in described["times"])
-        apps = cast("dict[str, int]", described["apps"])
-        read = Header(first_received=first, last_received=last, apps=apps, erased=described["erased"])
-    except (ValueError, LookupError, TypeError, zstandard.ZstdError, OverflowError) as error:
+        lines = zstd_lines(data, most_bytes=MOST_BYTES, most_lines=_MOST_ENTRIES + 1)
+        described: Any = json.loads(next(lines))
+        if described["version"] != _VERSION:
+            raise DamagedSegment(f"{segment.name}: made by another version of graphweft: {described['version']}")
+        entries = list(_entries(lines))
+        places = [offset_order(entry.offset) for entry in entries]
+        expected = _description(segment.partition, segment.first, entries)
+        same = sum(described.pop("apps").values()) == len(entries) and described == expected
+    except (*_DAMAGED, zstandard.ZstdError) as error:
         raise DamagedSegment(f"{segment.name}: {type(error).__name__}: {error}") from error
-    if described["version"] != _VERSION:
-        raise DamagedSegment(f"{segment.name}: made by another version of graphweft: {described['version']}")
     if len(entries) != segment.count:
         raise DamagedSegment(f"{segment.name}: holds {len(entries)} entries, not {segment.count}")
-    return read, entries
+    if any(one >= other for one, other in pairwise(places)):
+        raise DamagedSegment(f"{segment.name}: its entries are not in order")
+    if (entries[0].offset, entries[-1].offset) != (segment.first_offset, segment.last_offset):
+        raise DamagedSegment(f"{segment.name}: its entries are those from {entries[0].offset} to {entries[-1].offset}")
+    if not same:
+        raise DamagedSegment(f"{segment.name}: its description is not that of its entries")
+    return entries
+
+
+def _description(partition: int, first: int, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return what the first line of a segment says of its entries, beside their apps. People read it."""
+    times = [_micros(entry.received) for entry in entries]
+    return {
+        "version": _VERSION,
+        "partition": partition,
+        "first": first,
+        "last": first + len(entries) - 1,
+        "times": [min(times), max(times)],
+        "erased": sum(entry.erased for entry in entries),
+    }
+
+
+def _entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+    fields = 0
+    for line in lines:
+        entry = _entry(json.loads(line))
+        fields += len(entry.fields)
+        if fields > MOST_VALUES:
+            raise TooMuch(f"its entries have more than {MOST_VALUES:,} fields")
+        yield entry
 
 
 def pieces(segments: Iterable[Segment]) -> list[SegmentPiece]:
@@ -241,7 +243,10 @@ def _value(value: bytes) -> str | list[str]:
 
 
 def _bytes_of(value: Any) -> bytes:
-    return str(value).encode() if isinstance(value, str) else base64.b64decode(value[0])
+    if isinstance(value, str):
+        return value.encode()
+    [text] = value
+    return base64.b64decode(text, validate=True)
 
 
 def _micros(time: datetime) -> int:

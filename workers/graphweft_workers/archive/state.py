@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import zstandard
 
 from graphweft_contracts import DeadLetter, Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive.blobs import ArchiveUnavailable
+from graphweft_workers.archive.segments import MOST_BYTES
+from graphweft_workers.content_limits import TooMuch, zstd_lines
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 
@@ -26,6 +29,9 @@ _ACTIVATIONS: Final = "rules/activations/"
 _LETTERS: Final = "letters/"
 _LAYOUT: Final = "layout.json"
 _MOST_LETTERS: Final = 1_000_000
+_PACKED_LETTERS: Final = 50_000
+_LETTER_BYTES: Final = 16
+_RATIO: Final = 32
 _COPIES: Final = 2
 """Copies of the dead letters that are kept: the newest may be damaged by a store that is not atomic."""
 
@@ -100,9 +106,17 @@ class ArchivedState:
         return Layout.of_stored(int(body["partitions"]), body["orders"])
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
-        """Return a rule set; None if the archive does not hold it."""
+        """Return a rule set without its summary; None if the archive does not hold it.
+
+        Raises ``ValueError`` if it is damaged. Nothing that was derived from its files is believed.
+        """
         data = await self._blobs.get(rules_name(digest))
-        return None if data is None else StoredRules.decode(data)
+        if data is None:
+            return None
+        stored = StoredRules.decode(data)
+        if digest_of(stored.files) != digest:
+            raise ValueError("the rule set has another hash")
+        return replace(stored, summary=None)
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         """Return the activations with a number above ``after``, in order."""
@@ -119,10 +133,11 @@ class ArchivedState:
         for name in reversed(await self._blobs.names(folder)):
             data = await self._blobs.get(name)
             try:
-                text = zstandard.ZstdDecompressor().decompress(data or b"")
+                letters = list(letters_of(data or b""))
             except zstandard.ZstdError:
                 continue
-            letters = [DeadLetter.model_validate_json(line) for line in text.splitlines()]
+            except TooMuch as error:
+                raise ArchiveUnavailable(f"the archive is damaged: {name}: {error}") from error
             return sorted(letters, key=lambda letter: (letter.time, letter.id))
         return []
 
@@ -137,6 +152,19 @@ class ArchivedState:
         """Delete all copies of the dead letters, before a new one is made without erased ones."""
         self._letters = ""
         await self._blobs.delete(await self._blobs.names(_LETTERS))
+
+
+def letters_of(data: bytes) -> Iterator[DeadLetter]:
+    """Yield the dead letters of a copy, as they are unpacked.
+
+    Raises ``TooMuch``, ``zstandard.ZstdError``, and ``ValueError`` for what is no dead letter.
+    """
+    if not data:
+        raise zstandard.ZstdError("the copy is empty")
+    # No letter packs to a few bytes: its position and its event's id are its own.
+    most = _PACKED_LETTERS + len(data) // _LETTER_BYTES
+    lines = zstd_lines(data, most_bytes=max(MOST_BYTES, _RATIO * len(data)), most_lines=most)
+    return (DeadLetter.model_validate_json(line) for line in lines)
 
 
 def letters_file(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
@@ -15,7 +14,6 @@ from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.offsets import offset_order
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,13 +82,10 @@ async def _check(
             continue
         found.bytes += len(data)
         try:
-            header, entries = format_.read_segment(segment, data)
+            entries = format_.decode(segment, data)
         except DamagedSegment as error:
             found.faults.append(str(error))
             continue
-        found.faults += _faults_of(segment, entries)
-        if sum(header.apps.values()) != len(entries):
-            found.faults.append(f"{segment.name}: its description counts {counted(sum(header.apps.values()), 'entry')}")
         whole = {name: kept for name, kept in whole.items() if _last_of(name) >= segment.first}
         for name, others in whole.items():
             found.faults += _differences(segment, entries, name, others)
@@ -111,15 +106,6 @@ def _count(found: VerifiedPartition, piece: SegmentPiece, entries: Sequence[Entr
     held = entries[piece.first - piece.segment.first : piece.last - piece.segment.first + 1]
     found.entries += len(held)
     found.erased += sum(entry.erased for entry in held)
-
-
-def _faults_of(segment: Segment, entries: Sequence[Entry]) -> list[str]:
-    orders = [offset_order(entry.offset) for entry in entries]
-    if any(one >= other for one, other in pairwise(orders)):
-        return [f"{segment.name}: its entries are not in order"]
-    if (entries[0].offset, entries[-1].offset) != (segment.first_offset, segment.last_offset):
-        return [f"{segment.name}: its entries are those from {entries[0].offset} to {entries[-1].offset}"]
-    return []
 
 
 def _differences(segment: Segment, entries: Sequence[Entry], name: str, others: Sequence[Entry]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_workers.cli.output import say
+from graphweft_workers.roles.own_command import own_command
 from graphweft_workers.roles.settings import Settings
 
 _FILE: Final = Path("_shared/graph_injection_base.yaml")
@@ -57,7 +58,7 @@ async def _run(settings: Settings, words: Sequence[str], program: str, *, most: 
     shown = " ".join(f"'{word}'" if " " in word else word for word in words)
     say(f"$ {program} {shown}")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "graphweft_workers.cli", *words),
+        *own_command(*words),
         env=settings.as_environment(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -20,7 +20,7 @@ from graphweft import Client
 from graphweft.secret_files import read_secret_file
 from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing, Transport
-from graphweft.transports.embedded import embedded_url
+from graphweft.transports.embedded import own_embedded_url
 from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import ContextReply, ContextRequest, Event, GraphweftError, InvalidSettings, wire
@@ -198,7 +198,7 @@ def _transport(own: Path | None, data: Path | None, gateway: str | None, token_f
     if own is None and (through := settings.gateway()) is not None:
         return through
     key = settings.signing_key
-    url = _bus(data, settings) if own is None else _embedded(own)
+    url = _bus(data, settings) if own is None else own_embedded_url(own)
     return make_transport(url, signing_key=None if key is None else SigningKey.parse(key))
 
 
@@ -210,17 +210,7 @@ def _bus(data: Path | None, settings: ClientSettings) -> str:
         raise InvalidSettings(
             "no bus: set GRAPHWEFT_BUS_URL, or name the folder of `graphweft up` with --data, or a gateway by --gateway"
         )
-    return _embedded(data)
-
-
-def _embedded(data: Path) -> str:
-    """Return the URL of an embedded server. A relative folder would be one in the folder of the agent."""
-    data = data.expanduser()
-    if not data.is_absolute():
-        raise InvalidSettings(
-            f"invalid --data {str(data)!r}: expected an absolute path, the same for each folder you work in"
-        )
-    return embedded_url(data)
+    return own_embedded_url(data)
 
 
 def _read(payload: str | None) -> object:

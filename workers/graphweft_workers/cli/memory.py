@@ -49,6 +49,8 @@ from graphweft_workers.roles.settings import Settings
 _MAX_MESSAGES: Final = 1_000
 _MAX_TEXT_BYTES: Final = 500_000
 """Texts of one event, as JSON. The bus takes about twice that, and each message has other fields too."""
+_MOST_FAULTS: Final = 1_000
+"""After as many invalid lines, the rest of a file is not read."""
 _MAX_MESSAGE_BYTES: Final = 900_000
 _READ_S: Final = 60.0
 _ROLES: Final = ("user", "assistant", "system")
@@ -334,6 +336,8 @@ def _messages_of(file: str) -> list[MemoryMessage]:
         except InvalidEvent as error:
             print_error(error)
             faults += 1
+            if faults == _MOST_FAULTS:
+                raise InvalidEvent(f"{name}: at least {counted(faults, *INVALID_LINES)}; nothing was sent") from None
     if faults:
         raise InvalidEvent(f"{name}: {counted(faults, *INVALID_LINES)}; nothing was sent")
     if not messages:

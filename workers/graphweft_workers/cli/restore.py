@@ -17,7 +17,7 @@ from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.roles.connections import make_archive
-from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.rules import logged_rules, rules_maker
 from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
@@ -63,9 +63,10 @@ async def restore(
 
         rules = logged_rules(settings, archive_bus(open_blobs(str(export.folder / "0001"))))
         tell, _ = stack.enter_context(replay_progress(app))
-        work = Restore(export, graph, rules, app, tell=tell)
+        work = Restore(export, graph, rules, app, make=rules_maker(settings), tell=tell)
         done: Restored | None = None
         if blobs is None:
+            await work.check_rules()
             await work.check_graph()
             if not dry_run:
                 done = await work.run_graph()

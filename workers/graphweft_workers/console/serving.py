@@ -14,7 +14,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.console.app import make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.sources import open_sources
-from graphweft_workers.gateway.tokens import AccessToken, Tokens, read_tokens
+from graphweft_workers.gateway.tokens import NO_TOKENS, AccessToken, Tokens, read_tokens
 from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.http_server import HttpServer, auditing, limited_logs, listening, server_config
 from graphweft_workers.roles.policies import may_use, open_policies
@@ -71,7 +71,7 @@ class _Accepted:
 
     def __init__(self, settings: Settings) -> None:
         path: Path | None = settings.console_tokens
-        self.file = None if path is None else WatchedFile(path, read_tokens)
+        self.file = None if path is None else WatchedFile(path, read_tokens, gone=NO_TOKENS)
         secret = settings.console_token
         self._own: tuple[AccessToken, ...] = ()
         if secret is not None:

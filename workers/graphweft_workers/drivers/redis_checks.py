@@ -42,7 +42,8 @@ async def examine_server(
     client = connect(url, io_timeout_s=ANSWER_S, decode=True)
     try:
         try:
-            version = f" {(await client.info('server'))['redis_version']}"
+            told = await client.info("server")
+            version = f" {told['redis_version']}" if "redis_version" in told else ""
         except NoPermissionError:
             version = ""  # a user of few rights
             await client.ping()
@@ -66,6 +67,8 @@ def not_shown(name: str, error: ResponseError) -> Check:
 async def memory(client: Any, name: str, advice: str) -> Check:
     """Return how full the server is; with all of its memory in use, it refuses writes."""
     info = await client.info("memory")
+    if not {"used_memory", "maxmemory"} <= info.keys():
+        return Check(name=f"{name} memory", state="warn", found="the server does not say how much it uses")
     used, most = int(info["used_memory"]), int(info["maxmemory"])
     if not most:
         return Check(name=f"{name} memory", state="ok", found=f"{_mb(used)} used, no maxmemory")

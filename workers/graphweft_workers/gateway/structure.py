@@ -1,37 +1,18 @@
-"""Counts what a body holds before it is parsed, because a parser makes up to a hundred bytes of memory out of one.
+"""Counts what a body of protobuf holds before it is parsed: a parser makes up to a hundred bytes of memory out of one.
 
-Both counts are upper bounds that are found in one pass.
+The count is an upper bound that is found in one pass. That of JSON is in ``content_limits``.
 """
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any, Final
 
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A JSON string; one without an end goes on to the end of the text, so that the search stays linear."""
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _LONGEST_VARINT: Final = 10
 
 type Fields = dict[int, Fields]
 """The fields of a protobuf message that are messages themselves, by number."""
-
-
-def count_json(body: bytes, *, enough: int) -> int:
-    """Return an upper bound of the values of a JSON text, those in objects and arrays included.
-
-    Beyond ``enough`` it is exact, except that blanks in an empty object or array count. Below, signs in strings count.
-    """
-    count = _signs(body)
-    if count <= enough:
-        return count
-    bare = _STRING.sub(b'""', body)
-    return _signs(bare) - bare.count(b"[]") - bare.count(b"{}")
-
-
-def _signs(text: bytes) -> int:
-    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def count_protobuf(body: bytes, fields: Fields, *, enough: int) -> int | None:

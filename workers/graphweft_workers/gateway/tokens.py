@@ -25,7 +25,7 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 """What a token may do: publish events; get context and search; publish events that erase; all of these. An operator
 sees all apps in the console; for the gateway the role means nothing."""
 DEFAULT_ROLES: Final[frozenset[Role]] = frozenset({"emit", "read", "erase"})
-"""The roles of a token whose entry names none: files from before roles stay as they are."""
+"""The roles of a runtime that may erase. An entry of a file names its roles: one that is cut off has none."""
 _PREFIX: Final = "gw_"
 """Lets people and scanners for leaked secrets recognise a token."""
 _RFC3339: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}")
@@ -69,6 +69,10 @@ class Tokens:
         return self._by_hash.get(hashlib.sha256(presented.encode(errors="replace")).digest())
 
 
+NO_TOKENS: Final = Tokens([])
+"""Of a file that is gone or empty: whoever removed it may have wanted to revoke all of them."""
+
+
 def new_token() -> str:
     """Return a new token. A header and a shell take its characters without escaping."""
     return _PREFIX + secrets.token_urlsafe(32)
@@ -80,10 +84,11 @@ def sha256_of(token: str) -> str:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Read ``tokens: [{sha256: …, app_id: …, name: …, roles: […], …}]``. Raises ``InvalidSettings`` with each fault."""
+    """Read ``tokens: [{sha256: …, app_id: …, name: …, roles: […], …}]``. Raises ``InvalidSettings`` with each fault.
+
+    An empty list is valid: no token is.
+    """
     entries = read_model(path, _File, setting="gateway_tokens", form=_FORM, holds_secrets=True).tokens
-    if not entries:
-        raise InvalidSettings(f"gateway_tokens: {path} has no tokens: `graphweft token new --app APP` makes one")
     digests = [entry.sha256.lower() for entry in entries]
     if twice := next((number for number, digest in enumerate(digests) if digest in digests[:number]), None):
         place = place_in(path, "tokens", twice)
@@ -93,7 +98,8 @@ def read_tokens(path: Path) -> Tokens:
 
 _FORM: Final = (
     f"each token is {{sha256: 64 hexadecimal digits, app_id: APP, name: TEXT, roles: [{', '.join(ROLES)}], "
-    "workflows: [NAME, …], expires: TIME}; only the first two are required. `graphweft token new --app APP` writes one"
+    "workflows: [NAME, …], expires: TIME}; sha256, app_id and roles are required. "
+    "`graphweft token new --app APP` writes one"
 )
 
 
@@ -110,7 +116,7 @@ class _Entry(BaseModel):
     sha256: Annotated[str, StringConstraints(pattern="^[0-9A-Fa-f]{64}$")]
     app_id: AppId
     name: str = ""
-    roles: Annotated[frozenset[Role], Field(min_length=1)] = DEFAULT_ROLES
+    roles: Annotated[frozenset[Role], Field(min_length=1)]
     workflows: frozenset[Name] | None = None
     expires: Annotated[AwareDatetime, BeforeValidator(_dated)] | None = None
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from graphweft_workers.content_limits import TooMuch, UnpackedGzip, check_values
 from graphweft_workers.imports.runs import ImportProblem, RecordedRun, parse_json, records_in, run_of
 
 STANDARD_INPUT: Final = "-"
@@ -44,13 +45,17 @@ def read_runs(path: Path | str) -> Iterator[RecordedRun]:
                 f"{file}: unknown file type: expected .jsonl, .ndjson or .json, optionally with .gz; rename the file, "
                 "or pass its content on standard input as '-'"
             )
-        with _opened(Path(path)) as stream:
+        packed = name != file.lower()
+        with Path(path).open("rb") as given:
+            stream: BinaryIO = io.BufferedReader(UnpackedGzip(given)) if packed else given
             if name.endswith(WHOLE):
-                yield from runs_of_json(read_whole(stream, file), file=file)
+                yield from runs_of_json(read_whole(stream, file), file=file, packed=packed)
             else:
-                yield from runs_of_lines(_lines(stream, file), file=file)
+                yield from runs_of_lines(_lines(stream, file), file=file, packed=packed)
     except DAMAGED as error:
         raise damaged(file, error) from error
+    except TooMuch as error:
+        raise ImportProblem(f"{file}: {error}") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ImportProblem(f"{file}: cannot be read ({reason}); check the path") from error
@@ -82,14 +87,14 @@ def _lines(stream: BinaryIO, file: str) -> Iterator[bytes]:
         yield line
 
 
-def runs_of_lines(lines: Iterator[bytes], *, file: str) -> Iterator[RecordedRun]:
+def runs_of_lines(lines: Iterator[bytes], *, file: str, packed: bool = False) -> Iterator[RecordedRun]:
     """Yield the runs of JSON lines: one value on each line; empty lines are skipped."""
     number = 0
     for line, raw in enumerate(lines, start=1):
-        place = f"{file}:{line}"
-        text = _decoded(raw, place=place)
-        if not text.strip():
+        if not raw.strip():
             continue
+        place = f"{file}:{line}"
+        text = _decoded(raw, place=place, packed=packed)
         try:
             value = parse_json(text)
         except ValueError as error:
@@ -102,10 +107,10 @@ def runs_of_lines(lines: Iterator[bytes], *, file: str) -> Iterator[RecordedRun]
             number += 1
 
 
-def runs_of_json(content: bytes, *, file: str) -> Iterator[RecordedRun]:
+def runs_of_json(content: bytes, *, file: str, packed: bool = False) -> Iterator[RecordedRun]:
     """Yield the runs of one JSON value: a record or an array of records."""
     try:
-        value = parse_json(_decoded(content, place=file))
+        value = parse_json(_decoded(content, place=file, packed=packed))
     except ValueError as error:
         raise ImportProblem(
             f"{file}: invalid JSON ({error}); name a file with one JSON value on each line .jsonl"
@@ -114,26 +119,25 @@ def runs_of_json(content: bytes, *, file: str) -> Iterator[RecordedRun]:
         yield run_of(record, place=place, number=number)
 
 
-def _opened(path: Path) -> BinaryIO:
-    return io.BufferedReader(gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
-
-
 def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[RecordedRun]:
     """Yield the runs of a stream without a name: JSON lines if its first line is a JSON value, else one value."""
     content = read_whole(stream, file)
-    if content.startswith(GZIP_MAGIC):
+    packed = content.startswith(GZIP_MAGIC)
+    if packed:
         try:
-            with io.BufferedReader(gzip.GzipFile(fileobj=io.BytesIO(content))) as unpacked:
+            with io.BufferedReader(UnpackedGzip(io.BytesIO(content))) as unpacked:
                 content = read_whole(unpacked, file)
         except DAMAGED as error:
             raise damaged(file, error) from error
+        except TooMuch as error:
+            raise ImportProblem(f"{file}: {error}") from error
     first = content.lstrip().partition(b"\n")[0]
     try:
-        parse_json(_decoded(first, place=file))
+        parse_json(_decoded(first, place=file, packed=packed))
     except ValueError:
-        yield from runs_of_json(content, file=file)
+        yield from runs_of_json(content, file=file, packed=packed)
     else:
-        yield from runs_of_lines(iter(content.splitlines()), file=file)
+        yield from runs_of_lines(iter(io.BytesIO(content)), file=file, packed=packed)
 
 
 def damaged(file: str, error: Exception) -> ImportProblem:
@@ -141,7 +145,12 @@ def damaged(file: str, error: Exception) -> ImportProblem:
     return ImportProblem(f"{file}: the gzip content is damaged or incomplete ({error}): copy the file again")
 
 
-def _decoded(raw: bytes, *, place: str) -> str:
+def _decoded(raw: bytes, *, place: str, packed: bool) -> str:
+    """Return a text that is to be parsed. Raises ``ImportProblem``, also if it holds too many values for that."""
+    try:
+        check_values(raw, size=0 if packed else len(raw))
+    except TooMuch as error:
+        raise ImportProblem(f"{place}: {error}: write one record on each line of a .jsonl file") from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -6,7 +6,6 @@ A line that cannot be read is counted, and the next one is read. Memory is bound
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from pydantic import JsonValue
 
+from graphweft_workers.content_limits import TooMuch, UnpackedGzip, check_values
 from graphweft_workers.imports.files import DAMAGED, GZIP_MAGIC, LINES, STANDARD_INPUT, WHOLE, damaged
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.imports.runs import ImportProblem, parse_json
@@ -51,6 +51,8 @@ def read_items(path: Path | str, sections: Sequence[str], report: ImportReport) 
             yield from _items(stream, name, file, sections, report)
     except DAMAGED as error:
         raise damaged(name, error) from error
+    except TooMuch as error:
+        raise ImportProblem(f"{name}: {error}") from error
     except OSError as error:
         raise ImportProblem(
             f"{name}: cannot be read ({error.strerror or type(error).__name__}); check the path"
@@ -86,7 +88,7 @@ def _items(raw: BinaryIO, name: str, file: str, sections: Sequence[str], report:
 def _unpacked(raw: BinaryIO) -> io.BufferedReader:
     stream = cast("io.BufferedReader", raw)
     if stream.peek(2)[:2] == GZIP_MAGIC:
-        return io.BufferedReader(gzip.GzipFile(fileobj=stream))
+        return io.BufferedReader(UnpackedGzip(stream))
     return stream
 
 
@@ -105,7 +107,7 @@ def _lines(
             continue
         try:
             value = _value(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
-        except RefusedItem as refused:
+        except (RefusedItem, TooMuch) as refused:
             report.refuse(place, str(refused))
         except ValueError:
             report.refuse(place, "the line is not JSON")
@@ -124,6 +126,8 @@ def _document(first: bytes, stream: io.BufferedReader, name: str) -> JsonValue:
         return _value(content)
     except RefusedItem as refused:
         raise ImportProblem(f"{name}: {refused}: convert the file to UTF-8") from None
+    except TooMuch as error:
+        raise ImportProblem(f"{name}: {error}: write one item on each line, and name the file .jsonl") from None
     except ValueError as error:
         raise ImportProblem(
             f"{name}: not JSON ({error}): expected a JSON document, or one JSON value on each line of a .jsonl file"
@@ -131,6 +135,7 @@ def _document(first: bytes, stream: io.BufferedReader, name: str) -> JsonValue:
 
 
 def _value(raw: bytes) -> JsonValue:
+    check_values(raw)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import batched
-from typing import Final
+from typing import Any, Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import StoredRules, active_for
+from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.blobs import open_blobs
-from graphweft_workers.archive.export_file import PENDING, UnpackedExport
+from graphweft_workers.archive.export_file import PENDING, InvalidExport, UnpackedExport
 from graphweft_workers.archive.preludes import Prelude
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.engine.digest import Digest, read_digest
@@ -59,17 +60,22 @@ class Restore:
 
     def __init__(
         self, export: UnpackedExport, graph: GraphStore, rules: ActiveRules, app_id: str, *,
-        tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
+        make: Callable[[StoredRules], RuleSet], tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """``export`` has been checked. ``app_id`` may be another one than that of the export.
 
-        ``rules`` makes rule sets; which ones are active comes from the export.
+        ``rules`` are made by ``make``; which ones are active comes from the export.
         """
         self._export = export
         self._graph = graph
         self._rules = rules
         self._app_id = app_id
+        self._make = make
         self._tell = tell
+        self._sets: dict[str, RuleSet] = {}
+        """By digest: the rule sets of the export, all of which compile."""
+        self._stored: dict[str, StoredRules] = {}
+        """By digest: as they are stored, with summaries that are made of their files."""
         self._histories = [
             Prelude(
                 number=number,
@@ -79,6 +85,23 @@ class Restore:
             )
             for number, each in enumerate(export.manifest.histories, 1)
         ]
+
+    async def check_rules(self) -> None:
+        """Compile all workflows of all rule sets. Raises ``InvalidExport`` if one cannot be compiled."""
+        for history in self._histories:
+            for activation in await history.bus.rules.activations():
+                digest = activation.digest
+                stored = await history.bus.rules.stored(digest)
+                if digest in self._sets or stored is None:
+                    continue
+                self._sets[digest] = rules = await asyncio.to_thread(self._make, stored)
+                for name in rules.workflows:
+                    if (problem := await asyncio.to_thread(rules.problem, name)) is not None:
+                        raise InvalidExport(
+                            f"the export holds rules that this version cannot use: the workflow {name!r} of the rule "
+                            f"set {digest[:12]} does not compile: {problem}"
+                        )
+                self._stored[digest] = replace(stored, summary=await asyncio.to_thread(_summary, rules))
 
     async def check_graph(self) -> None:
         """Raise ``InvalidSettings`` if the place of the graph holds one."""
@@ -92,8 +115,9 @@ class Restore:
     async def check(self, bus: Bus, blobs: BlobStore) -> None:
         """Raise ``InvalidSettings`` if the app has a graph, a restored history or events. Nothing is changed.
 
-        What an interrupted restore has left is no reason.
+        What an interrupted restore has left is no reason. Raises like ``check_rules``, too.
         """
+        await self.check_rules()
         app_id = self._app_id
         if await preludes.preludes_in(blobs, app_id):
             raise InvalidSettings(
@@ -139,23 +163,28 @@ class Restore:
                 for name in await history.blobs.names(""):
                     if not name.startswith(PENDING):  # these go to the bus
                         await target.put(name, await history.blobs.get(name) or b"")
+            letters = await self._letters(bus)
             await self._check_alone(bus)
             rules = await self._activate(bus)
-            letters = await self._put_letters(bus)
+            await self._put_letters(bus, letters)
             apps = [each.app_id for each in self._histories]
             await preludes.finish(blobs, self._app_id, self._export.sha256, apps)
             done = True
         finally:
             if not done:
                 await asyncio.shield(self._undo(blobs))
-        return Restored(events=restored.events, digest=restored.digest, dead_letters=letters, rules=rules)
+        return Restored(events=restored.events, digest=restored.digest, dead_letters=len(letters), rules=rules)
 
     async def _undo(self, blobs: BlobStore) -> None:
         await self._graph.whole.drop(self._app_id)
         await preludes.remove(blobs, self._app_id)
 
     async def run_graph(self) -> Restored:
-        """Make the graph alone, in an empty place. Raises ``GraphDiffers`` if it is not the exported one."""
+        """Make the graph alone, in an empty place.
+
+        Raises ``GraphDiffers`` if it is not the exported one, and like ``check_rules``.
+        """
+        await self.check_rules()
         run = await self._graph.check()
         steps: dict[int, Replayed] = {}
         replay = replay_preludes(self._histories, self._graph, self._rules, self._app_id)
@@ -185,19 +214,14 @@ class Restore:
         """Activate the rule sets of the export for the app, the one that was active last; return how many.
 
         All of them: workers take into account what earlier rules may have written. None, if the bus knows them all and
-        the same one is active.
+        the same one is active. A rule set that the bus has stays as it is, because other apps may use it.
         """
-        stored: dict[str, StoredRules] = {}
         digests: list[str] = []
         for history in self._histories:
             activations = await history.bus.rules.activations()
             digests += [each.digest for each in activations]
             last = active_for(activations, history.app_id)
             digests += [last.digest] if last else []
-            for digest in {each.digest for each in activations}:
-                rules = await history.bus.rules.stored(digest)
-                if rules is not None:
-                    stored[digest] = rules
         if not digests:
             return 0
         there = await bus.rules.activations()
@@ -206,12 +230,13 @@ class Restore:
             return 0
         order = [each for at, each in enumerate(digests) if each not in digests[at + 1 :]]
         for digest in order:
-            await bus.rules.store(digest, stored[digest])
+            if await bus.rules.stored(digest) is None:
+                await bus.rules.store(digest, self._stored[digest])
             await bus.rules.activate(self._app_id, digest)
         return len(order)
 
-    async def _put_letters(self, bus: Bus) -> int:
-        """Write the dead letters to the bus: one for each entry, at a place where no entry is."""
+    async def _letters(self, bus: Bus) -> list[DeadLetter]:
+        """Return the dead letters for the bus: one for each entry, at a place where no entry is."""
         layout = await bus.partitions.layout()
         letters: list[DeadLetter] = []
         async for letter, entry in self._pending():
@@ -220,9 +245,11 @@ class Restore:
                 fields, key = renamed
                 offset = bus.offsets.write(preludes.free_offset(self._app_id, self._export.sha256, len(letters)))
                 letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
+        return letters
+
+    async def _put_letters(self, bus: Bus, letters: Sequence[DeadLetter]) -> None:
         for some in batched(letters, _LETTERS_AT_ONCE):
             await bus.dead_letters.put(some)
-        return len(letters)
 
     async def _pending(self) -> AsyncIterator[tuple[DeadLetter, Entry]]:
         """Yield what was neither retried nor dropped: of the last history, and what came to it with earlier ones."""
@@ -262,6 +289,10 @@ def _at(letter: DeadLetter, partition: int, offset: str, fields: Mapping[bytes, 
             "fields": wire.pack(kept),
         }
     )
+
+
+def _summary(rules: RuleSet) -> Any:
+    return rules.summary.to_json()
 
 
 async def _has_nodes(graph: GraphStore, app_id: str) -> bool:

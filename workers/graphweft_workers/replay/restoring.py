@@ -17,7 +17,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
+from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshot_key import LogHash, Scan, snapshot_key
 from graphweft_workers.replay.snapshots import Snapshots, Stored
 from graphweft_workers.timing import TIMING
@@ -84,7 +84,7 @@ class Restoring:
                 snapshot, lines = found
                 try:
                     await self._load(snapshot, lines)
-                except QueryFailed as error:
+                except (QueryFailed, InvalidSnapshot, ValueError, LookupError, TypeError, AttributeError) as error:
                     self._snapshots.warn(f"the snapshot {stored.name} is ignored: {error}")
                     await self._graph.whole.drop(self._app_id)
                     continue

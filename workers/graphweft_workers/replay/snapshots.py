@@ -75,7 +75,7 @@ class Snapshots:
             snapshot, lines = read_snapshot(data)
             if (snapshot.app_id, snapshot.key) != (app_id, stored.key):
                 raise InvalidSnapshot("it is one of another app or place")
-        except (InvalidSnapshot, ValueError, KeyError, TypeError) as error:
+        except InvalidSnapshot as error:
             self.warn(f"the snapshot {stored.name} is ignored: {error}")
             return None
         return snapshot, lines

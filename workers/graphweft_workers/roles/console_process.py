@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from urllib.parse import quote
 import structlog
 
 from graphweft_workers.drivers.embedded.server import die_with_parent
+from graphweft_workers.roles.own_command import own_command
 from graphweft_workers.roles.settings import Settings
 
 logger = structlog.get_logger("graphweft.up")
@@ -122,7 +122,7 @@ class ConsoleProcess:
         if self._settings.console_token is None:
             secret["GRAPHWEFT_CONSOLE_TOKEN_FILE"] = str((self._folder / TOKEN_FILE).resolve())
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "graphweft_workers.cli", "run", "console", "--listener", str(number)),
+            *own_command("run", "console", "--listener", str(number)),
             env={**environment, **secret},
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(number,),

@@ -13,7 +13,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.quotas import QuotaLimiter
-from graphweft_workers.gateway.tokens import read_tokens
+from graphweft_workers.gateway.tokens import NO_TOKENS, read_tokens
 from graphweft_workers.roles.connections import make_bus, make_transport
 from graphweft_workers.roles.gateway_usage import GatewayUsage, gateway_name
 from graphweft_workers.roles.http_server import (
@@ -30,6 +30,7 @@ from graphweft_workers.roles.settings import Settings
 from graphweft_workers.watched_file import WatchedFile
 
 _LOOPBACK: Final = "127.0.0.1"
+_GONE: Final = "the file is empty or is not there any more: no token is valid"
 _FAULTY: Final = "the changed file is faulty, so its earlier content stays in use; the log says what to correct"
 
 
@@ -50,13 +51,16 @@ async def run_gateway(
         raise InvalidSettings("--insecure-app and GRAPHWEFT_GATEWAY_TOKENS exclude each other: drop one")
     if insecure_app is not None and host != _LOOPBACK:
         raise InvalidSettings(f"--insecure-app requires --host {_LOOPBACK}, not {host}")
-    tokens = None if settings.gateway_tokens is None else WatchedFile(settings.gateway_tokens, read_tokens)
+    tokens = (
+        None if settings.gateway_tokens is None else WatchedFile(settings.gateway_tokens, read_tokens, gone=NO_TOKENS)
+    )
     policies = open_policies(settings)
     watched = {"tokens": tokens, "apps": policies}
     ontologies = load_ontologies(settings)
 
     def faults() -> dict[str, str]:
-        found = {name: _FAULTY for name, file in watched.items() if file is not None and file.problem is not None}
+        faulty = {name: file for name, file in watched.items() if file is not None and file.problem is not None}
+        found = {name: _GONE if file.is_gone else _FAULTY for name, file in faulty.items()}
         if audit is not None and audit.failed:
             found["audit"] = f"{counted(audit.failed, 'line')} could not be written; the log says why"
         return found

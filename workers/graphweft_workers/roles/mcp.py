@@ -21,6 +21,7 @@ from mcp.server.stdio import stdio_server
 
 from graphweft import Client
 from graphweft.settings import ClientSettings
+from graphweft.transports.embedded import own_embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.mcp.access import McpScope
@@ -54,7 +55,15 @@ async def run_mcp(settings: Settings, access: McpScope) -> None:
             "`run mcp` needs standard input and output, and one of them is closed: let an MCP client start it"
         )
     _send_logs_along()
-    client = Client(transport=ClientSettings.from_environment().gateway() or make_transport(settings))
+    through = ClientSettings.from_environment().gateway()
+    if through is None and settings.embedded:  # the client starts this in a folder that others may have written
+        if "data" not in settings.model_fields_set:
+            raise InvalidSettings(
+                "no bus: set GRAPHWEFT_BUS_URL, or name the folder of `graphweft up` with --data or GRAPHWEFT_DATA, or "
+                "a gateway with GRAPHWEFT_GATEWAY_URL"
+            )
+        own_embedded_url(settings.data)
+    client = Client(transport=through or make_transport(settings))
     server = make_server(Tools(client, access))
     end = _end_at_signals(client)
     try:

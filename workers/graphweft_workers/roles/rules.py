@@ -132,15 +132,17 @@ def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
     def made(stored: StoredRules) -> RuleSet:
         summary = RuleSummary.from_json(stored.summary)
         rules = RuleSet.of_stored(stored.files, packs, dialects(), summary=summary)
-        if stored.files and summary is None:
+        if not stored.files or summary is not None:
+            return rules
+        if stored.summary is not None:  # of an archive no summary is read
             logger.warning(
                 "rules_of_another_version",
                 rules=rules.digest[:12],
                 next="all of them were compiled now: run `graphweft rules push` with their folder for a quick start",
             )
-            for name in rules.workflows:
-                if (problem := rules.problem(name)) is not None:
-                    logger.error("rules_do_not_compile", workflow=name, rules=rules.digest[:12], error=str(problem))
+        for name in rules.workflows:
+            if (problem := rules.problem(name)) is not None:
+                logger.error("rules_do_not_compile", workflow=name, rules=rules.digest[:12], error=str(problem))
         return rules
 
     return made

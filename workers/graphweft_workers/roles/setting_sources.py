@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -17,6 +17,9 @@ from graphweft.variables import PREFIX, by_upper_name
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.roles.service_variables import service_variables
 from graphweft_workers.yaml_model import fault_without_value
+
+_MOST_BYTES: Final = 64_000
+"""A folder that others wrote may hold such a file, and a byte of YAML takes a kilobyte to read."""
 
 
 def own_variables() -> dict[str, str]:
@@ -30,6 +33,8 @@ def file_values(path: Path) -> dict[str, Any]:
     import yaml  # most commands find no such file
 
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InvalidSettings(f"{path}: a settings file has at most {_MOST_BYTES:,} bytes")
         text = path.read_text("utf-8-sig")
         tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         values: Any = yaml.safe_load(text)

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -28,6 +27,7 @@ from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.console_process import ConsoleProcess, RuleFaults
+from graphweft_workers.roles.own_command import own_command
 from graphweft_workers.roles.readiness import waits_for
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.rules_folder import RulesFolder
@@ -259,7 +259,7 @@ class Supervisor:
     async def _start(self, role: str) -> asyncio.subprocess.Process:
         with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "graphweft_workers.cli", "run", role),
+                *own_command("run", role),
                 env=self._environment(role),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=log,

@@ -150,6 +150,11 @@ class Client:
         return self._workflow
 
     @property
+    def refusals(self) -> Mapping[int, str]:
+        """Why partitions of the bus refused the last of their events of this client, by partition."""
+        return self._outbox.refusals
+
+    @property
     def budget_ms(self) -> int:
         """The default budget."""
         return self._budget_ms
@@ -604,6 +609,7 @@ class Client:
                 self._bytes_left.take(pending.size)
             if lane is not None:
                 lane.refused = 0
+                lane.refusal = ""
         elif not isinstance(outcome, BusUnavailable):
             self.stats.rejected += 1
             pending.refusal = outcome
@@ -614,6 +620,7 @@ class Client:
                     before = f", nor {lane.refused} before it" if lane.refused else ""
                     logger.error("event %s is not sent%s: %s", pending.event_id, before, outcome)
                 lane.refused += 1
+                lane.refusal = str(outcome)
         self._outbox.settle(pending, outcome if isinstance(outcome, str) else None)
         self.stats.buffered = self._outbox.count
         self._wake()

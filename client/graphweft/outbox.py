@@ -27,6 +27,8 @@ class Lane:
     """Whether the partition takes no events for now. Then its lane is sent apart from the others."""
     refused: int = 0
     """Events that the partition refused since it took one."""
+    refusal: str = ""
+    """Why it refused the last one."""
 
     def add(self, pending: Pending) -> None:
         """Put an event at the end."""
@@ -110,6 +112,11 @@ class Outbox:
         queues = [lane.queue for lane in self._lanes.values() if lane.queue and not lane.held]
         merged = chain(*queues) if len(queues) == 1 else heapq.merge(*queues, key=attrgetter("number"))
         return list(islice((pending for pending in merged if not pending.settled), count))
+
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Why partitions refused their last event."""
+        return {lane.partition: lane.refusal for lane in self._lanes.values() if lane.refusal}
 
     @property
     def ready(self) -> bool:

@@ -247,7 +247,9 @@ class _Gateway:
                 self.probed = (SYSTEM_CLOCK.monotonic(), state)
         if state is None:
             raise Problem(503, "bus-unavailable", "the bus does not answer", headers={"Retry-After": str(_RETRY_S)})
-        return JSONResponse({**state, **self.faults()})
+        refusals = self.client.refusals
+        refused = {"partitions": "; ".join(refusals[number] for number in sorted(refusals))} if refusals else {}
+        return JSONResponse({**state, **refused, **self.faults()})
 
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document; only a valid token sees the ontologies."""
@@ -317,6 +319,8 @@ class _Gateway:
                 responder = "not asked: context is off here"
             case "timeout" | "bus_unavailable" | "internal_error":
                 responder = "no answer"
+                if reply.reason == "bus_unavailable" and "`graphweft bus mend" in (reply.detail or ""):
+                    responder = f"no answer: {reply.detail}"
             case _:
                 return {"bus": "ok", "responder": "ok"}
         return {"bus": "ok", "responder": responder} if await self._reached() else None

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from graphweft.outbox import Lane, Outbox, Pending
+from graphweft.outbox import Outbox, PartitionQueue, Pending
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
@@ -134,7 +134,7 @@ class Client:
         self._drained.set()
         self._sender: asyncio.Task[None] | None = None
         self._holding: set[asyncio.Task[None]] = set()
-        """The tasks that send lanes that are held."""
+        """The tasks that send queues that are held."""
         self._bus_unavailable = False
         self._closed = False
         self.stats = ClientStats()
@@ -415,7 +415,7 @@ class Client:
             await self._transport.aclose()
 
     async def _send(self) -> None:
-        """Send the events of all lanes that are not held."""
+        """Send the events of all queues that are not held."""
         retry_s = self._timing.first_retry_s
         most = _BATCH
         while True:
@@ -437,45 +437,45 @@ class Client:
             retry_s = self._timing.first_retry_s
             most = min(_BATCH, most * 2)
 
-    async def _send_held(self, lane: Lane) -> None:
-        """Send the events of a lane that is held until its partition takes them."""
+    async def _send_held(self, queue: PartitionQueue) -> None:
+        """Send the events of a queue that is held until its partition takes them."""
         retry_s = self._timing.first_retry_s
-        most = max(1, len(lane.queue) // 2)
-        while lane.queue:
+        most = max(1, len(queue.events) // 2)
+        while queue.events:
             await self._clock.sleep(retry_s * random.uniform(0.5, 1.0))
             await self._pace()
-            batch = self._within_rates(lane.first(min(most, _BATCH)))
+            batch = self._within_rates(queue.first(min(most, _BATCH)))
             try:
                 held = await self._deliver(batch)
             except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
                 self._note_outage(error)
-                held = {lane}
-            if lane not in held:
+                held = {queue}
+            if queue not in held:
                 break
             retry_s = min(retry_s * 2, self._timing.last_retry_s)
             most = max(1, len(batch) // 2)
-        lane.held = False
+        queue.held = False
         self._wake()
-        logger.warning("partition %d of the bus takes events again", lane.partition)
+        logger.warning("partition %d of the bus takes events again", queue.partition)
 
-    async def _deliver(self, batch: Sequence[Pending]) -> set[Lane]:
-        """Append events, and settle those that the bus has or refuses; return the lanes that are held by now.
+    async def _deliver(self, batch: Sequence[Pending]) -> set[PartitionQueue]:
+        """Append events, and settle those that the bus has or refuses; return the queues that are held by now.
 
         Raises what concerns all partitions, after the events with a known outcome are settled.
         """
-        held: set[Lane] = set()
+        held: set[PartitionQueue] = set()
         alone: list[Pending] = []
         for pending, outcome in zip(batch, await self._append(batch), strict=True):
-            lane = pending.lane
+            queue = pending.queue
             if isinstance(outcome, InvalidEvent) and len(batch) > 1:
                 alone.append(pending)
-            elif isinstance(outcome, BusUnavailable) and lane is not None:
-                held.add(lane)
-                self._hold(lane, outcome)
+            elif isinstance(outcome, BusUnavailable) and queue is not None:
+                held.add(queue)
+                self._hold(queue, outcome)
             else:
                 self._settle(pending, outcome)
         for pending in alone:  # to find the invalid one, or because all together were too many
-            if pending.lane not in held:
+            if pending.queue not in held:
                 held |= await self._deliver([pending])
         return held
 
@@ -502,14 +502,14 @@ class Client:
         self._bus_unavailable = True
         self.stats.retries += 1
 
-    def _hold(self, lane: Lane, error: BusUnavailable) -> None:
-        """Let the events of a lane wait, and send them apart from the others."""
+    def _hold(self, queue: PartitionQueue, error: BusUnavailable) -> None:
+        """Let the events of a queue wait, and send them apart from the others."""
         self.stats.retries += 1
-        if lane.held:
+        if queue.held:
             return
-        lane.held = True
-        logger.warning("partition %d of the bus is unavailable, its events are buffered: %s", lane.partition, error)
-        task = asyncio.create_task(self._send_held(lane), name="graphweft-emit-held")
+        queue.held = True
+        logger.warning("partition %d of the bus is unavailable, its events are buffered: %s", queue.partition, error)
+        task = asyncio.create_task(self._send_held(queue), name="graphweft-emit-held")
         self._holding.add(task)
         task.add_done_callback(self._holding.discard)
         self._wake()
@@ -600,27 +600,27 @@ class Client:
 
     def _settle(self, pending: Pending, outcome: Outcome) -> None:
         """Remove an event from the outbox with its position, or with the error for which the bus refuses it."""
-        lane = pending.lane
+        queue = pending.queue
         if isinstance(outcome, str):
             self.stats.sent += 1
             if self._events_left is not None:
                 self._events_left.take(1)
             if self._bytes_left is not None:
                 self._bytes_left.take(pending.size)
-            if lane is not None:
-                lane.refused = 0
-                lane.refusal = ""
+            if queue is not None:
+                queue.refused = 0
+                queue.refusal = ""
         elif not isinstance(outcome, BusUnavailable):
             self.stats.rejected += 1
             pending.refusal = outcome
-            if isinstance(outcome, InvalidEvent) or lane is None:
+            if isinstance(outcome, InvalidEvent) or queue is None:
                 logger.error("event %s is not sent: %s", pending.event_id, outcome)
             else:
-                if lane.refused % _LOG_EVERY == 0:
-                    before = f", nor {lane.refused} before it" if lane.refused else ""
+                if queue.refused % _LOG_EVERY == 0:
+                    before = f", nor {queue.refused} before it" if queue.refused else ""
                     logger.error("event %s is not sent%s: %s", pending.event_id, before, outcome)
-                lane.refused += 1
-                lane.refusal = str(outcome)
+                queue.refused += 1
+                queue.refusal = str(outcome)
         self._outbox.settle(pending, outcome if isinstance(outcome, str) else None)
         self.stats.buffered = self._outbox.count
         self._wake()
@@ -639,7 +639,7 @@ class Client:
 
 
 def _is_held(pending: Pending) -> bool:
-    return pending.lane is not None and pending.lane.held
+    return pending.queue is not None and pending.queue.held
 
 
 def _known(taken: Pending | InvalidEvent | None) -> str | InvalidEvent | PartitionRefused | None:

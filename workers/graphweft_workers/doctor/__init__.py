@@ -36,6 +36,10 @@ __all__ = ("Check", "check_python", "examine")
 
 _MOST_LETTERS: Final = 10_000
 _MOST_NAMES: Final = 10
+_BROKEN: Final = (
+    "keep the archive, it holds what the bus lost; give the bus an archive of its own (GRAPHWEFT_ARCHIVE_URL), see "
+    "docs/operations.md"
+)
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 
 
@@ -305,6 +309,8 @@ async def _archive(settings: Settings) -> list[Check]:
             advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
     elif state.behind and idle:
         advice = f"start `graphweft run archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
+    if state.breaks:  # a fault that stays, whatever else there is
+        return [Check(name="archive", state="fail", found=state.text(), advice=_BROKEN)]
     return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
 
 

@@ -173,11 +173,14 @@ async def _replace(client: Any, stream: str) -> int:
 
 
 async def _pages(client: Any, stream: str, first: str, end: str | bytes) -> AsyncGenerator[Sequence[Any]]:
-    page = await client.xrange(stream, first, end, count=_PAGE)
-    while page:
-        yield page
-        # Behind the largest id there is nothing, and the server refuses to look.
-        page = [] if len(page) < _PAGE else await client.xrange(stream, f"({page[-1][0].decode()}", end, count=_PAGE)
+    start = first
+    while True:
+        page: Sequence[Any] = await client.xrange(stream, start, end, count=_PAGE)
+        if page:
+            yield page
+        if len(page) < _PAGE:  # behind the largest id there is nothing, and the server refuses to look
+            return
+        start = f"({page[-1][0].decode()}"
 
 
 async def _add(client: Any, copy: str, entries: Sequence[Any]) -> None:

@@ -43,7 +43,7 @@ class ArchivedState:
         """How many are in the archive."""
         self._known: set[str] = set()
         """Digests of the rule sets that are in the archive."""
-        self._letters = ""
+        self._letters: str = ""
         """The hash of the newest copy of the dead letters."""
         self._seen = ""
         """What the letters looked like without their events when they were copied."""
@@ -99,7 +99,7 @@ class ArchivedState:
                     digest.update(line)
                     lines.write(line)
             name = _letters_name(_LETTERS, digest.hexdigest(), self._clock)
-            kept = name.rpartition("_")[2]
+            kept: str = name.rpartition("_")[2]
             if kept != self._letters:
                 await self._blobs.put(name, await asyncio.to_thread(_compressed, lines))
                 await self._blobs.delete((await self._blobs.names(_LETTERS))[:-_COPIES])

@@ -40,7 +40,7 @@ DeadLetterReason = Literal[
 - ``extraction_failed``: no model could read the episode.
 - ``unsigned``: the event has no signature, and its app has keys.
 - ``bad_signature``: the signature is not one that a key of the app, valid at that time, makes of this event.
-- ``over_quota``: the mutation would bring more names of properties than the app's graph may have.
+- ``over_quota``: the app's graph would have more names of properties than it may have, or takes more memory.
 """
 REFUSED: Final[frozenset[DeadLetterReason]] = frozenset({"unsigned", "bad_signature"})
 """Reasons of an entry that its signature keeps from having an effect. A retry looks at the signature again."""

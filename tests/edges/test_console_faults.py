@@ -194,11 +194,11 @@ async def test_the_console_that_is_full_says_so_at_once_and_when_to_ask_again(ur
         return {}
 
     pages = (Page(path="/api/waits", question=Question, answer=waits),)
-    async with console(settings(url, url), pages=pages, limits=GatewayLimits(requests=2, requests_per_app=1)) as ask:
-        others = [asyncio.create_task(ask.answer("waits", token)) for token in ("mine", "theirs")]
-        for _ in others:
+    async with console(settings(url, url), pages=pages, limits=GatewayLimits(requests=1, requests_per_app=1)) as ask:
+        others = [asyncio.create_task(ask.answer("waits", token)) for token in ("mine", "operator")]
+        for _ in others:  # an operator is no app
             await began.acquire()
-        refused = await ask.answer("waits", "operator")
+        refused = await ask.answer("waits", "theirs")
         assert problem(refused) == (503, "overloaded")
         assert (refused.headers["Retry-After"], "the console has too many open requests" in refused.text) == ("1", True)
         forever.set()

@@ -36,7 +36,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.roles.gateway_usage import GatewayUsage
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.timing import TIMING, QuotaTiming, Timing
 
 pytestmark = pytest.mark.integration
 HOG, NEIGHBOUR = "hog", "neighbour"
@@ -297,3 +297,46 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     assert json.loads(((await bus.usage.after(None)).found)["gateway:here:1"])["apps"] == {
         HOG: {"stored_bytes": 1, "dead_letters": 2}
     }
+
+
+@pytest.mark.soak("kafka")
+async def test_a_graph_that_takes_too_much_memory_grows_no_more_and_is_filled_later(
+    bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    policies, always = policies_of(graph_bytes=3_000_000), Timing(quota=QuotaTiming(measure_s=0.0))
+    text = "x" * 100_000
+
+    def made(app_id: str, numbers: range) -> list[Event]:
+        return [event("made", app_id, number, traits={"text": f"{number}{text}"}) for number in numbers]
+
+    async with running(bus, graph, rules, policies, always):
+        for app_id in (HOG, NEIGHBOUR):
+            await sent(client, made(app_id, range(60)))  # a batch may bring it beyond the quota
+        await applied(bus)
+        assert await graph.memory_of(HOG) > 3_000_000
+        for app_id in (HOG, NEIGHBOUR):
+            await sent(client, made(app_id, range(60, 70)))
+        scope = {"user_id": "u"}
+        forget = Event.create(
+            "memory.erase", app_id=HOG, chat_id="c", data=scope, source="/t", id="e", user_id="u", workflow="Shop"
+        )
+        await sent(client, [forget])
+        await applied(bus)
+        letters = await bus.dead_letters.read(limit=50)
+        assert {letter.app_id for letter in letters} == {HOG}
+        assert {letter.reason for letter in letters} == {"over_quota"}
+        [there] = await column(graph, HOG, "MATCH (t:Thing) RETURN count(t)")
+        assert 0 < there <= 60
+        assert sum(letter.count for letter in letters) == 70 - there, "what removes something is applied"
+        assert "its quota is 3,000,000" in letters[0].message
+        assert await column(graph, NEIGHBOUR, "MATCH (t:Thing) RETURN count(t)") == [70]
+    use = (await uses_of(bus, policies))[HOG]
+    assert use.graph_bytes is not None
+    assert use.graph_bytes > 3_000_000
+    assert use.shares()["graph_bytes"] > 1
+    for letter in letters:
+        assert (await retry(bus, letter)).events == letter.count
+    async with running(bus, graph, rules, policies_of(graph_bytes=300_000_000), always):
+        await applied(bus)
+    assert await column(graph, HOG, "MATCH (t:Thing) RETURN count(t)") == [70]
+    assert await letter_count(bus.dead_letters) == 0

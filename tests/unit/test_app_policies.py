@@ -114,5 +114,6 @@ apps:
 
 def test_without_a_file_only_names_of_properties_have_a_quota() -> None:
     assert AppPolicies().of("acme").quotas.model_dump() == {
-        "events_per_s": None, "bytes_per_s": None, "stored_bytes": None, "dead_letters": None, "property_names": 10_000,
+        "events_per_s": None, "bytes_per_s": None, "stored_bytes": None, "dead_letters": None, "graph_bytes": None,
+        "property_names": 10_000,
     }  # fmt: skip

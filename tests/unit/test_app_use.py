@@ -6,7 +6,7 @@ from collections import Counter
 
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.engine.app_use import LETTERS, Refusals, encode_letters, read_uses
-from graphweft_workers.engine.partition_usage import AppLoad, PartitionUsage
+from graphweft_workers.engine.partition_usage import AppLoad, Measured, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
 from graphweft_workers.roles.app_uses import AppUses
 
@@ -14,7 +14,10 @@ NOW = 1_000.0
 
 
 def partition(names: dict[str, int] | None = None, **sizes: int) -> bytes:
-    usage = PartitionUsage(names=names or {})
+    graphs = {
+        app_id: Measured(names=number, memory=number * 10, time=number) for app_id, number in (names or {}).items()
+    }
+    usage = PartitionUsage(graphs=graphs)
     usage.add({app_id: AppLoad(events=60, size=size) for app_id, size in sizes.items()}, 0, 100, NOW)
     return usage.encode(NOW)
 
@@ -31,6 +34,7 @@ def test_the_use_of_an_app_is_the_sum_of_all_records() -> None:
     [acme, other], unread = read_uses(records, policies, NOW)
     assert not unread
     assert (acme.app_id, acme.stored_bytes, acme.dead_letters, acme.property_names) == ("acme", 1_150, 4, 9)
+    assert acme.graph_bytes == 90, "the latest measure counts"
     assert acme.events_per_s == 2.0
     assert acme.refused == {"events_per_s": 5, "dead_letters": 1}
     assert acme.shares() == {

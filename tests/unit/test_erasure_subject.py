@@ -74,3 +74,36 @@ def test_binary_events_and_what_cannot_be_read() -> None:
         assert named_of(Entry(offset="1", fields=fields, received=TIME)) is None
     deep = Entry(offset="1", fields={b"data": b"[" * 100_000}, received=TIME)
     assert held("ada", deep) == [False]
+
+
+def cut(event: dict[str, Any], *, end: int = -2) -> Entry:
+    """Return the entry of an event that arrived in part."""
+    return Entry(offset="1-0", fields={b"data": json.dumps(event, ensure_ascii=False).encode()[:end]}, received=TIME)
+
+
+@pytest.mark.parametrize(
+    ("user", "event"),
+    [
+        ("ada", {"appid": "shop", "userid": "ada", "data": {"text": "secret"}}),
+        ("ada", {"data": {"user_id": "ada"}, "appid": "shop", "x": 1}),
+        ("ünï", {"appid": "shop", "userid": "ünï", "data": {}}),
+        ('a"b\\c', {"appid": "shop", "userid": 'a"b\\c', "data": {}}),
+        ("42", {"appid": "shop", "data": {"user_id": 42}, "more": {}}),
+        ("ada", {"appid": "shop", "data": {"context": {"user_id": "ada"}, "deep": "[" * 5_000}}),
+    ],
+)
+def test_what_is_no_json_is_of_whom_it_mentions(user: str, event: dict[str, Any]) -> None:
+    assert held(user, cut(event)) == [True]
+    assert held(None, cut(event)) == [True], "all of the app"
+    assert held("bob", cut(event)) == [False]
+    assert held("4", cut(event)) == [False]
+    assert held(user, cut({**event, "appid": "other"})) == [False]
+    assert held(None, cut({**event, "appid": "other"})) == [False]
+
+
+def test_what_is_no_json_is_of_its_attributes_too() -> None:
+    fields = {b"ce_appid": b"shop", b"data": b'{"user_id": "ada", "text": "sec'}
+    assert held("ada", Entry(offset="1", fields=fields, received=TIME)) == [True]
+    assert held("bob", Entry(offset="1", fields=fields, received=TIME)) == [False]
+    other = {**fields, b"ce_appid": b"other", b"data": b'{"user_id": "ada", "app": "shop", "text": "sec'}
+    assert held("ada", Entry(offset="1", fields=other, received=TIME)) == [False]

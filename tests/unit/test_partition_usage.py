@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from graphweft_workers.engine.partition_usage import PAGE, AppLoad, PartitionUsage, loads_of
+from graphweft_workers.engine.partition_usage import PAGE, AppLoad, Measured, PartitionUsage, loads_of
 
 HOG, NEIGHBOUR = "hog", "neighbour"
 
@@ -81,7 +81,7 @@ def test_recent_events_are_those_of_the_last_minute() -> None:
 
 
 def test_the_record_has_all_counts() -> None:
-    usage = PartitionUsage(names={HOG: 7}, without_payload=Counter({HOG: 3}))
+    usage = PartitionUsage(graphs={HOG: Measured(names=7, memory=2, time=1)}, without_payload=Counter({HOG: 3}))
     usage.add(load(hog=10, neighbour=20), 5, 9, 1_000.0)
     usage.set_trimmed(3)
     read = PartitionUsage.decode(usage.encode(1_001.0))
@@ -91,7 +91,8 @@ def test_the_record_has_all_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"[]", b"1", b"{}", b'{"trimmed": 1}', b'{"end":0,"trimmed":0,"pages":[1],"windows":[],"names":{}}']
+    "record",
+    [b"", b"[]", b"1", b"{}", b'{"trimmed": 1}', b'{"end":0,"trimmed":0,"pages":[1],"windows":[],"graphs":{}}'],
 )
 def test_anything_else_is_refused(record: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -70,6 +70,14 @@ class QuarantineTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaTiming:
+    """Quotas that workers hold."""
+
+    measure_s: float = 1.0
+    """How long a graph counts as measured: it takes a server a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobTiming:
     """Jobs that read the log and emit events."""
 
@@ -227,6 +235,7 @@ class Timing:
     leases: LeaseTiming = LeaseTiming()
     rules: RulesTiming = RulesTiming()
     quarantine: QuarantineTiming = QuarantineTiming()
+    quota: QuotaTiming = QuotaTiming()
     jobs: JobTiming = JobTiming()
     context: ContextTiming = ContextTiming()
     retrieval: RetrievalTiming = RetrievalTiming()

@@ -21,7 +21,8 @@ from graphweft_workers.yaml_model import read_model
 _EVERY: Final = "*"
 _FORM: Final = (
     "the file is `apps: {APP: {workflows: [NAME, …], quotas: {QUOTA: NUMBER}}}` and, for all other apps, `default:` "
-    "with the same fields; the quotas are events_per_s, bytes_per_s, stored_bytes, dead_letters and property_names"
+    "with the same fields; the quotas are events_per_s, bytes_per_s, stored_bytes, dead_letters, graph_bytes and "
+    "property_names"
 )
 
 

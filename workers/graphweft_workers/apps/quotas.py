@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 PROPERTY_NAMES: Final = 10_000
 """The names of properties that a graph may have unless the policies say otherwise."""
 
-type QuotaName = Literal["events_per_s", "bytes_per_s", "stored_bytes", "dead_letters", "property_names"]
+type QuotaName = Literal["events_per_s", "bytes_per_s", "stored_bytes", "dead_letters", "graph_bytes", "property_names"]
 QUOTAS: Final[tuple[QuotaName, ...]] = get_args(QuotaName.__value__)
 RATES: Final[frozenset[QuotaName]] = frozenset({"events_per_s", "bytes_per_s"})
 
@@ -25,6 +25,9 @@ class Quotas(BaseModel):
     )
     stored_bytes: int | None = Field(default=None, gt=0, description="About the bytes of its events and dead letters.")
     dead_letters: int | None = Field(default=None, gt=0, description="Its dead letters.")
+    graph_bytes: int | None = Field(
+        default=None, gt=0, description="Memory of its graph on the server, its indexes included; counted in MiB."
+    )
     property_names: int | None = Field(
         default=PROPERTY_NAMES, gt=0, description="Names of properties in its graph, also of deleted ones."
     )

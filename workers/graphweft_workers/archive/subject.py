@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -28,6 +29,15 @@ class Named:
     """How many memories it creates, if it creates some."""
     memory_ids: frozenset[str]
     """Memories whose vector or summary it holds."""
+    unreadable: bytes = b""
+    """Its content, if that is not JSON."""
+
+    def mentions(self, name: str) -> bool:
+        """Tell whether content that is not JSON has a name as JSON writes it: a text, or a number of digits."""
+        written = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
+        if any(each.encode(errors="surrogatepass") in self.unreadable for each in written):
+            return True
+        return name.isdecimal() and re.search(rb"(?<![\w.])%b(?![\w.])" % name.encode(), self.unreadable) is not None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +75,12 @@ class Subject:
     def holds(self, entry: Entry) -> bool:
         """Tell whether an entry is to be erased."""
         named = named_of(entry)
-        if named is None or named.app_id != self.app_id:
+        if named is None:
+            return False
+        app_id = named.app_id or (self.app_id if named.mentions(self.app_id) else "")
+        if named.unreadable and app_id == self.app_id:
+            return self.user_id is None or self.user_id in named.users or named.mentions(self.user_id)
+        if named.app_id != self.app_id:
             return False
         if self.user_id is None:
             return True
@@ -118,6 +133,7 @@ def named_of(entry: Entry) -> Named | None:
         users=frozenset(filter(None, map(_text, users))),
         messages=len(_listed(messages)),
         memory_ids=frozenset(filter(None, map(_text, ids))) if kind.startswith("memory.") else frozenset(),
+        unreadable=body if read is None else b"",
     )
 
 

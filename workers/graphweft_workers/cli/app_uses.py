@@ -19,7 +19,7 @@ def show_uses(uses: AppUses) -> None:
     """Print a table of the first apps, which apps lose events or queries, and what is over a quota."""
     if uses.apps:
         print_table(
-            ("app", "events/s", "stored", "dead letters", "names", "highest use", "refused"),
+            ("app", "events/s", "stored", "dead letters", "graph", "names", "highest use", "refused"),
             [_row(use) for use in uses.apps[:_MOST]],
             title="Use",
         )
@@ -53,6 +53,7 @@ def _row(use: AppUse) -> tuple[str, ...]:
         f"{use.events_per_s:.1f}",
         _bytes(use.stored_bytes),
         f"{use.dead_letters:,}",
+        "" if use.graph_bytes is None else _bytes(use.graph_bytes),
         "" if use.property_names is None else f"{use.property_names:,}",
         highest,
         ", ".join(f"{number:,} {quota}" for quota, number in sorted(use.refused.items())),

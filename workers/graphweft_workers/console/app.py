@@ -37,7 +37,7 @@ from graphweft_workers.console.questions import Question, slow
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.access import MayUse, find_access
 from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_token, note_users
-from graphweft_workers.gateway.limits import GatewayLimits, RequestLimiter, media_type, read_body, read_json
+from graphweft_workers.gateway.limits import GatewayLimits, RequestLimiter, media_type, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
 from graphweft_workers.lazy_logger import get_logger
@@ -155,14 +155,17 @@ class _Console:
 
     def __post_init__(self) -> None:
         self.limiter = RequestLimiter(self.limits, name="console")
+        self.operators = RequestLimiter(self.limits, name="console")
+        """Of their own: whatever apps leave open, operators can look."""
 
     def answering(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         """Return the handler of a question."""
 
         async def handle(request: Request) -> Response:
             viewer = self._viewer(request)
-            with self.limiter.enter(viewer.scope):
-                question = await self._question(request, viewer, page.question)
+            limiter = self.operators if viewer.all_apps else self.limiter
+            with limiter.enter(viewer.scope):
+                question = await self._question(request, viewer, page.question, limiter)
                 named = getattr(question, "app", None) or viewer.token.app_id
                 if viewer.all_apps:
                     note_app(request, getattr(question, "app", None))
@@ -214,12 +217,14 @@ class _Console:
         writes = self.sources.settings.console_write and "admin" in token.roles
         return Viewer(token=token, may_write=writes, may_use=self.may_use)
 
-    async def _question[Q: Question](self, request: Request, viewer: Viewer, model: type[Q]) -> Q:
+    async def _question[Q: Question](
+        self, request: Request, viewer: Viewer, model: type[Q], limiter: RequestLimiter
+    ) -> Q:
         if media_type(request) != _JSON:
             raise Problem(415, "unsupported-media-type", f"send the body as {_JSON}")
-        body = await read_body(request, limit=self.limits.context_bytes, seconds=self.limits.body_s)
+        body = await limiter.receive(viewer.scope, request, limit=self.limits.context_bytes)
         try:
-            return await self.limiter.read(
+            return await limiter.read(
                 viewer.scope,
                 body,
                 # Strict models take a list from JSON and not from Python, so the text is validated once it is bounded.

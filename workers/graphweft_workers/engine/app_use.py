@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from pydantic_core import from_json, to_json
 
 from graphweft_workers.apps import QUOTAS, AppPolicies, QuotaName, Quotas
-from graphweft_workers.engine.partition_usage import RECENT_S, PartitionUsage
+from graphweft_workers.engine.partition_usage import RECENT_S, Measured, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
 
 PARTITION: Final = "partition:"
@@ -91,6 +91,8 @@ class AppUse:
     stored_bytes: int = 0
     """About the bytes of its events and dead letters on the bus."""
     dead_letters: int = 0
+    graph_bytes: int | None = None
+    """None if no worker has measured the graph, or the graph server does not tell."""
     property_names: int | None = None
     """None if no worker has counted them, or the graph server does not limit them."""
     refused: Counter[str] = field(default_factory=Counter[str])
@@ -108,6 +110,8 @@ class AppUse:
                 return 0
             case "property_names":
                 return self.property_names or 0
+            case "graph_bytes":
+                return self.graph_bytes or 0
             case _:
                 return float(getattr(self, quota))
 
@@ -145,10 +149,11 @@ def read_uses(
             found = uses[app_id] = AppUse(app_id=app_id, quotas=policies.of(app_id).quotas)
         return found
 
+    graphs: dict[str, Measured] = {}
     for reporter, record in records.items():
         try:
             if reporter.startswith(PARTITION):
-                _add_partition(PartitionUsage.decode(record), now, of)
+                _add_partition(PartitionUsage.decode(record), now, of, graphs)
             elif reporter.startswith(GATEWAY):
                 for app_id, counts in Refusals.decode(record).apps.items():
                     of(app_id).refused.update(counts)
@@ -159,6 +164,9 @@ def read_uses(
                 letters = decode_letters(record)
         except ValueError:
             unread.append(reporter)
+    for app_id, measured in graphs.items():
+        use = of(app_id)
+        use.property_names, use.graph_bytes = measured.names, measured.memory
     for app_id, each in (letters or {}).items():
         if app_id:
             use = of(app_id)
@@ -167,13 +175,14 @@ def read_uses(
     return sorted(uses.values(), key=lambda use: (-use.highest, -use.stored_bytes, use.app_id)), unread
 
 
-def _add_partition(usage: PartitionUsage, now: float, of: Any) -> None:
+def _add_partition(usage: PartitionUsage, now: float, of: Any, graphs: dict[str, Measured]) -> None:
     for app_id, size in usage.stored().items():
         of(app_id).stored_bytes += size
     for app_id, events in usage.recent(now).items():
         of(app_id).events_per_s += events / RECENT_S
-    for app_id, names in usage.names.items():
-        use = of(app_id)
-        use.property_names = max(names, use.property_names or 0)
+    for app_id, measured in usage.graphs.items():
+        known = graphs.get(app_id)
+        if known is None or measured.time >= known.time:
+            graphs[app_id] = measured
     for app_id, number in usage.without_payload.items():
         of(app_id).without_payload += number

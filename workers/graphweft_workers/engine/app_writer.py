@@ -22,6 +22,7 @@ from graphweft_workers.engine.compile_ahead import match_compiled, read_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
 from graphweft_workers.engine.history import in_order, known_before
+from graphweft_workers.engine.memory_quota import MemoryQuota
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import begun_events, planned_end
@@ -71,6 +72,8 @@ class WorkerState:
     """By partition and app: a seal in the graph, and when it was first seen on this machine's monotonic clock."""
     names: NameQuota | None = None
     """The quota of names of properties; None without one."""
+    memory: MemoryQuota | None = None
+    """The quota of the memory of a graph; None without one."""
     quarantine: bool = True
     """Whether mutations that fail again and again are left out for a while."""
     clock: Clock = SYSTEM_CLOCK
@@ -82,7 +85,7 @@ class WorkerState:
         arrangers = Arrangers(self.rules, self.graph.dialect)
         self.applier = Applier(
             self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine, names=self.names,
-            clock=self.clock, timing=self.timing.quarantine,
+            memory=self.memory, clock=self.clock, timing=self.timing.quarantine,
         )  # fmt: skip
         self.indexes = AppIndexes(self.graph, self.index_keys, self.fact_keys)
 

@@ -11,7 +11,7 @@ and from time to time one row is tried.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import batched
 from typing import Final, NamedTuple
@@ -23,6 +23,7 @@ from graphweft_rules import BoundMutation
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.history import in_order
 from graphweft_workers.engine.letter_payloads import LetterPayloads
+from graphweft_workers.engine.memory_quota import MemoryQuota
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, rows_of, rules_of, steps_of, unwritten
@@ -107,10 +108,12 @@ class Applier:
         *,
         quarantine: bool = True,
         names: NameQuota | None = None,
+        memory: MemoryQuota | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: QuarantineTiming = TIMING.quarantine,
     ) -> None:
         self._names = names
+        self._memory = memory
         self._quarantine = quarantine
         self._clock = clock
         self._timing = timing
@@ -243,6 +246,9 @@ class Applier:
             run.careful = Careful(statement_of(run.row), 1)
             if strikes >= STRIKES:
                 await self._drop_row(run, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
+        if self._memory is not None and (why := await self._memory.refusal(run.app_id)) is not None:
+            rows = [row for row in run.left if not row.event.rules.erases(row.event.event.type)]
+            await self._drop_over_quota(run, rows, lambda _: why)
         if self._names is not None:
             await self._drop_new_names(run)
         while True:
@@ -383,17 +389,21 @@ class Applier:
         if not naming:
             return
         refused = await self._names.refused(run.app_id, [row.bound for row in naming])
-        rows: dict[tuple[str, str], list[Row]] = {}
-        for row in naming if refused else ():
-            if id(row.bound) in refused:
-                rows.setdefault((row.bound.mutation.rule, row.bound.mutation.id), []).append(row)
-        for (rule, mutation), some in rows.items():
+        rows = [row for row in naming if id(row.bound) in refused]
+        await self._drop_over_quota(run, rows, lambda row: refused[id(row.bound)])
+
+    async def _drop_over_quota(self, run: PlanRun, rows: Sequence[Row], message: Callable[[Row], str]) -> None:
+        """Drop rows that would bring the app's graph beyond a quota."""
+        by_mutation: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            by_mutation.setdefault((row.bound.mutation.rule, row.bound.mutation.id), []).append(row)
+        for (rule, mutation), some in by_mutation.items():
             failed = FailedRows(
                 rule=rule,
                 mutation=mutation,
                 offsets=tuple(row.event.entry.offset for row in sorted(some, key=lambda row: row.number)),
                 reason="over_quota",
-                message=refused[id(some[0].bound)],
+                message=message(some[0]),
             )
             await self._drop(run, failed)
 

@@ -7,30 +7,23 @@ kind are looked at. Some servers keep every name of a graph for its whole life, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.given_names import given_names, name_sources
-from graphweft_workers.engine.usage_reporter import NamedProperties
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.engine.usage_reporter import MeasuredGraphs
 
 
 class NameQuota:
     """Knows the names of the graphs whose rules take names from events."""
 
-    def __init__(self, graph: Any, limit: Callable[[str], int | None]) -> None:
-        """``graph`` is a store that ``counts``. ``limit`` returns the quota of an app; None is no quota."""
-        self._graph: NamedProperties = graph
+    def __init__(self, graph: MeasuredGraphs, limit: Callable[[str], int | None]) -> None:
+        """``limit`` returns the quota of an app; None is no quota."""
+        self._graph = graph
         self._limit = limit
         self._known: BoundedDict[str, set[str]] = BoundedDict()
         """By app: names that its graph has, or gets from rows that were not refused."""
-
-    @staticmethod
-    def counts(graph: GraphStore) -> bool:
-        """Return whether the graphs of a store have a limited number of names."""
-        return isinstance(graph, NamedProperties)
 
     @staticmethod
     def concerns(row: BoundMutation) -> bool:

@@ -32,6 +32,21 @@ class AppLoad:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a graph had at a time, in seconds since 1970."""
+
+    names: int
+    """Names of properties."""
+    memory: int
+    """Bytes."""
+    time: int
+
+    def equals(self, other: Measured | None) -> bool:
+        """Return whether the graph had the same at another time."""
+        return other is not None and (self.names, self.memory) == (other.names, other.memory)
+
+
 @dataclass(slots=True)
 class _Page:
     start: int
@@ -55,8 +70,8 @@ class PartitionUsage:
     """The number of entries up to which the partition is counted."""
     trimmed: int = 0
     """Entries that the bus no longer holds."""
-    names: dict[str, int] = field(default_factory=dict[str, int])
-    """By app: the names of properties of its graph."""
+    graphs: dict[str, Measured] = field(default_factory=dict[str, Measured])
+    """By app: what its graph had last."""
     without_payload: Counter[str] = field(default_factory=Counter[str])
     """By app: dead letters that were kept without their event, because of the quota."""
     _pages: list[_Page] = field(default_factory=list[_Page])
@@ -116,7 +131,7 @@ class PartitionUsage:
                 "trimmed": self.trimmed,
                 "pages": [[page.start, page.end, page.sizes] for page in self._pages],
                 "windows": list(self._windows.items()),
-                "names": self.names,
+                "graphs": {app_id: [each.names, each.memory, each.time] for app_id, each in self.graphs.items()},
                 "without_payload": self.without_payload,
             }
         )
@@ -129,7 +144,7 @@ class PartitionUsage:
             return cls(
                 end=int(raw["end"]),
                 trimmed=int(raw["trimmed"]),
-                names=dict(_counts(raw["names"])),
+                graphs={str(app_id): _measured(*each) for app_id, each in raw.get("graphs", {}).items()},
                 without_payload=_counts(raw["without_payload"]),
                 _pages=[_Page(int(start), int(end), _counts(sizes)) for start, end, sizes in raw["pages"]],
                 _windows={int(number): _counts(window) for number, window in raw["windows"]},
@@ -148,6 +163,10 @@ class PartitionUsage:
             first.sizes.update(second.sizes)
             first.end = second.end
             del self._pages[at + 1]
+
+
+def _measured(names: Any, memory: Any, time: Any) -> Measured:
+    return Measured(names=int(names), memory=int(memory), time=int(time))
 
 
 def _counts(raw: Any) -> Counter[str]:

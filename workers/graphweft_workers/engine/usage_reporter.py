@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 from graphweft_contracts import GraphweftError, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_use import LETTERS, PARTITION, encode_letters
-from graphweft_workers.engine.partition_usage import PartitionUsage, loads_of
+from graphweft_workers.engine.partition_usage import Measured, PartitionUsage, loads_of
 from graphweft_workers.engine.read import Decoded
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
@@ -24,16 +24,20 @@ from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
 
-_MOST_NAMED: Final = 50
-"""Graphs whose names are counted at one time."""
+_MOST_MEASURED: Final = 50
+"""Graphs that are measured at one time."""
 
 
 @runtime_checkable
-class NamedProperties(Protocol):
-    """A graph store whose graphs have room for a limited number of names of properties."""
+class MeasuredGraphs(Protocol):
+    """A graph store whose server holds graphs in memory, with room for a limited number of names of properties."""
 
     async def property_names(self, app_id: str) -> frozenset[str]:
         """Return the names of all properties that the app's graph has ever had; none without a graph."""
+        ...
+
+    async def memory_of(self, app_id: str) -> int:
+        """Return about the bytes that the app's graph takes in the server; 0 without a graph."""
         ...
 
 
@@ -51,8 +55,8 @@ class UsageReporter:
         self._changed: set[int] = set()
         self._seen: dict[str, int] = {}
         """By app: the partition of events that were read since the last report."""
-        self._unnamed: dict[str, int] = {}
-        """By app: the partition of earlier events, which the graph has by now. Its names are still to be counted."""
+        self._unmeasured: dict[str, int] = {}
+        """By app: the partition of earlier events, which the graph has by now. It is still to be measured."""
         self._letters: Mapping[str, LettersOfApp] = {}
         self._since: Counter[str] = Counter()
         """By app: dead letters that this worker wrote since they were counted."""
@@ -102,8 +106,8 @@ class UsageReporter:
 
     async def close(self, partition: int) -> None:
         """Report a partition for the last time, before another worker opens it."""
-        self._unnamed |= self._seen
-        await self._count_names(partition)
+        self._unmeasured |= self._seen
+        await self._measure(partition)
         await self._write(partition)
         self._partitions.pop(partition, None)
         self._changed.discard(partition)
@@ -127,8 +131,8 @@ class UsageReporter:
             logger.debug("usage_not_reported", error=str(error))
             return
         await self._count_letters()
-        await self._count_names()
-        self._unnamed |= self._seen
+        await self._measure()
+        self._unmeasured |= self._seen
         self._seen = {}
         for partition in sorted(self._changed):
             await self._write(partition)
@@ -143,20 +147,24 @@ class UsageReporter:
                 await self._bus.usage.put(LETTERS, record)
                 self._written = record
 
-    async def _count_names(self, only: int | None = None) -> None:
-        if not isinstance(self._graph, NamedProperties):
-            self._unnamed.clear()
+    async def _measure(self, only: int | None = None) -> None:
+        if not isinstance(self._graph, MeasuredGraphs):
+            self._unmeasured.clear()
             return
-        due = [(app_id, partition) for app_id, partition in self._unnamed.items() if only in (None, partition)]
-        due = due[:_MOST_NAMED]
+        due = [(app_id, partition) for app_id, partition in self._unmeasured.items() if only in (None, partition)]
+        due = due[:_MOST_MEASURED]
         for app_id, _ in due:  # before the graph is asked: partitions close while another report is under way
-            del self._unnamed[app_id]
+            del self._unmeasured[app_id]
         for app_id, partition in due:
             with contextlib.suppress(GraphweftError):
-                names = len(await self._graph.property_names(app_id))
+                found = Measured(
+                    names=len(await self._graph.property_names(app_id)),
+                    memory=await self._graph.memory_of(app_id),
+                    time=int(self._clock.now().timestamp()),
+                )
                 usage = self._partitions.get(partition)
-                if usage is not None and usage.names.get(app_id) != names:
-                    usage.names[app_id] = names
+                if usage is not None and not found.equals(usage.graphs.get(app_id)):
+                    usage.graphs[app_id] = found
                     self._changed.add(partition)
 
     async def _write(self, partition: int) -> None:

@@ -32,6 +32,7 @@ from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.letter_quota import LetterQuota
+from graphweft_workers.engine.memory_quota import MemoryQuota
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
@@ -41,7 +42,7 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import counted_letter
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns
-from graphweft_workers.engine.usage_reporter import UsageReporter
+from graphweft_workers.engine.usage_reporter import MeasuredGraphs, UsageReporter
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
@@ -128,6 +129,7 @@ class MutationWorker:
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
         self._usage = UsageReporter(bus, graph, clock=clock, every_s=timing.usage_s)
         self._letters = LetterQuota(bus.dead_letters, self._usage, lambda app_id: quotas(app_id).dead_letters)
+        measured = graph if isinstance(graph, MeasuredGraphs) else None
         self._state = WorkerState(
             log=bus.log,
             partitions=bus.partitions,
@@ -138,7 +140,10 @@ class MutationWorker:
             batch_events=batch_events,
             index_keys=index_keys,
             fact_keys=fact_keys,
-            names=NameQuota(graph, lambda app_id: quotas(app_id).property_names) if NameQuota.counts(graph) else None,
+            names=None if measured is None else NameQuota(measured, lambda app_id: quotas(app_id).property_names),
+            memory=None
+            if measured is None
+            else MemoryQuota(measured, lambda app_id: quotas(app_id).graph_bytes, clock=clock, timing=timing.quota),
             clock=clock,
             timing=timing,
         )

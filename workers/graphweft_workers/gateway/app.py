@@ -38,7 +38,6 @@ from graphweft_workers.gateway.limits import (
     RequestLimiter,
     encoding_of,
     media_type,
-    read_body,
     read_json,
 )
 from graphweft_workers.gateway.messages import Refusal, read_messages
@@ -262,7 +261,7 @@ class _Gateway:
     async def _read[T](
         self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, otlp: bool = False
     ) -> T:
-        body = await read_body(request, limit=limit, seconds=self.limits.body_s, gzip=otlp)
+        body = await self.limiter.receive(app_id, request, limit=limit, gzip=otlp)
         return await self.limiter.read(app_id, body, reader, costly=otlp)
 
     async def _question[Q: BaseModel](self, app_id: str, request: Request, model: type[Q]) -> Q:

@@ -69,6 +69,8 @@ class GatewayLimits:
 @dataclass(slots=True)
 class _App:
     open: int = 0
+    arriving: list[asyncio.Timeout] = field(default_factory=list[asyncio.Timeout])
+    """The limits of time of bodies that arrive, the oldest first."""
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -84,7 +86,11 @@ class RequestLimiter:
 
     @contextmanager
     def enter(self, app_id: str) -> Generator[None]:
-        """Count one open request of an app while the block runs. Raises ``Problem`` when there are too many."""
+        """Count one open request of an app while the block runs. Raises ``Problem`` when there are too many.
+
+        While all apps together have too many, a body that still arrives is given up for an app that has fewer: apps
+        that send slowly shut out nobody.
+        """
         app = self._apps.get(app_id) or _App()
         if app.open >= self._limits.requests_per_app:
             raise Problem(
@@ -94,7 +100,7 @@ class RequestLimiter:
                 "taken: send it again when others are answered",
                 headers={"Retry-After": "1"},
             )
-        if self._open >= self._limits.requests:
+        if self._open >= self._limits.requests and not self._make_room(app):
             raise Problem(
                 503,
                 "overloaded",
@@ -111,6 +117,37 @@ class RequestLimiter:
             app.open -= 1
             if not app.open:
                 del self._apps[app_id]
+
+    def _make_room(self, app: _App) -> bool:
+        """Give up the oldest body of the app with the most that arrive, if it has more open requests than ``app``."""
+        slowest = max(self._apps.values(), key=lambda each: len(each.arriving))
+        if not slowest.arriving or slowest.open <= app.open:
+            return False
+        slowest.arriving.pop(0).reschedule(0)  # a moment in the past
+        return True
+
+    async def receive(self, app_id: str, request: Request, *, limit: int, gzip: bool = False) -> bytes:
+        """Return the body of an app that has entered, as it was sent. ``gzip`` allows that encoding.
+
+        Raises ``Problem`` for a body of more than ``limit`` bytes, for another encoding, and for a body that takes too
+        long to arrive.
+        """
+        arriving = self._apps[app_id].arriving
+        try:
+            async with asyncio.timeout(self._limits.body_s) as time:
+                arriving.append(time)
+                try:
+                    return await _received(request, limit=limit, gzip=gzip)
+                finally:
+                    if time in arriving:
+                        arriving.remove(time)
+        except TimeoutError:
+            raise Problem(
+                408,
+                "slow-body",
+                f"the body did not arrive within {self._limits.body_s:g} s, or the {self._name} needed its place "
+                "meanwhile; send it again",
+            ) from None
 
     async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T], *, costly: bool = False) -> T:
         """Return the result of ``reader`` for the body of an app that has entered.
@@ -139,12 +176,7 @@ def encoding_of(request: Request) -> str:
     return request.headers.get("content-encoding", "identity").strip().lower()
 
 
-async def read_body(request: Request, *, limit: int, seconds: float, gzip: bool = False) -> bytes:
-    """Return the body as it was sent. ``gzip`` allows that encoding.
-
-    Raises ``Problem`` for a body of more than ``limit`` bytes, for another encoding, and for a body that takes longer
-    than ``seconds`` to arrive.
-    """
+async def _received(request: Request, *, limit: int, gzip: bool) -> bytes:
     if encoding_of(request) not in ({"identity", "gzip"} if gzip else {"identity"}):
         how = "uncompressed or with gzip" if gzip else "uncompressed, without a Content-Encoding"
         raise Problem(415, "unsupported-media-type", f"send the body {how}")
@@ -152,14 +184,10 @@ async def read_body(request: Request, *, limit: int, seconds: float, gzip: bool 
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit, f"this one has {int(length[:20]):,}")
     body = bytearray()
-    try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
-                    raise _too_large(limit, "this one has more")
-    except TimeoutError:
-        raise Problem(408, "slow-body", f"the body did not arrive within {seconds:g} s; send it again") from None
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit, "this one has more")
     return bytes(body)
 
 

@@ -20,11 +20,13 @@ _UNITS: Final[Mapping[QuotaName, str]] = {
     "bytes_per_s": "bytes a second",
     "stored_bytes": "stored bytes",
     "dead_letters": "dead letters",
+    "graph_bytes": "bytes of its graph",
 }
 _LARGER: Final = "or ask the operator for a larger quota"
 _NEXT: Final[Mapping[QuotaName, str]] = {
     "stored_bytes": "trim the log behind an archive (`graphweft trim`), retry or drop dead letters (`graphweft dlq`)",
     "dead_letters": "retry or drop dead letters (`graphweft dlq`)",
+    "graph_bytes": "erase what is not needed (`memory.erase`, `memory.forget`)",
 }
 
 
@@ -55,6 +57,8 @@ class QuotaLimiter:
             self._check_stored(app_id, "stored_bytes", quotas.stored_bytes)
         if quotas.dead_letters is not None:
             self._check_stored(app_id, "dead_letters", quotas.dead_letters)
+        if quotas.graph_bytes is not None:
+            self._check_stored(app_id, "graph_bytes", quotas.graph_bytes)
 
     def take(self, app_id: str, events: Sequence[Event]) -> None:
         """Count events that can be encoded. Raises ``Problem`` (429, or 507 for what is kept) and counts none then.

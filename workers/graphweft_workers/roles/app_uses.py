@@ -29,6 +29,7 @@ class AppUses:
                 "events_per_s": round(use.events_per_s, 3),
                 "stored_bytes": use.stored_bytes,
                 "dead_letters": use.dead_letters,
+                "graph_bytes": use.graph_bytes,
                 "property_names": use.property_names,
                 "quotas": {quota: limit for quota in QUOTAS if (limit := use.quotas.limit(quota)) is not None},
                 "use_percent": {quota: round(share * 100, 1) for quota, share in use.shares().items()},

@@ -18,7 +18,7 @@ from graphweft_workers.ports.records import RecordLog
 logger = get_logger("graphweft.gateway")
 
 EVERY_S: Final = 5.0
-_STORED: Final[tuple[QuotaName, ...]] = ("stored_bytes", "dead_letters")
+_STORED: Final[tuple[QuotaName, ...]] = ("stored_bytes", "dead_letters", "graph_bytes")
 
 
 class GatewayUsage:

@@ -14,7 +14,7 @@ _CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select", "+i
 _READ: Final = ("+graph.ro_query", "+graph.list", "+graph.config", "+module|list")
 _TURNS: Final = ("+time", "+zadd", "+zrem", "+zscore", "+zrangebyscore", "+zremrangebyscore")
 _WRITE: Final = (
-    *("+graph.query", "+graph.explain", "+graph.delete", "+incr", "+waitaof", "+get", "+set", "+del"),
+    *("+graph.query", "+graph.explain", "+graph.delete", "+graph.memory", "+incr", "+waitaof", "+get", "+set", "+del"),
     *("+watch", "+unwatch", "+multi", "+exec", "+discard", "+rename", "+exists", "+config|get"),
 )
 

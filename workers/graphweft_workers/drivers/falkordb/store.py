@@ -151,6 +151,17 @@ class FalkorDBStore:
         """Return the names of all properties that the app's graph has ever had; none without a graph."""
         return await read_property_names(partial(self._rows, app_id, "GRAPH.RO_QUERY"))
 
+    async def memory_of(self, app_id: str) -> int:
+        """Return about the bytes that the app's graph takes in the server, in whole MiB; 0 without a graph."""
+        try:
+            found: Any = await self._redis.execute_command("GRAPH.MEMORY", "USAGE", self._name(app_id))
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and str(error).startswith(NO_GRAPH):
+                return 0
+            raise of_graph(error) from error
+        sizes: dict[str, Any] = dict(zip(found[::2], found[1::2], strict=True))
+        return int(sizes["total_graph_sz_mb"]) * 1024**2
+
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It creates an empty graph for that."""
         return await check_query(self._redis, query, batch_query)

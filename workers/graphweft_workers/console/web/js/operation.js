@@ -70,6 +70,7 @@ function page(found, rate, app) {
   if (found.apps.length) parts.push(sheet(table("What apps use", [
     { title: "App", header: true, cell: (row) => row.app_id }, { title: "Events/s", number: true, cell: (row) => row.events_per_s.toFixed(1) },
     { title: "Stored", number: true, cell: (row) => bytes(row.stored_bytes) }, { title: "Dead letters", number: true, cell: (row) => count(row.dead_letters) },
+    { title: "Graph", number: true, cell: (row) => (row.graph_bytes === null ? "" : bytes(row.graph_bytes)) },
     { title: "Property names", number: true, cell: (row) => count(row.property_names) },
     { title: "Over quota", cell: (row) => row.over_quota.map((each) => tag(each, "bad")) },
     { title: "Refused requests", cell: (row) => Object.entries(row.refused_requests).map(([name, each]) => `${count(each)} ${name}`).join(", ") }], found.apps), more(found, "apps")));

@@ -6,25 +6,25 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from graphweft.outbox import Outbox, PartitionQueue, Pending
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.errors import InvalidEvent, InvalidSettings
+from graphweft_contracts.errors import BusUnavailable, InvalidEvent, InvalidSettings, PartitionRefused
 from graphweft_contracts.plurals import counted
 
 if TYPE_CHECKING:
     # The models take most of the time of an import. The class does not need them, only a client does.
     from typing_extensions import Self
 
-    from graphweft.transport import Outgoing, Transport
+    from graphweft.transport import Outcome, PartitionedTransport, Transport
     from graphweft.turns import Turn, Turns
     from graphweft_contracts.context import ContextReply
     from graphweft_contracts.events import Event
@@ -35,6 +35,8 @@ logger = logging.getLogger("graphweft.client")
 
 _BATCH: Final = 500
 """Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
+_LOG_EVERY: Final = 1_000
+"""Of the events that one partition refuses, every so many are logged."""
 _SEARCH: Final = "search"
 """Agent, chat and workflow of a search outside of a turn."""
 
@@ -48,18 +50,10 @@ class ClientStats:
     dropped: int = 0
     """Events that did not fit into the buffer, or were still buffered when the client closed."""
     rejected: int = 0
-    """Events that are invalid, not JSON or too large; the log names the reason."""
+    """Events that are invalid, not JSON or too large, or whose partition the bus refuses; the log names the reason."""
     retries: int = 0
     paced: int = 0
     """How often buffered events waited because of ``max_events_per_s`` or ``max_bytes_per_s``."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Pending:
-    event_id: str
-    outgoing: Outgoing
-    size: int
-    position: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Client:
@@ -73,7 +67,9 @@ class Client:
     ``InvalidSettings`` for settings that cannot work.
 
     While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
-    order when the bus is back. Further events are dropped and counted in ``stats``.
+    order when the bus is back. Further events are dropped and counted in ``stats``. Each partition of the bus has a
+    queue of its own: while one is unavailable, its events wait in half of the buffer, and those of the others go on.
+    If a partition takes no events until an operator mends it, its events are rejected, and the log names the command.
 
     ``max_events_per_s`` and ``max_bytes_per_s`` limit what the client sends; None does not. Events above a limit wait
     in the same buffer, in order. Until it is empty ``emit`` returns at once, as while the bus is unavailable.
@@ -97,6 +93,7 @@ class Client:
     ) -> None:
         from graphweft import client_messages
         from graphweft.settings import ClientSettings
+        from graphweft.transport import PartitionedTransport
         from graphweft.transports.registry import make_transport
         from graphweft_contracts.signatures import SigningKey
 
@@ -116,6 +113,9 @@ class Client:
         elif signing_key is not None:
             raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
         self._transport = transport
+        self._partitioned: PartitionedTransport | None = (
+            transport if isinstance(transport, PartitionedTransport) else None
+        )
         self._clock = clock
         self._timing = timing
         self._context_on = settings.context
@@ -123,19 +123,18 @@ class Client:
         self._turns: Turns | None = None
         self._app_id = app_id
         self._workflow = workflow
-        self._buffer = buffer
-        self._buffer_bytes = buffer_bytes
         self._budget_ms = budget_ms
         self._events_left = _bucket("max_events_per_s", max_events_per_s, clock)
         self._bytes_left = _bucket("max_bytes_per_s", max_bytes_per_s, clock)
         self._pacing = False
         """Whether events in the buffer wait, or waited, because of a rate."""
-        self._pending: deque[_Pending] = deque()
-        self._pending_bytes = 0
+        self._outbox = Outbox(buffer, buffer_bytes)
         self._arrived = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
         self._sender: asyncio.Task[None] | None = None
+        self._holding: set[asyncio.Task[None]] = set()
+        """The tasks that send queues that are held."""
         self._bus_unavailable = False
         self._closed = False
         self.stats = ClientStats()
@@ -149,6 +148,11 @@ class Client:
     def workflow(self) -> str | None:
         """The default workflow."""
         return self._workflow
+
+    @property
+    def refusals(self) -> Mapping[int, str]:
+        """Why partitions of the bus refused the last of their events of this client, by partition."""
+        return self._outbox.refusals
 
     @property
     def budget_ms(self) -> int:
@@ -178,11 +182,19 @@ class Client:
 
         If the buffer has no room for all of them, none is accepted, so that a retry cannot reorder them.
         """
+        outcomes = await self.emit_each(events, wait_s=wait_s)
+        return [outcome if isinstance(outcome, str) else None for outcome in outcomes]
+
+    async def emit_each(
+        self, events: Sequence[Event], *, wait_s: float = 1.0
+    ) -> list[str | InvalidEvent | PartitionRefused | None]:
+        """Do the same as ``emit_all``, and return an error in place of None for each event that is refused for good."""
         taken = self._accept(events)
-        fresh = [position for position in taken if position is not None]
-        if fresh and not (self._bus_unavailable or self._pacing):
-            await asyncio.wait(fresh, timeout=wait_s)
-        return [None if position is None or not position.done() else position.result() for position in taken]
+        if not (self._bus_unavailable or self._pacing):
+            waiting = [each.position for each in taken if isinstance(each, Pending) and not _is_held(each)]
+            if waiting:
+                await asyncio.wait(waiting, timeout=wait_s)
+        return [_known(each) for each in taken]
 
     async def context(
         self,
@@ -270,7 +282,7 @@ class Client:
             from graphweft.turns import Turns
 
             self._turns = Turns(
-                self, self._accept, capture=self._capture_on, clock=self._clock, timing=self._timing.adapters
+                self, self._positions, capture=self._capture_on, clock=self._clock, timing=self._timing.adapters
             )
         return self._turns
 
@@ -395,56 +407,119 @@ class Client:
         try:
             await self.flush(drain_s)
         finally:  # also if the caller is cancelled while it waits
-            if self._sender is not None:
-                self._sender.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._sender
+            tasks = [*self._holding, *([] if self._sender is None else [self._sender])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._drop_pending()
             await self._transport.aclose()
 
     async def _send(self) -> None:
+        """Send the events of all queues that are not held."""
         retry_s = self._timing.first_retry_s
-        singly = 0
         most = _BATCH
         while True:
             await self._arrived.wait()
             await self._pace()
-            batch = [self._pending[index] for index in range(min(1 if singly else most, len(self._pending)))]
-            batch = self._within_rates(batch)
+            batch: Sequence[Pending] = ()
             try:
-                positions = await self._transport.append([pending.outgoing for pending in batch])
-            except InvalidEvent as error:
-                if len(batch) > 1:  # send each alone to find the invalid one
-                    singly = len(batch)
-                    continue
-                singly = max(0, singly - 1)
-                self.stats.rejected += 1
-                logger.error("event %s is not sent: %s", batch[0].event_id, error)
-                self._settle(batch, [None])
-                continue
+                if self._partitioned is not None:
+                    self._outbox.use(await self._partitioned.layout())
+                batch = self._within_rates(self._outbox.first(most))
+                await self._deliver(batch)
             except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
-                if not self._bus_unavailable:
-                    logger.warning(
-                        "the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", error
-                    )
-                self._bus_unavailable = True
-                self.stats.retries += 1
+                self._note_outage(error)
                 await self._clock.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(retry_s * 2, self._timing.last_retry_s)
-                most = max(1, len(batch) // 2)  # a bus that is nearly full takes a few
+                most = max(1, (len(batch) or most) // 2)  # a bus that is nearly full takes a few
                 continue
-            if self._bus_unavailable:
-                logger.warning("the bus is available again, %d events were buffered", len(self._pending))
-            self._bus_unavailable = False
+            self._wake()
             retry_s = self._timing.first_retry_s
             most = min(_BATCH, most * 2)
-            singly = max(0, singly - 1)
-            self.stats.sent += len(batch)
-            if self._events_left is not None:
-                self._events_left.take(len(batch))
-            if self._bytes_left is not None:
-                self._bytes_left.take(sum(pending.size for pending in batch))
-            self._settle(batch, positions)
+
+    async def _send_held(self, queue: PartitionQueue) -> None:
+        """Send the events of a queue that is held until its partition takes them."""
+        retry_s = self._timing.first_retry_s
+        most = max(1, len(queue.events) // 2)
+        while queue.events:
+            await self._clock.sleep(retry_s * random.uniform(0.5, 1.0))
+            await self._pace()
+            batch = self._within_rates(queue.first(min(most, _BATCH)))
+            try:
+                held = await self._deliver(batch)
+            except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
+                self._note_outage(error)
+                held = {queue}
+            if queue not in held:
+                break
+            retry_s = min(retry_s * 2, self._timing.last_retry_s)
+            most = max(1, len(batch) // 2)
+        queue.held = False
+        self._wake()
+        logger.warning("partition %d of the bus takes events again", queue.partition)
+
+    async def _deliver(self, batch: Sequence[Pending]) -> set[PartitionQueue]:
+        """Append events, and settle those that the bus has or refuses; return the queues that are held by now.
+
+        Raises what concerns all partitions, after the events with a known outcome are settled.
+        """
+        held: set[PartitionQueue] = set()
+        alone: list[Pending] = []
+        for pending, outcome in zip(batch, await self._append(batch), strict=True):
+            queue = pending.queue
+            if isinstance(outcome, InvalidEvent) and len(batch) > 1:
+                alone.append(pending)
+            elif isinstance(outcome, BusUnavailable) and queue is not None:
+                held.add(queue)
+                self._hold(queue, outcome)
+            else:
+                self._settle(pending, outcome)
+        for pending in alone:  # to find the invalid one, or because all together were too many
+            if pending.queue not in held:
+                held |= await self._deliver([pending])
+        return held
+
+    async def _append(self, batch: Sequence[Pending]) -> Sequence[Outcome]:
+        """Append events, and return the outcome of each. Raises what concerns all partitions."""
+        events = [pending.outgoing for pending in batch]
+        try:
+            if self._partitioned is not None:
+                outcomes: Sequence[Outcome] = await self._partitioned.append_each(events)
+            else:
+                outcomes = await self._transport.append(events)
+        except (InvalidEvent, PartitionRefused) as error:
+            if len(batch) > 1:  # of a transport that does not say which
+                return [InvalidEvent(str(error))] * len(batch)
+            outcomes = [error]
+        if self._bus_unavailable:
+            logger.warning("the bus is available again, %d events were buffered", self._outbox.count)
+        self._bus_unavailable = False
+        return outcomes
+
+    def _note_outage(self, error: Exception) -> None:
+        if not self._bus_unavailable:
+            logger.warning("the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", error)
+        self._bus_unavailable = True
+        self.stats.retries += 1
+
+    def _hold(self, queue: PartitionQueue, error: BusUnavailable) -> None:
+        """Let the events of a queue wait, and send them apart from the others."""
+        self.stats.retries += 1
+        if queue.held:
+            return
+        queue.held = True
+        logger.warning("partition %d of the bus is unavailable, its events are buffered: %s", queue.partition, error)
+        task = asyncio.create_task(self._send_held(queue), name="graphweft-emit-held")
+        self._holding.add(task)
+        task.add_done_callback(self._holding.discard)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the sender run exactly while it has something to send."""
+        if self._outbox.ready:
+            self._arrived.set()
+        else:
+            self._arrived.clear()
 
     async def _pace(self) -> None:
         """Wait until the rates allow to send something."""
@@ -460,11 +535,11 @@ class Client:
             self._pacing = waited = True
             await self._clock.sleep(wait_s)
 
-    def _within_rates(self, batch: list[_Pending]) -> list[_Pending]:
+    def _within_rates(self, batch: list[Pending]) -> list[Pending]:
         """Return the first events of a batch that the rates allow now, at least one."""
         if self._events_left is not None:
             batch = batch[: max(1, int(self._events_left.left))]
-        if self._bytes_left is not None:
+        if self._bytes_left is not None and batch:
             left, count = self._bytes_left.left - batch[0].size, 1
             while count < len(batch) and left >= batch[count].size:
                 left -= batch[count].size
@@ -475,43 +550,44 @@ class Client:
     def _rates(self) -> Iterable[TokenBucket]:
         return (bucket for bucket in (self._events_left, self._bytes_left) if bucket is not None)
 
-    def _accept(self, events: Sequence[Event]) -> list[asyncio.Future[str | None] | None]:
-        """Put the events into the buffer, all or none; return their positions, None for one that is refused."""
+    def _accept(self, events: Sequence[Event]) -> list[Pending | InvalidEvent | None]:
+        """Put the events into the outbox, all or none; return them, or an error or None for one that is refused."""
         if self._closed:
             self.stats.rejected += len(events)
             for event in events:
                 logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
             return [None] * len(events)
         taken = [self._taken(event) for event in events]
-        fresh = [pending for pending in taken if pending is not None]
-        size = sum(pending.size for pending in fresh)
-        if len(self._pending) + len(fresh) > self._buffer or self._pending_bytes + size > self._buffer_bytes:
+        fresh = [each for each in taken if isinstance(each, Pending)]
+        if not self._outbox.add(fresh, sharing=not self._bus_unavailable):
             self._drop(len(fresh))
             return [None] * len(events)
         if fresh:
-            self._pending.extend(fresh)
-            self._pending_bytes += size
-            self.stats.buffered = len(self._pending)
+            self.stats.buffered = self._outbox.count
             self._drained.clear()
-            self._arrived.set()
+            self._wake()
             if self._sender is None or self._sender.done():
                 self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
-        return [None if pending is None else pending.position for pending in taken]
+        return [*taken]
 
-    def _taken(self, event: Event) -> _Pending | None:
-        """Return the encoded event, or None, which is counted, if it is invalid or not JSON."""
+    def _positions(self, events: Sequence[Event]) -> list[asyncio.Future[str | None] | None]:
+        """Put the events into the outbox; return their positions, None for one that is refused."""
+        return [each.position if isinstance(each, Pending) else None for each in self._accept(events)]
+
+    def _taken(self, event: Event) -> Pending | InvalidEvent:
+        """Return the encoded event, or an error, which is counted, if it is invalid or not JSON."""
         try:
             outgoing = self._encode(event)
             size = len(outgoing.key) + sum(map(len, outgoing.fields.values()))
-            return _Pending(event_id=event.id, outgoing=outgoing, size=size)
+            return Pending(event_id=event.id, outgoing=outgoing, size=size)
         except InvalidEvent as error:
             self.stats.rejected += 1
             logger.error("event %s is not sent: %s", event.id, error)
-            return None
+            return error
         except Exception as error:  # noqa: BLE001 - encoding may run user code; the turn continues
             self.stats.rejected += 1
             logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
-            return None
+            return InvalidEvent("the event cannot be encoded as JSON")
 
     def _drop(self, events: int) -> None:
         before = self.stats.dropped
@@ -519,32 +595,58 @@ class Client:
         if before == 0 or before // 1000 != self.stats.dropped // 1000:
             logger.error(
                 "the buffer of %d events or %d bytes is full: %d dropped so far",
-                self._buffer, self._buffer_bytes, self.stats.dropped,
+                self._outbox.limit, self._outbox.limit_bytes, self.stats.dropped,
             )  # fmt: skip
 
-    def _settle(self, batch: Sequence[_Pending], positions: Sequence[str | None]) -> None:
-        """Remove the first events from the buffer and set their positions."""
-        for pending, position in zip(batch, positions, strict=True):
-            self._pending_bytes -= self._pending.popleft().size
-            if not pending.position.done():
-                pending.position.set_result(position)
-        self.stats.buffered = len(self._pending)
-        if not self._pending:
+    def _settle(self, pending: Pending, outcome: Outcome) -> None:
+        """Remove an event from the outbox with its position, or with the error for which the bus refuses it."""
+        queue = pending.queue
+        if isinstance(outcome, str):
+            self.stats.sent += 1
+            if self._events_left is not None:
+                self._events_left.take(1)
+            if self._bytes_left is not None:
+                self._bytes_left.take(pending.size)
+            if queue is not None:
+                queue.refused = 0
+                queue.refusal = ""
+        elif not isinstance(outcome, BusUnavailable):
+            self.stats.rejected += 1
+            pending.refusal = outcome
+            if isinstance(outcome, InvalidEvent) or queue is None:
+                logger.error("event %s is not sent: %s", pending.event_id, outcome)
+            else:
+                if queue.refused % _LOG_EVERY == 0:
+                    before = f", nor {queue.refused} before it" if queue.refused else ""
+                    logger.error("event %s is not sent%s: %s", pending.event_id, before, outcome)
+                queue.refused += 1
+                queue.refusal = str(outcome)
+        self._outbox.settle(pending, outcome if isinstance(outcome, str) else None)
+        self.stats.buffered = self._outbox.count
+        self._wake()
+        if not self._outbox.count:
             self._pacing = False
-            self._arrived.clear()
             self._drained.set()
 
     def _drop_pending(self) -> None:
-        if not self._pending:
+        if not self._outbox.count:
             return
-        logger.error("closed with %s not sent: the bus did not accept them", counted(len(self._pending), "event"))
-        self.stats.dropped += len(self._pending)
+        logger.error("closed with %s not sent: the bus did not accept them", counted(self._outbox.count, "event"))
+        self.stats.dropped += self._outbox.count
         self.stats.buffered = 0
-        for pending in self._pending:
-            if not pending.position.done():
-                pending.position.set_result(None)
-        self._pending.clear()
-        self._pending_bytes = 0
+        for pending in self._outbox.pending():
+            self._outbox.settle(pending, None)
+
+
+def _is_held(pending: Pending) -> bool:
+    return pending.queue is not None and pending.queue.held
+
+
+def _known(taken: Pending | InvalidEvent | None) -> str | InvalidEvent | PartitionRefused | None:
+    """Return what is known of an event by now; None for one that waits, or was dropped."""
+    if not isinstance(taken, Pending):
+        return taken
+    return (taken.position.result() if taken.position.done() else None) or taken.refusal
 
 
 def _at_once(work: Callable[[], None]) -> None:

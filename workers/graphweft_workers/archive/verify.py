@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive import segments as format_
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader, Gap
 from graphweft_workers.archive.segments import DamagedSegment, Segment, SegmentPiece
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.partitions import PartitionStatus
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,11 +43,12 @@ async def verify(
     the partition in hand after each segment. Raises ``ArchiveUnavailable`` and ``BusUnavailable``.
     """
     reader = ArchiveReader(blobs)
+    partitions = () if bus is None else await bus.partitions.status()
     for number in await reader.partitions():
         found = VerifiedPartition(partition=number)
         await _check(blobs, reader, found, tell)
         if bus is not None and not found.faults:
-            await _compare(bus, reader, found)
+            await _compare(bus, reader, found, partitions)
         yield found
 
 
@@ -123,7 +126,13 @@ def _last_of(name: str) -> int:
     return segment.last if segment is not None else 0
 
 
-async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) -> None:
+async def _compare(
+    bus: Bus, reader: ArchiveReader, found: VerifiedPartition, partitions: Sequence[PartitionStatus]
+) -> None:
+    broken = await breaks(bus, reader, (each for each in partitions if each.id == found.partition))
+    if broken:
+        found.faults += broken
+        return
     end = await reader.end(found.partition)
     try:
         lost = (await bus.log.read(found.partition, end, limit=1)).lost

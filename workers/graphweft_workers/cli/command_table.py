@@ -229,6 +229,16 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
         "order",
         "Show in which order events take effect, or change it: all events of an app in log order, or those of a chat.",
     ),
+    "bus": Group(
+        "The bus: mend what takes no events or requests.",
+        {
+            "mend": CommandPlace(
+                "bus",
+                "bus_mend",
+                "Mend a partition that takes no events, or the queue of context requests. No event is lost.",
+            ),
+        },
+    ),
     "dlq": Group(
         "Dead letters: events and mutations that could not be applied.",
         {

@@ -44,9 +44,9 @@ class Filter:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     async def letters(self, bus: Bus, limit: int) -> list[DeadLetter]:
-        """Return the first ``limit`` letters that match, oldest first."""
+        """Return the first ``limit`` letters that match, oldest first, without their events."""
         wanted = self.wanted.items()
-        found = await bus.dead_letters.read(limit=limit if not wanted else _EVERY)
+        found = await bus.dead_letters.read(limit=limit if not wanted else _EVERY, whole=False)
         return [each for each in found if all(getattr(each, name) == value for name, value in wanted)][:limit]
 
 
@@ -120,7 +120,9 @@ async def dlq_retry(
     events = 0
     kept: list[tuple[str, str]] = []
     async with _chosen(chosen, letter_ids, every, data) as (bus, letters, unknown):
-        for letter in letters:
+        for name in letters:
+            if (letter := await letter_with(bus.dead_letters, name)) is None:  # retried or dropped meanwhile
+                continue
             done = await retry(bus, letter, partial=partial, without_keys=without_keys)
             events += done.events
             if done.kept is not None:
@@ -142,7 +144,11 @@ async def dlq_drop(
     from graphweft_workers.engine.retries import drop
 
     async with _chosen(chosen, letter_ids, every, data) as (bus, letters, unknown):
-        kept = [(letter.id, why) for letter in letters if (why := await drop(bus, letter)) is not None]
+        kept: list[tuple[str, str]] = []
+        for name in letters:
+            letter = await letter_with(bus.dead_letters, name)
+            if letter is not None and (why := await drop(bus, letter)) is not None:
+                kept.append((name, why))
     dropped = len(letters) - len(kept)
     if json:
         print_json({"dropped": dropped, "left": len(kept), "kept": _kept(kept), "unknown": unknown})
@@ -177,18 +183,19 @@ async def dlq_skip(
 @asynccontextmanager
 async def _chosen(
     chosen: Filter, ids: Sequence[str] | None, every: bool, data: Path | None
-) -> AsyncGenerator[tuple[Bus, list[DeadLetter], list[str]]]:
-    """Yield the bus, the letters that the options choose, and the ids that no letter has."""
+) -> AsyncGenerator[tuple[Bus, list[str], list[str]]]:
+    """Yield the bus, the ids of the letters that the options choose, and the ids that no letter has."""
     every = every or bool(chosen.wanted)
     if bool(ids) == every:
         raise InvalidSettings("give either ids of letters, or --all, --app, --workflow, --rule or --reason")
     async with running_bus(Settings.load(data=data)) as bus:
         if every:
-            yield bus, await chosen.letters(bus, _EVERY), []
+            yield bus, [letter.id for letter in await chosen.letters(bus, _EVERY)], []
         else:
             names = tuple(dict.fromkeys(ids or ()))
-            named = {each.id: each for each in await bus.dead_letters.read(limit=len(names), ids=names)}
-            yield bus, [named[name] for name in names if name in named], [name for name in names if name not in named]
+            found = await bus.dead_letters.read(limit=len(names), ids=names, whole=False)
+            known = {each.id for each in found}
+            yield bus, [name for name in names if name in known], [name for name in names if name not in known]
 
 
 def _staying(kept: Sequence[tuple[str, str]]) -> str:

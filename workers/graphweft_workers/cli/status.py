@@ -30,7 +30,8 @@ async def status(data: Data = None, json: Json = False) -> None:
         print_json(found.to_json())
         return
     partitions, causes = found.partitions, found.causes
-    shown = partitions if len(partitions) <= _FEW else [p for p in partitions if p.lag or p.owner is None][:_FEW]
+    behind = [p for p in partitions if p.lag or p.owner is None or p.fault]
+    shown = partitions if len(partitions) <= _FEW else behind[:_FEW]
     if shown:
         print_table(
             ("partition", "position", "end", "lag", "worker"),
@@ -56,6 +57,11 @@ async def status(data: Data = None, json: Json = False) -> None:
             [(app, str(number), each.at, each.why, _clock(each.since)) for number, app, each in found.parked],
             title="Apps that are behind",
         )
+    for each in partitions:
+        if each.fault:
+            warn(f"partition {each.id}: {each.fault}")
+    if found.request_fault:
+        warn(f"the queue of context requests: {found.request_fault}")
     for lost in found.lost.values():
         warn(how_to_restore(lost))
     show_uses(found.uses)

@@ -36,6 +36,11 @@ __all__ = ("Check", "check_python", "examine")
 
 _MOST_LETTERS: Final = 10_000
 _MOST_NAMES: Final = 10
+_BROKEN: Final = (
+    "keep the archive, it holds what the bus lost; give the bus an archive of its own (GRAPHWEFT_ARCHIVE_URL), see "
+    "docs/operations.md"
+)
+_MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 
 
 async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
@@ -304,6 +309,8 @@ async def _archive(settings: Settings) -> list[Check]:
             advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
     elif state.behind and idle:
         advice = f"start `graphweft run archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
+    if state.breaks:  # a fault that stays, whatever else there is
+        return [Check(name="archive", state="fail", found=state.text(), advice=_BROKEN)]
     return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
 
 
@@ -331,7 +338,11 @@ async def _services(settings: Settings) -> list[Check]:
     else:  # a rebalance, or a worker has just ended
         advice = "look again in a minute; if it persists, start another `graphweft run mutation`"
         checks = [Check(name="workers", state="warn", found=found, advice=advice)]
-    return [*checks, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
+    faults = [
+        Check(name="partition", state="fail", found=f"{each.id}: {each.fault}", advice=_MEND)
+        for each in partitions if each.fault
+    ]  # fmt: skip
+    return [*checks, *faults, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
 
 
 def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Check]:
@@ -378,6 +389,11 @@ def _no_worker(found: str) -> Check:
 
 async def _responders(settings: Settings) -> Check:
     try:
+        if fault := await connections.request_fault(settings):
+            advice = "no context is answered until then"
+            return Check(
+                name="responders", state="fail", found=f"the queue of context requests: {fault}", advice=advice
+            )
         alive = await connections.responders(settings)
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"

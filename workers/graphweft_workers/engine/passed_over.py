@@ -71,7 +71,7 @@ class PassedOver:
         }
         found._is_void = lambda app_id, offset: app_id in until and is_after(until[app_id], offset)
         # Letters first: one that is retried meanwhile has an entry that is read below.
-        for letter in await bus.dead_letters.read(limit=_MOST_LETTERS):
+        for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
             found.add_letter(letter)
         await found._read(bus, watch)
         return found
@@ -81,7 +81,7 @@ class PassedOver:
         """Return what has no effect in a partition by other rules than those it was lived with; like ``as_lived``."""
         found = cls(partition)
         found._is_void = _always
-        for letter in await bus.dead_letters.read(limit=_MOST_LETTERS):
+        for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
             if is_of_operator(letter) or _is_unread(letter.reason, letter.rule):
                 found.add_letter(letter)
         await found._read(bus)

@@ -60,6 +60,7 @@ class UsageReporter:
         self._letters: Mapping[str, LettersOfApp] = {}
         self._since: Counter[str] = Counter()
         """By app: dead letters that this worker wrote since they were counted."""
+        self._bytes_since: Counter[str] = Counter()
         self._written: bytes = b""
 
     async def open(self, partition: int) -> None:
@@ -89,9 +90,15 @@ class UsageReporter:
         counted = self._letters.get(app_id)
         return (counted.count if counted else 0) + self._since[app_id]
 
-    def add_letter(self, partition: int, app_id: str, *, payload: bool) -> None:
-        """Count a dead letter that was written, and whether it keeps its event."""
+    def letter_bytes_of(self, app_id: str) -> int:
+        """Return about the bytes of the dead letters of an app, as far as they are counted."""
+        counted = self._letters.get(app_id)
+        return (counted.size if counted else 0) + self._bytes_since[app_id]
+
+    def add_letter(self, partition: int, app_id: str, *, size: int, payload: bool) -> None:
+        """Count a dead letter that was written, its bytes, and whether it keeps its event."""
         self._since[app_id] += 1
+        self._bytes_since[app_id] += size
         usage = self._partitions.get(partition)
         if usage is not None and not payload:
             usage.without_payload[app_id] += 1
@@ -134,6 +141,7 @@ class UsageReporter:
         with contextlib.suppress(Transient):
             self._letters = await self._bus.dead_letters.by_app()
             self._since.clear()
+            self._bytes_since.clear()
             record = encode_letters(self._letters)
             if 0 in self._partitions and record != self._written:
                 await self._bus.usage.put(LETTERS, record)

@@ -45,7 +45,7 @@ from graphweft_workers.engine.turns import TurnClock, decode_in_turns
 from graphweft_workers.engine.usage_reporter import MeasuredGraphs, UsageReporter
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
@@ -408,9 +408,10 @@ class MutationWorker:
     async def _apply_known(self) -> None:
         if not await letter_count(self._bus.dead_letters):
             return
-        for letter in await self._bus.dead_letters.read(limit=_MOST_LETTERS):
-            app_id, workflow = letter.app_id, letter.workflow
-            if letter.reason != "no_rules" or app_id is None or letter.partition not in self._open_partitions:
+        # Without the events, which may be gigabytes: only that of a letter that is published is read.
+        for bare in await self._bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
+            app_id, workflow = bare.app_id, bare.workflow
+            if bare.reason != "no_rules" or app_id is None or bare.partition not in self._open_partitions:
                 continue
             rules = self._rules.current(app_id)
             if workflow is None or workflow not in rules.workflows:
@@ -418,6 +419,9 @@ class MutationWorker:
             if not rules.is_compiled(workflow):
                 await asyncio.to_thread(rules.compile, [workflow])
             if rules.problem(workflow) is None:
+                letter = await letter_with(self._bus.dead_letters, bare.id)
+                if letter is None:  # retried or dropped meanwhile
+                    continue
                 retried = await retry(self._bus, letter, partial=True, without_keys=True)
                 logger.info(
                     "parked_events_published", app_id=app_id, workflow=workflow, events=retried.events,

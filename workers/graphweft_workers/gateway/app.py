@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from graphweft import Client
 from graphweft.transport import Transport
-from graphweft_contracts import ContextReply, Event, Permanent, Transient
+from graphweft_contracts import ContextReply, Event, PartitionRefused, Permanent, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
@@ -246,7 +246,9 @@ class _Gateway:
                 self.probed = (SYSTEM_CLOCK.monotonic(), state)
         if state is None:
             raise Problem(503, "bus-unavailable", "the bus does not answer", headers={"Retry-After": str(_RETRY_S)})
-        return JSONResponse({**state, **self.faults()})
+        refusals = self.client.refusals
+        refused = {"partitions": "; ".join(refusals[number] for number in sorted(refusals))} if refusals else {}
+        return JSONResponse({**state, **refused, **self.faults()})
 
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document; only a valid token sees the ontologies."""
@@ -284,8 +286,14 @@ class _Gateway:
         """Publish events and return their positions. Raises ``Problem`` with the positions that the bus confirmed."""
         if self.quotas is not None and events:
             self.quotas.take(app_id, events)
-        positions = await self.client.emit_all(events, wait_s=self.limits.emit_s)
-        confirmed = [position for position in positions if position is not None]
+        outcomes = await self.client.emit_each(events, wait_s=self.limits.emit_s)
+        confirmed = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Permanent)]
+        positions = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
+        if refused and None not in outcomes:
+            logger.error("events_refused", app_id=app_id, events=len(refused), error=str(refused[0]))
+            code = "partition-refused" if isinstance(refused[0], PartitionRefused) else "event-refused"
+            raise Problem(507, code, f"{refused[0]}. Events with a position are on the bus", positions=positions)
         if len(confirmed) < len(positions):
             logger.warning("events_not_confirmed", app_id=app_id, events=len(positions), missing=positions.count(None))
             raise Problem(
@@ -310,6 +318,8 @@ class _Gateway:
                 responder = "not asked: context is off here"
             case "timeout" | "bus_unavailable" | "internal_error":
                 responder = "no answer"
+                if reply.reason == "bus_unavailable" and "`graphweft bus mend" in (reply.detail or ""):
+                    responder = f"no answer: {reply.detail}"
             case _:
                 return {"bus": "ok", "responder": "ok"}
         return {"bus": "ok", "responder": responder} if await self._reached() else None

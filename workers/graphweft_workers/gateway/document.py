@@ -195,7 +195,9 @@ _PROBLEMS: Final = {
     ),
     507: (
         "OverQuota",
-        "The app keeps more on the bus than its quota: `quota`, `limit` and `used` say what. Nothing was taken.",
+        "`over-quota`: the app keeps more on the bus than its quota: `quota`, `limit` and `used` say what. Nothing was "
+        "taken. `partition-refused`: the bus takes no events for a partition of the app until an operator mends it; "
+        "`event-refused`: the bus takes an event at no time. Then events with a position are on the bus.",
     ),
 }
 

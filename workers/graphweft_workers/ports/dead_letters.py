@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import batched
 from typing import Final, Protocol
 
 from graphweft_contracts import DeadLetter, wire
@@ -11,6 +12,9 @@ from graphweft_contracts import DeadLetter, wire
 FIELDS: Final = b',"fields":{'
 """Where the entry begins in the JSON of a dead letter. Texts before it cannot contain it: their quotes are escaped."""
 NO_FIELDS: Final = b',"fields":{}}'
+_MOST_LETTERS: Final = 1_000_000
+_PAGE_LETTERS: Final = 500
+_PAGE_BYTES: Final = 4 * 1024**2
 
 
 def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
@@ -102,6 +106,23 @@ class DeadLetters(Protocol):
         Letters that versions before this method wrote may be missing.
         """
         ...
+
+
+async def letter_pages(letters: DeadLetters, *, app_id: str | None = None) -> AsyncGenerator[Sequence[DeadLetter]]:
+    """Yield all dead letters with their events, oldest first: pages of about 4 MiB, so that memory is bounded.
+
+    Letters that are written meanwhile may be missing. Raises ``BusUnavailable``.
+    """
+    known = await letters.read(limit=_MOST_LETTERS, app_id=app_id, whole=False)
+    for some in batched((each.id for each in known), _PAGE_LETTERS):
+        left = dict.fromkeys(some)
+        while left:
+            page = await letters.read(limit=len(left), ids=[*left], size=_PAGE_BYTES)
+            if not page:
+                break
+            yield page
+            for each in page:
+                left.pop(each.id, None)
 
 
 async def letter_with(letters: DeadLetters, letter_id: str) -> DeadLetter | None:

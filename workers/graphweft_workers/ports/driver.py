@@ -87,6 +87,21 @@ class BusDriver(ABC):
     async def responders(self, url: str) -> list[str]:
         """Return the names of the responders that ask for requests. Raises ``BusUnavailable``."""
 
+    async def request_fault(self, url: str) -> str:
+        """Return why the bus takes no context requests, with the next step. Raises ``BusUnavailable``.
+
+        The default knows none. Faults of partitions are in ``PartitionStatus``.
+        """
+        return ""
+
+    async def mend(self, url: str, partition: int | None) -> str:
+        """Mend a partition that takes no events, or with None the queue of context requests, and lose no event.
+
+        Return what was done, empty if there was nothing to mend, as by default. Raises ``BusUnavailable``, and
+        ``InvalidSettings`` for a partition that does not exist.
+        """
+        return ""
+
 
 class GraphDriver(ABC):
     """A product that holds graphs."""

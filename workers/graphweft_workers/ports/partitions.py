@@ -25,6 +25,8 @@ class PartitionStatus:
     """Entries that the bus no longer holds."""
     note: str = ""
     """The note of ``Committed``."""
+    fault: str = ""
+    """Why the bus takes no events for the partition, or gives them wrong times, with the next step."""
 
 
 class Partitions(Protocol):

@@ -7,7 +7,7 @@ never been there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,11 +30,12 @@ from graphweft_workers.engine.read import read_range
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.replay.remains import MOST_LETTERS, PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
+from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.timing import TIMING, Timing
 
 _UNDECIDED: Final = (
@@ -222,14 +223,16 @@ class Erasure:
             note = f"readers still need them: {', '.join(sorted(held))}. Start them, and give the command again"
         return PlaceOfRemains(name="event log", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
 
-    async def _letters(self) -> Sequence[DeadLetter]:
-        return await self._alone.dead_letters.read(limit=MOST_LETTERS)
+    async def _letters(self) -> AsyncGenerator[DeadLetter]:
+        async for page in letter_pages(self._alone.dead_letters):
+            for letter in page:
+                yield letter
 
     async def _erase_letters(self, partitions: Sequence[int]) -> list[PlaceOfRemains]:
         """Drop what dead letters say of erased entries; other entries of a letter stay in it."""
         gone = {number: await erased_offsets(self._reader, number) for number in partitions}
         found = left = 0
-        for letter in await self._letters():
+        async for letter in self._letters():
             offsets = letter.entries
             erased = gone.get(letter.partition, set())
             if letter.app_id not in (None, self._subject.app_id) or not any(each in erased for each in offsets):

@@ -23,6 +23,7 @@ from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
 from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.pages import pages
@@ -127,7 +128,7 @@ class Export:
 
     async def _look(self) -> _Rest | None:
         """Return the state of the app if it is at rest: the same before and after the graph was read."""
-        letters = await self._letters()
+        letters = await self._letters()  # their events are read once, at the end
         marks = await self._log.marks()
         ends = await self._log.done()
         if any(has_plan(each) or is_sealed(each) for each in marks.values()) or await self._log.has_events(ends):
@@ -140,12 +141,22 @@ class Export:
             and not await self._log.has_events(ends)
         )
         checkpoints = {number: each for number, each in marks.items() if not is_of_prelude(number)}
-        return _Rest(ends=ends, checkpoints=checkpoints, digest=digest, letters=letters) if same else None
+        if not same:
+            return None
+        whole = [
+            each async for page in letter_pages(self._log.bus.dead_letters) for each in page if self._may_be_of(each)
+        ]
+        if {each.id: each.model_copy(update={"fields": {}}) for each in whole} != letters:
+            return None
+        return _Rest(ends=ends, checkpoints=checkpoints, digest=digest, letters=whole)
 
-    async def _letters(self) -> Sequence[DeadLetter]:
-        """Return the dead letters that may be of the app."""
-        found = await self._log.bus.dead_letters.read(limit=_MOST_LETTERS)
-        return [letter for letter in found if letter.app_id in (None, self._app_id)]
+    async def _letters(self) -> Mapping[str, DeadLetter]:
+        """Return the dead letters that may be of the app by their ids, without their events."""
+        found = await self._log.bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)
+        return {letter.id: letter for letter in found if self._may_be_of(letter)}
+
+    def _may_be_of(self, letter: DeadLetter) -> bool:
+        return letter.app_id in (None, self._app_id)
 
 
 class _Source:

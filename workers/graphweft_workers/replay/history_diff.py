@@ -158,7 +158,7 @@ class HistoryComparison:
                 self._found.failures[cause] = self._found.failures.get(cause, 0) + letter.count
         if side == "after":
             return
-        for letter in await self._log.bus.dead_letters.read(limit=_MOST_LETTERS):
+        for letter in await self._log.bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
             end = self._found.ends.get(letter.partition)
             if letter.app_id != self._app_id or end is None or letter.reason == "trimmed" or letter.id in letters:
                 continue

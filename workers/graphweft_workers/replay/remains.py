@@ -18,6 +18,7 @@ from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
 from graphweft_workers.ports.offsets import is_after
@@ -36,7 +37,6 @@ from graphweft_workers.retrieval.records import (
     SUMMARY,
 )
 
-MOST_LETTERS: Final = 1_000_000
 _MARK: Final = frozenset({"id", "user_id", "erased_before", "erased_elsewhere"})
 """Properties of a profile that says only that its user was erased."""
 _OF_MEMORY: Final = frozenset(
@@ -80,9 +80,9 @@ class Remains:
         partitions = await AppLog(bus=self._alone, live=self._live, app_id=self._subject.app_id).partitions()
         await self._learn(partitions)
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
-        letters = [
-            each for each in await self._alone.dead_letters.read(limit=MOST_LETTERS) if holds(self._subject, each)
-        ]
+        letters = 0
+        async for page in letter_pages(self._alone.dead_letters):
+            letters += sum(holds(self._subject, each) for each in page)
         graph = of_rules = 0
         async for node in nodes_of(self._live, self._subject):
             graph += 1
@@ -92,7 +92,7 @@ class Remains:
             _place("graph", graph, by=self._by(graph, of_rules)),
             _place("graphs beside it", beside, by=f"{_ERASES}, graphweft rebuild --drop"),
             *await self._of_responders(),
-            _place("dead letters", len(letters), by=f"{_ERASES}, graphweft dlq drop"),
+            _place("dead letters", letters, by=f"{_ERASES}, graphweft dlq drop"),
             _place("event log", on_bus, by=_ERASES),
         ]
         return found if self._blobs is None else found + await self._archived(self._blobs, partitions)

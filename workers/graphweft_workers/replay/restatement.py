@@ -65,7 +65,11 @@ class Restatement:
         new = {letter.id: letter for letter in failed if self._is_before(letter.offset, letter.partition, until)}
         for partition, offset in until.items():
             new |= {letter.id: letter for letter in await self._skips(partition, offset)}
-        old = [letter for letter in await bus.dead_letters.read(limit=_MOST_LETTERS) if self._is_judged(letter)]
+        old = [
+            letter
+            for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)
+            if self._is_judged(letter)
+        ]
         for some in batched(new.values(), _LETTERS_AT_ONCE):
             await bus.dead_letters.put(some)
         removed = 0
@@ -126,7 +130,8 @@ class Restatement:
 
     async def _shrink(self, letter: DeadLetter, until: Mapping[int, str]) -> bool:
         """Leave the events after ``until`` in a letter, or delete it; return whether it changed."""
-        found: DeadLetter | None = letter
+        # With its event: only a letter as it is stored is replaced.
+        found = await letter_with(self._log.bus.dead_letters, letter.id)
         for _ in range(_ATTEMPTS):
             if found is None:
                 return False

@@ -257,7 +257,7 @@ class Restore:
         for letter in await ArchivedState(last.blobs).dead_letters(folder=PENDING):
             yield letter, Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
         alone = last.bus
-        for letter in await alone.dead_letters.read(limit=_MOST_LETTERS):
+        for letter in await alone.dead_letters.read(limit=_MOST_LETTERS, whole=False):
             for entry in await alone.log.entries(letter.partition, letter.entries):
                 yield letter, entry
 

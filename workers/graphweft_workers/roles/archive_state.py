@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ class ArchiveState:
     trimmable: int = 0
     held_by: Mapping[str, int] = field(default_factory=dict[str, int])
     lost: int = 0
+    breaks: Sequence[str] = ()
+    """How the bus does not continue the archive; such a partition is not archived any more."""
     error: str = ""
     """Why the archive or the bus does not say how far it is."""
 
@@ -41,7 +44,7 @@ class ArchiveState:
             parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
         if self.lost:
             parts.append(lost)
-        return "archive: " + "; ".join(parts)
+        return "archive: " + "; ".join([*parts, *self.breaks])
 
 
 async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[PartitionStatus]) -> ArchiveState:
@@ -51,17 +54,26 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
     """
     if not has_archive(settings):  # all that was trimmed is lost
         return ArchiveState(enabled=False, lost=sum(each.trimmed for each in partitions))
+    from graphweft_workers.archive.continuation import breaks
     from graphweft_workers.archive.progress import progress
     from graphweft_workers.archive.reader import ArchiveReader
     from graphweft_workers.roles import features as jobs
 
     try:
         groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
-        found = await progress(ArchiveReader(make_archive(settings)), bus, partitions, groups)
+        reader = ArchiveReader(make_archive(settings))
+        found = await progress(reader, bus, partitions, groups)
+        async with contextlib.aclosing(make_bus(settings, archived=False)) as alone:
+            broken = await breaks(alone, reader, partitions)
     except Transient as error:
         return ArchiveState(enabled=True, error=" ".join(str(error).split()))
     return ArchiveState(
-        enabled=True, behind=found.behind, trimmable=found.trimmable, held_by=found.held_by, lost=found.lost
+        enabled=True,
+        behind=found.behind,
+        trimmable=found.trimmable,
+        held_by=found.held_by,
+        lost=found.lost,
+        breaks=broken,
     )
 
 

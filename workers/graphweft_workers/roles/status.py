@@ -16,6 +16,7 @@ from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
+from graphweft_workers.roles.connections import request_fault
 from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.settings import Settings
 
@@ -40,14 +41,24 @@ class ServiceStatus:
     """Partition and app of apps that are behind."""
     lost: Mapping[str, Activation]
     """Rule sets that the bus has lost, by digest: of the active ones, and of all while an app waits for one."""
+    request_fault: str = ""
+    """Why the bus takes no context requests."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         return {
             "partitions": [
-                {"id": p.id, "position": p.position, "end": p.end, "lag": p.lag, "owner": p.owner}
+                {
+                    "id": p.id,
+                    "position": p.position,
+                    "end": p.end,
+                    "lag": p.lag,
+                    "owner": p.owner,
+                    **({"fault": p.fault} if p.fault else {}),
+                }
                 for p in self.partitions
             ],
+            "context_requests": self.request_fault or "ok",
             "lag": sum(p.lag for p in self.partitions),
             "dead_letters": self.letters,
             "without_effect": [asdict(cause) for cause in self.causes],
@@ -96,4 +107,5 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         faults=file_faults(settings),
         parked=parked,
         lost=await lost_rule_sets(bus.rules, activations if waits else rules.values()),
+        request_fault=await request_fault(settings),
     )

@@ -13,7 +13,15 @@ from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.transport import Outgoing, check_sizes, encoded, read_reply, seconds_left
 from graphweft.transports.gateway.address import GatewayAddress
 from graphweft.transports.gateway.exchange import HttpAnswer, NoAnswer, post
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode, wire
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    ContextRequest,
+    InvalidEvent,
+    PartitionRefused,
+    ReasonCode,
+    wire,
+)
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _BATCH_TYPE: Final = "application/cloudevents-batch+json"
@@ -21,6 +29,7 @@ _JSON_TYPE: Final = "application/json"
 _PROBLEM: Final = "urn:graphweft:problem:"
 _REFUSALS: Final = frozenset({400, 403, 413, 415, 422, 507})
 """What the gateway answers to a request that it will never take."""
+_PARTITION_REFUSED: Final = "partition-refused"
 _MAX_BATCH_BYTES: Final = 3_900_000
 _MAX_BATCH_VALUES: Final = 250_000
 """The gateway takes 300,000 values in a request."""
@@ -37,6 +46,7 @@ class _Problem:
 
     status: int
     text: str
+    code: str = ""
     refused: bool
     """Whether the gateway itself refuses this request for good."""
 
@@ -66,6 +76,8 @@ class GatewayTransport:
                 raise BusUnavailable(f"{self._named} does not answer: {error}; {_NEXT}") from None
             if answer.status != 202:
                 problem = self._problem(answer)
+                if problem.code == _PARTITION_REFUSED:
+                    raise PartitionRefused(problem.text)
                 raise (InvalidEvent if problem.refused else BusUnavailable)(problem.text)
             positions += self._positions(answer, count)
         return positions
@@ -123,7 +135,8 @@ class GatewayTransport:
         if self._address.token is not None:  # a hostile server repeats what it was sent
             text = text.replace(self._address.token, "[REDACTED]")
         text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
-        return _Problem(status=status, text=f"{self._named} answers {status}: {text}", refused=status in _REFUSALS)
+        text = f"{self._named} answers {status}: {text}"
+        return _Problem(status=status, text=text, code=said.partition(";")[0], refused=status in _REFUSALS)
 
 
 def _said(answer: HttpAnswer) -> str | None:

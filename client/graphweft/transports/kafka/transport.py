@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnsupportedForMessageFormatError,
+)
 
 from graphweft.time_limit import time_limit
-from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
+from graphweft.transport import MAX_EVENT_BYTES, Outcome, Outgoing, check_sizes, positions_of
 from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers, start_client
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
 from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
-from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    ContextRequest,
+    InvalidEvent,
+    Layout,
+    PartitionRefused,
+    channels,
+)
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_contracts.signatures import SigningKey
@@ -26,6 +43,16 @@ from graphweft_contracts.signatures import SigningKey
 logger = logging.getLogger("graphweft.client")
 
 _BATCH_OVERHEAD: Final = 1_024
+_NOT_ACCEPTED: Final = "the bus did not accept the events"
+_LASTING: Final[Mapping[type[KafkaError], str]] = {
+    # In org.apache.kafka.common.protocol.Errors each of them is an ApiException that is not retriable.
+    TopicAuthorizationFailedError: "`graphweft acl kafka` prints the rights that this user needs",
+    InvalidTopicError: "an operator names and makes the topic as graphweft does",
+    PolicyViolationError: "an operator changes the policy of the brokers",
+    UnsupportedForMessageFormatError: "an operator removes message.format.version from the topic",
+    InvalidTimestampError: "an operator sets message.timestamp.type=LogAppendTime for the topic",
+}
+"""Errors of a partition that no waiting mends, and what does. Too large batches raise ``InvalidEvent``."""
 
 
 class KafkaTransport:
@@ -49,6 +76,8 @@ class KafkaTransport:
         self._layout_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self._producer: Any = None
+        self._writers: Counter[Any] = Counter()
+        """How many calls use a producer: it is ended after the last one."""
         self._connecting = asyncio.Lock()
         self._signing_key = signing_key
         self._contexts: dict[str, KafkaContext] = {}
@@ -62,25 +91,42 @@ class KafkaTransport:
         A topic that allows only smaller batches may refuse one after others are written. The client retries all, and
         consumers drop the duplicates.
         """
+        return positions_of(await self.append_each(events))
+
+    async def layout(self) -> Layout:
+        """See ``PartitionedTransport.layout``."""
+        async with self._connecting:
+            with bus_errors(_NOT_ACCEPTED):
+                return await self._current_layout()
+
+    async def append_each(self, events: Sequence[Outgoing]) -> list[Outcome]:
+        """See ``PartitionedTransport.append_each``."""
         check_sizes(events)
         producer, layout = await self._connected()
         by_partition: dict[int, list[int]] = defaultdict(list)
         for index, event in enumerate(events):
             by_partition[layout.partition_of(event.key)].append(index)
-        positions = [""] * len(events)
-        outcomes = await asyncio.gather(
-            *(self._write(producer, number, indexes, events, positions) for number, indexes in by_partition.items()),
-            return_exceptions=True,
-        )
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if not failures:
-            return positions
-        # The state of the producer is unknown, and the same events are retried: use a new one.
-        await self._drop(producer)
-        for failure in sorted(failures, key=lambda failure: isinstance(failure, (KafkaError, OSError))):
-            with bus_errors("the bus did not accept the events"):
-                raise failure
-        return positions
+        outcomes: list[Outcome] = [""] * len(events)
+        self._writers[producer] += 1
+        try:
+            errors = await asyncio.gather(
+                *(self._write(producer, number, indexes, events, outcomes) for number, indexes in by_partition.items()),
+                return_exceptions=True,
+            )
+        finally:
+            self._writers[producer] -= 1
+            if not self._writers[producer]:
+                del self._writers[producer]
+        if any(errors) or self._producer is not producer:
+            # The state of the producer is unknown, and the same events are retried: use a new one.
+            await self._drop(producer)
+        for indexes, error in zip(by_partition.values(), errors, strict=True):
+            if isinstance(error, (InvalidEvent, PartitionRefused, BusUnavailable)):
+                for index in indexes:
+                    outcomes[index] = outcomes[index] or error
+            elif error is not None:
+                raise error
+        return outcomes
 
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
@@ -119,7 +165,7 @@ class KafkaTransport:
 
     async def _connected(self) -> tuple[Any, Layout]:
         async with self._connecting:
-            with bus_errors("the bus did not accept the events"):
+            with bus_errors(_NOT_ACCEPTED):
                 layout = await self._current_layout()
                 if self._producer is None:
                     producer = AIOKafkaProducer(
@@ -160,9 +206,21 @@ class KafkaTransport:
             logger.debug("the layout of the bus cannot be read: %s", error)
 
     async def _write(
-        self, producer: Any, number: int, indexes: Sequence[int], events: Sequence[Outgoing], positions: list[str]
+        self, producer: Any, number: int, indexes: Sequence[int], events: Sequence[Outgoing], outcomes: list[Outcome]
     ) -> None:
         """Write one partition's events in order, batch by batch; after a failure no later event is written."""
+        try:
+            with bus_errors(f"partition {number} of the bus did not accept the events"):
+                await self._write_batches(producer, number, indexes, events, outcomes)
+        except BusUnavailable as error:
+            for kind, step in _LASTING.items():
+                if isinstance(error.__cause__, kind):
+                    raise PartitionRefused(f"{error}; {step}") from error.__cause__
+            raise
+
+    async def _write_batches(
+        self, producer: Any, number: int, indexes: Sequence[int], events: Sequence[Outgoing], outcomes: list[Outcome]
+    ) -> None:
         rest = list(indexes)
         while rest:
             batch, taken = producer.create_batch(), 0
@@ -177,15 +235,17 @@ class KafkaTransport:
                 confirmed = await producer.send_batch(batch, channels.EVENTS_TOPIC, partition=number)
                 try:
                     first = (await confirmed).offset
-                except MessageSizeTooLargeError as error:
+                except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
                     raise InvalidEvent(
                         f"Kafka refuses a batch of {taken} events as too large: set max.message.bytes of the topic "
                         f"{channels.EVENTS_TOPIC} to at least its default of 1048588"
                     ) from error
             for offset, index in enumerate(written, first):
-                positions[index] = f"{number}:{offset}"
+                outcomes[index] = f"{number}:{offset}"
 
     async def _drop(self, producer: Any) -> None:
+        """Use another producer from now on, and end this one unless another call still uses it."""
         if self._producer is producer:
             self._producer = None
-        await end_producer(producer)
+        if producer not in self._writers:
+            await end_producer(producer)

@@ -18,21 +18,24 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import (
     CLOSED,
     MAX_BUDGET_MS,
+    Outcome,
     Outgoing,
     check_sizes,
     encoded,
+    positions_of,
     read_reply,
     seconds_left,
 )
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.redis.lines import Lines
+from graphweft.transports.redis.refusals import is_general, refusal_of, request_refusal
 from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -106,19 +109,58 @@ class RedisTransport:
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``."""
-        check_sizes(events)
+        return positions_of(await self.append_each(events))
+
+    async def layout(self) -> Layout:
+        """See ``PartitionedTransport.layout``."""
         try:
-            layout = await self._current_layout()
-            numbers = [layout.partition_of(event.key) for event in events]
-            # All or nothing: without a transaction the server may refuse one event (out of memory, still loading) and
-            # accept the next of the same chat, and a retry would then reorder them.
-            pipeline = self._redis.pipeline(transaction=len(events) > 1)
-            for number, event in zip(numbers, events, strict=True):
-                pipeline.xadd(channels.events_stream(number), event.signed(self._signing_key))
-            offsets: list[bytes] = await pipeline.execute()
+            return await self._current_layout()
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
-        return [f"{number}:{offset.decode()}" for number, offset in zip(numbers, offsets, strict=True)]
+
+    async def append_each(self, events: Sequence[Outgoing]) -> list[Outcome]:
+        """See ``PartitionedTransport.append_each``."""
+        check_sizes(events)
+        layout = await self.layout()
+        numbers = [layout.partition_of(event.key) for event in events]
+        try:
+            answers = await self._add(numbers, events)
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
+        return [
+            refusal_of(number, answer) if isinstance(answer, ResponseError) else f"{number}:{answer.decode()}"
+            for number, answer in zip(numbers, answers, strict=True)
+        ]
+
+    async def _add(self, numbers: Sequence[int], events: Sequence[Outgoing]) -> Sequence[bytes | ResponseError]:
+        """Add the events to the streams of partitions; return their ids, or errors that concern one stream."""
+        # All or nothing: without a transaction the server may refuse one event (out of memory, still loading) and
+        # accept the next of the same chat, and a retry would then reorder them.
+        pipeline = self._redis.pipeline(transaction=len(events) > 1)
+        for number, event in zip(numbers, events, strict=True):
+            pipeline.xadd(channels.events_stream(number), event.signed(self._signing_key))
+        try:
+            answers: list[bytes | ResponseError] = await pipeline.execute(raise_on_error=False)
+        except ResponseError as error:  # before the transaction ran: nothing is written
+            if is_general(error):
+                raise
+            if len(set(numbers)) == 1:
+                return [error] * len(events)
+            return await self._add_apart(numbers, events)
+        for answer in answers:
+            if isinstance(answer, Exception) and is_general(answer):
+                raise answer
+        return answers
+
+    async def _add_apart(self, numbers: Sequence[int], events: Sequence[Outgoing]) -> Sequence[bytes | ResponseError]:
+        """Add the events of each partition in a transaction of its own: the server refused one for all."""
+        answers: list[bytes | ResponseError] = [b""] * len(events)
+        for number in dict.fromkeys(numbers):
+            places = [place for place, each in enumerate(numbers) if each == number]
+            own = await self._add([number] * len(places), [events[place] for place in places])
+            for place, answer in zip(places, own, strict=True):
+                answers[place] = answer
+        return answers
 
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
@@ -148,7 +190,7 @@ class RedisTransport:
         except (RedisError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise BusUnavailable(f"the bus did not accept the request: {reason_of(error)}") from error
+            raise BusUnavailable(f"the bus did not accept the request: {request_refusal(error)}") from error
         finally:
             self._pending.pop(request.id, None)
 

@@ -120,7 +120,15 @@ class KafkaLetters:
         await self._catch_up()
         if ids is not None:  # what lies between them may be gigabytes
             known = sorted({*ids} & self._index.keys(), key=lambda each: self._index[each].offset)
-            named = [letter for each in known if (letter := await self._at(each)) is not None]
+            named: list[DeadLetter] = []
+            total = 0
+            for each in known:
+                total += self._index[each].size
+                if named and (len(named) == limit or (size is not None and total > size)):
+                    break
+                letter = await self._at(each)
+                if letter is not None and app_id in (None, letter.app_id):
+                    named.append(letter)
             return first_letters(named, limit, app_id, size, whole=whole)
         places = (
             (place.offset, letter_id, place.size)

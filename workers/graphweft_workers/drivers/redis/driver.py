@@ -67,5 +67,17 @@ class RedisDriver(BusDriver):
 
         return await doctor.responders(url)
 
+    @override
+    async def request_fault(self, url: str) -> str:
+        from graphweft_workers.drivers.redis import streams
+
+        return await streams.request_fault(url)
+
+    @override
+    async def mend(self, url: str, partition: int | None) -> str:
+        from graphweft_workers.drivers.redis import streams
+
+        return await streams.mend(url, partition)
+
 
 DRIVER: Final = RedisDriver()

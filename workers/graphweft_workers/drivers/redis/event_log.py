@@ -23,6 +23,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
+from graphweft_workers.drivers.redis.streams import LAST_ID, LAST_MS, fault_of
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
@@ -158,6 +159,9 @@ class RedisEventLog:
         self._count: int | None = None
         self._sizes: dict[int, tuple[float, int]] = {}
         """By partition: average bytes and number of the entries last read."""
+        self._ended: set[int] = set()
+        """Partitions whose last read met an id that is not read; see ``streams``."""
+        self._clock = clock
         self._held: dict[int, str] = {}
         """By partition: the owner that claimed it through this object."""
         self._claims: dict[tuple[str, float], dict[int, asyncio.Future[bool]]] = {}
@@ -258,6 +262,9 @@ class RedisEventLog:
         stretch = await self._read_now(partition, after, limit)
         if stretch.entries or stretch.lost or not wait_s:
             return stretch
+        if partition in self._ended:  # its next entry is there, so nothing could be waited for
+            await self._clock.sleep(min(wait_s, self._longest_wait_s))
+            return await self._read_now(partition, after, limit)
         # A transaction cannot block, so this only waits.
         with _bus_errors():
             stream = channels.events_stream(partition)
@@ -276,7 +283,7 @@ class RedisEventLog:
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``."""
         start = f"({offset}" if offset else "-"
-        reply = await self.call("XRANGE", channels.events_stream(partition), start, "+", "COUNT", limit)
+        reply = await self.call("XRANGE", channels.events_stream(partition), start, LAST_ID, "COUNT", limit)
         return _entries(reply)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -324,9 +331,10 @@ class RedisEventLog:
             for stream in streams:
                 pipeline.xinfo_groups(stream)
                 pipeline.xinfo_stream(stream)
-            notes, owners, *rest = await pipeline.execute(raise_on_error=False)
-            for reply in (notes, owners, *rest):
-                if isinstance(reply, Exception) and "no such key" not in str(reply):
+            pipeline.time()
+            notes, owners, *rest, time = await pipeline.execute(raise_on_error=False)
+            for reply in (notes, owners, *rest, time):
+                if isinstance(reply, Exception) and not _is_missing(reply):
                     raise reply
         found: list[PartitionStatus] = []
         for partition, owner in enumerate(owners):
@@ -335,6 +343,10 @@ class RedisEventLog:
             length = stream_info["length"] if there else 0
             written = stream_info["entries-added"] if there else 0
             last = stream_info["last-generated-id"].decode() if there else "0-0"  # also of a stream that is trimmed
+            fault = fault_of(stream_info, time[0] * 1000, f"graphweft bus mend {partition}")
+            if fault and offset_number(last)[0] >= LAST_MS:
+                read = await self.call("XREVRANGE", streams[partition], LAST_ID, "-", "COUNT", 1)
+                last = read[0][0].decode() if read else "0-0"
             group = self._own(groups)
             position = group["last-delivered-id"].decode() if group else ""
             lag = group["lag"] if group else length
@@ -348,6 +360,7 @@ class RedisEventLog:
                     note=notes.get(str(partition).encode(), b"").decode(),
                     written=written,
                     trimmed=written - length,
+                    fault=fault,
                 )
             )
         return found
@@ -395,6 +408,10 @@ class RedisEventLog:
         if isinstance(reply, Exception):
             raise BusUnavailable(f"partition {partition} cannot be read: {reply}") from reply
         found: Sequence[Any] = reply[0][1] if reply else ()
+        self._ended.discard(partition)
+        if found and offset_number(found[-1][0].decode())[0] >= LAST_MS:
+            self._ended.add(partition)
+            found = [item for item in found if offset_number(item[0].decode())[0] < LAST_MS]
         if isinstance(extent, Exception):
             if "no such key" not in str(extent):
                 raise BusUnavailable(f"partition {partition} cannot be read: {extent}") from extent
@@ -436,6 +453,11 @@ class RedisEventLog:
             if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
                 raise
             raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+
+
+def _is_missing(reply: Exception) -> bool:
+    """Tell whether there is no stream under a key."""
+    return "no such key" in str(reply) or str(reply).startswith("WRONGTYPE")
 
 
 @contextlib.contextmanager

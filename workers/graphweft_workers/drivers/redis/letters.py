@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import batched
 from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
@@ -68,6 +69,8 @@ class RedisLetters:
         ids: Collection[str] | None = None,
     ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
+        if ids is not None and size is not None:
+            return await self._named(ids, limit, app_id, size, whole=whole)
         if ids is not None:
             named = await self._bodies([each.encode() for each in ids])
             return first_letters(sorted(named, key=lambda each: each.time), limit, app_id, size, whole=whole)
@@ -94,6 +97,30 @@ class RedisLetters:
             return self._call("EVAL", REQUEUE_LETTER, len(keys), *keys, letter.id, before, *arguments)
 
         return await self._in_place_of(letter, script)
+
+    async def _named(
+        self, ids: Collection[str], limit: int, app_id: str | None, size: int, *, whole: bool
+    ) -> Sequence[DeadLetter]:
+        """Return letters by their ids, as far as their bytes allow: only these leave the server."""
+        if not ids:
+            return []
+        sizes: dict[str, int] = {}
+        for some in batched(ids, _PAGE):
+            counted = await self._call("HMGET", channels.COUNTED_LETTERS, *some)
+            sizes |= {each: int((known or b"0").partition(b" ")[0]) for each, known in zip(some, counted, strict=True)}
+        bare = await self._read_cut([(each.encode(), bytes_) for each, bytes_ in sizes.items()])
+        chosen: list[DeadLetter] = []
+        total = 0
+        for letter in sorted(bare, key=lambda each: each.time):
+            if app_id not in (None, letter.app_id):
+                continue
+            total += sizes[letter.id]
+            if len(chosen) == limit or (chosen and total > size):
+                break
+            chosen.append(letter)
+        if not whole:
+            return chosen
+        return sorted(await self._bodies([each.id.encode() for each in chosen]), key=lambda each: each.time)
 
     async def _chosen(self, limit: int, app_id: str | None, size: int | None) -> list[tuple[bytes, int]]:
         """Return id and bytes of the first letters that are counted for an app, or not counted at all."""

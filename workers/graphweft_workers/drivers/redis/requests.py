@@ -19,9 +19,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.lines import Lines
+from graphweft.transports.redis.refusals import request_refusal
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE
+from graphweft_workers.drivers.redis.streams import request_fault_of
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
@@ -122,6 +124,8 @@ class RedisRequestQueue:
         self._woken: asyncio.Future[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._left = False
+        self._fault = ""
+        """Why the stream takes no requests."""
         self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
@@ -145,7 +149,7 @@ class RedisRequestQueue:
             except (RedisError, OSError) as error:
                 # A server without its data has no group; and a lost response may have assigned requests.
                 self._joined = False
-                raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+                raise BusUnavailable(f"the bus is unavailable: {request_refusal(error)}") from error
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def wake(self) -> None:
@@ -252,9 +256,12 @@ class RedisRequestQueue:
     async def _keep(self) -> None:
         """Send heartbeats, take over requests of dead responders, remove finished ones."""
         due = self._clock.monotonic()
-        clean_at = due
+        clean_at = look_at = due
         while True:
             try:
+                if self._clock.monotonic() >= look_at:
+                    look_at = self._clock.monotonic() + self._timing.stream_s
+                    await self._look_at_stream()
                 await self._take_off()
                 # If this process is late, the others may be late too, and not dead.
                 late = self._clock.monotonic() - due > self._timing.sign_s
@@ -269,6 +276,15 @@ class RedisRequestQueue:
                 logger.exception("requests_not_kept")
             due = self._clock.monotonic() + self._timing.sign_s
             await self._clock.sleep(self._timing.sign_s)
+
+    async def _look_at_stream(self) -> None:
+        """Say once that the stream takes no requests, and that it does again."""
+        fault = await request_fault_of(self._redis)
+        if fault and not self._fault:
+            logger.error("requests_ended", error=f"{channels.CONTEXT_REQUESTS} takes no requests: {fault}")
+        elif self._fault and not fault:
+            logger.warning("requests_go_on")
+        self._fault = fault
 
     async def _look(self, room: int) -> None:
         arguments = [channels.CONTEXT_GROUP, self._consumer, self._timing.alive_ms, room, _HANDED_ON]

@@ -28,6 +28,8 @@ class RedisBusTiming:
     """How long a heartbeat counts, and the least age of a request that is taken over. Runtimes wait about 500 ms."""
     clean_s: float = 60.0
     """How often consumers that are gone are looked for."""
+    stream_s: float = 5.0
+    """How often a responder looks whether the stream of requests takes any."""
     gone_ms: int = 60_000
     """A consumer that is idle for this time is deleted; Redis recreates one that is alive."""
     leave_s: float = 1.0

@@ -1,0 +1,61 @@
+"""What a Redis server says when it takes no entry for one stream, and no waiting helps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from graphweft.transports.redis.connection import reason_of
+from graphweft_contracts import BusUnavailable, PartitionRefused, channels
+
+_LASTING: Final = (
+    "The ID specified in XADD",  # ... is equal or smaller than the target stream top item (t_stream.c)
+    "The stream has exhausted the last possible ID",  # t_stream.c: an entry has the largest id
+    "WRONGTYPE",  # server.c, shared.wrongtypeerr: the key holds no stream
+    "No permissions to access a key",  # acl.c, ACL_DENIED_KEY
+    "Elements are too large to be stored",  # t_stream.c
+)
+"""The beginnings of these errors in the sources of Redis and Valkey."""
+_ONE_STREAM: Final = ("ERR", "")
+"""Codes of further errors that may concern one stream only. All others are of the whole server, as OOM and MISCONF."""
+
+
+def is_general(error: Exception) -> bool:
+    """Tell whether an error of XADD concerns the whole server and not one stream."""
+    return not _is_lasting(error) and (type(error) is not ResponseError or _code(error) not in _ONE_STREAM)
+
+
+def refusal_of(partition: int, error: ResponseError) -> PartitionRefused | BusUnavailable:
+    """Return why one partition did not take an event; see ``is_general``."""
+    why = f"partition {partition} ({channels.events_stream(partition)}) of the bus takes no events: {_text(error)}"
+    if not _is_lasting(error):
+        return BusUnavailable(why)
+    if isinstance(error, NoPermissionError):
+        return PartitionRefused(f"{why}; `graphweft acl redis` prints the rights that this user needs")
+    return PartitionRefused(f"{why}; an operator mends it by `graphweft bus mend {partition}`")
+
+
+def request_refusal(error: Exception) -> str:
+    """Return why the stream of context requests takes no entry, with the command that mends it if waiting does not."""
+    if not _is_lasting(error):
+        return reason_of(error)
+    if isinstance(error, NoPermissionError):
+        return f"{_text(error)}; `graphweft acl redis` prints the rights that this user needs"
+    return f"{_text(error)}; an operator mends {channels.CONTEXT_REQUESTS} by `graphweft bus mend requests`"
+
+
+def _is_lasting(error: Exception) -> bool:
+    return isinstance(error, ResponseError) and _text(error).startswith(_LASTING)
+
+
+def _code(error: Exception) -> str:
+    """Return the code of an error, as ERR; redis-py removes it from the text of those that it knows."""
+    first = _text(error).partition(" ")[0]
+    return first if first.isupper() and len(first) > 1 else ""
+
+
+def _text(error: Exception) -> str:
+    """Return the server's text. A pipeline of redis-py puts the command, with an event in it, in front of it."""
+    text = str(error.args[0]) if error.args else ""
+    return text.rpartition(" of pipeline caused error: ")[2].removeprefix("(").strip("'\",)")

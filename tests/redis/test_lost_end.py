@@ -1,0 +1,118 @@
+"""A bus that lost its end, as after a fail-over: the archive goes further than the bus, and tools say so."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio as redis
+from tests.services.environment import clean_environment
+
+from graphweft import Client, Event
+from graphweft_contracts import channels
+from graphweft_workers.archive.archiver import archive_now
+from graphweft_workers.archive.blobs import open_blobs
+from graphweft_workers.archive.continuation import breaks
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.verify import verify
+from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.ports.bus import Bus
+
+pytestmark = pytest.mark.integration
+FOR_EVER_S = 3600.0
+
+
+@pytest.fixture
+async def bus(url: str) -> AsyncIterator[Bus]:
+    async with aclosing(redis_bus(url, group=channels.ARCHIVE_GROUP)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def raw(url: str) -> AsyncIterator[Any]:
+    async with redis.Redis.from_url(url) as connection:
+        yield connection
+
+
+async def emit(url: str, first: int, count: int) -> list[str]:
+    events = [
+        Event.create("note.made", app_id="shop", chat_id="c", data={"n": number})
+        for number in range(first, first + count)
+    ]
+    async with Client(url) as client:
+        return [str(each) for each in await client.emit_all(events, wait_s=FOR_EVER_S)]
+
+
+async def found(bus: Bus, folder: Path) -> tuple[list[str], list[str]]:
+    """Return what ``breaks`` and ``verify`` say."""
+    blobs = open_blobs(str(folder))
+    broken = await breaks(bus, ArchiveReader(blobs), await bus.partitions.status())
+    return broken, [fault async for each in verify(blobs, bus) for fault in each.faults]
+
+
+async def lose(url: str, raw: Any, bus: Bus, folder: Path, *, lost: int, after: int) -> str:
+    """Archive 20 entries and ``lost`` more, take these from the bus, and emit ``after`` others. Return the stream."""
+    stream = channels.events_stream(int((await emit(url, 0, 20))[0].partition(":")[0]))
+    kept = await raw.dump(stream)
+    await emit(url, 20, lost)
+    await archive_now(bus, open_blobs(str(folder)))
+    assert await found(bus, folder) == ([], [])
+    await raw.restore(stream, 0, kept, replace=True)
+    if after:
+        await emit(url, 100, after)
+    return stream
+
+
+@pytest.mark.parametrize("after", [0, 1, 9, 10, 11, 50])
+async def test_a_bus_that_lost_its_end_is_found(url: str, raw: Any, bus: Bus, tmp_path: Path, after: int) -> None:
+    stream = await lose(url, raw, bus, tmp_path, lost=10, after=after)
+    broken, faults = await found(bus, tmp_path)
+    assert len(broken) == 1
+    assert broken == faults
+    assert f"partition {stream.rpartition(':')[2]}: the bus does not continue the archive" in broken[0]
+
+
+async def test_it_is_found_although_the_bus_was_trimmed_before(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:
+    stream = await lose(url, raw, bus, tmp_path, lost=10, after=30)
+    await raw.xtrim(stream, maxlen=30, approximate=False)
+    broken, faults = await found(bus, tmp_path)
+    assert len(broken) == len(faults) == 1
+
+
+async def test_another_entry_at_the_same_place_is_found(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:
+    stream = await lose(url, raw, bus, tmp_path, lost=1, after=0)
+    end = await ArchiveReader(open_blobs(str(tmp_path))).end(int(stream.rpartition(":")[2]))
+    await raw.xadd(stream, {"data": "other"}, id=end.offset)
+    assert "another entry" in (await found(bus, tmp_path))[0][0]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 10, 30, 40])
+async def test_a_bus_that_goes_on_is_not_blamed(url: str, raw: Any, bus: Bus, tmp_path: Path, kept: int) -> None:
+    stream = channels.events_stream(int((await emit(url, 0, 30))[0].partition(":")[0]))
+    await archive_now(bus, open_blobs(str(tmp_path)))
+    await raw.xtrim(stream, maxlen=kept, approximate=False)
+    assert await found(bus, tmp_path) == ([], [])
+    await emit(url, 30, 10)
+    assert await found(bus, tmp_path) == ([], [])
+
+
+async def test_commands_fail(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:
+    await lose(url, raw, bus, tmp_path, lost=10, after=50)
+    environment = clean_environment() | {
+        "GRAPHWEFT_BUS_URL": url,
+        "GRAPHWEFT_GRAPH_URL": url,
+        "GRAPHWEFT_ARCHIVE_URL": str(tmp_path),
+    }
+    for words in (("archive", "verify"), ("doctor",)):
+        command = [sys.executable, "-P", "-m", "graphweft_workers.cli", *words]
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 1
+        assert "does not continue the archive" in " ".join((done.stdout + done.stderr).split())

@@ -1,0 +1,191 @@
+"""Streams that take no entries any more: how they are found, and how they are mended.
+
+An entry may have any id that is larger than the last one. After the largest of all ids a stream takes nothing. So a
+producer can end a stream, and no right on the server forbids that. Readers do not read ids that no clock gives: nobody
+has a position behind them, and what came with such an id is appended anew when the stream is mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.transports.redis.connection import connect, reason_of
+from graphweft_contracts import BusUnavailable, InvalidSettings, channels
+from graphweft_workers.drivers.redis.stream_waiter import offset_number
+
+LAST_MS: Final = 7_258_118_400_000
+"""The year 2200. Ids from then on are not read."""
+LAST_ID: Final = f"({LAST_MS}-0"
+"""The end of what is read, for XRANGE."""
+_AHEAD_MS: Final = 5 * 60_000
+"""How far a last id may lie ahead of the server's clock: it does after the clock was set back."""
+_PAGE: Final = 500
+_IO_S: Final = 30.0
+_HOUR_MS: Final = 3_600_000
+
+# KEYS: the stream, its copy. ARGV: the last id of the stream that the copy has, the first time that is not read, the
+# last id before it, and how many entries have other ids in the copy. It completes the copy, and replaces the stream by
+# it. Entries that were trimmed meanwhile leave the copy too, so that numbers stay as they are.
+_REPLACE: Final = """
+local function fields_of(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end
+local old = fields_of(redis.call('XINFO', 'STREAM', KEYS[1]))
+local moved = tonumber(ARGV[4])
+if old['last-generated-id'] ~= ARGV[1] then
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+')) do
+    redis.call('XADD', KEYS[2], '*', unpack(entry[2]))
+    moved = moved + 1
+  end
+end
+redis.call('XTRIM', KEYS[2], 'MAXLEN', old['length'])
+local copy = fields_of(redis.call('XINFO', 'STREAM', KEYS[2]))
+if copy['length'] ~= old['length'] then return false end
+redis.call('XSETID', KEYS[2], copy['last-generated-id'], 'ENTRIESADDED', old['entries-added'])
+for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = fields_of(flat)
+  local at = group['last-delivered-id']
+  local ms = tonumber(string.match(at, '^(%d+)-'))
+  local read = group['entries-read']
+  if ms >= tonumber(ARGV[2]) then
+    at = ARGV[3]
+    read = old['entries-added'] - moved
+  end
+  if read then
+    redis.call('XGROUP', 'CREATE', KEYS[2], group['name'], at, 'ENTRIESREAD', read)
+  else
+    redis.call('XGROUP', 'CREATE', KEYS[2], group['name'], at)
+  end
+end
+redis.call('RENAME', KEYS[2], KEYS[1])
+return moved
+"""
+
+
+def fault_of(info: Mapping[str, Any] | Exception, now_ms: int, mend: str) -> str:
+    """Return what is wrong with a stream by its XINFO STREAM, and the next step; empty if nothing is.
+
+    ``mend`` is the command for it.
+    """
+    if isinstance(info, Exception):
+        if str(info).startswith("WRONGTYPE"):
+            return f"its key holds no stream, so it takes no entries: `{mend}` sets the key aside"
+        return ""
+    last = info["last-generated-id"]
+    last = last.decode() if isinstance(last, bytes) else last
+    milliseconds, _ = offset_number(last)
+    if milliseconds >= LAST_MS:
+        return f"its last id is {last}, which no clock gives, so what was added since waits: `{mend}` mends it"
+    ahead_ms = milliseconds - now_ms
+    if ahead_ms <= _AHEAD_MS:
+        return ""
+    return (
+        f"its last id lies {max(1, round(ahead_ms / _HOUR_MS))} h ahead of the server's clock, and new entries get "
+        "that time until then: check the clock, and who may write to the bus"
+    )
+
+
+async def request_fault(url: str) -> str:
+    """See ``BusDriver.request_fault``."""
+    client = connect(url, io_timeout_s=_IO_S)
+    try:
+        return await request_fault_of(client)
+    except (RedisError, OSError) as error:
+        raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+    finally:
+        await client.aclose()
+
+
+async def request_fault_of(client: Any) -> str:
+    """Return what is wrong with the stream of context requests; empty if nothing is, or this user may not look."""
+    seconds, _ = await client.time()
+    info: Mapping[str, Any] | Exception
+    try:
+        info = await client.xinfo_stream(channels.CONTEXT_REQUESTS)
+    except ResponseError as error:
+        info = error
+    return fault_of(info, seconds * 1000, "graphweft bus mend requests")
+
+
+async def mend(url: str, partition: int | None) -> str:
+    """See ``BusDriver.mend``."""
+    client = connect(url, io_timeout_s=_IO_S)
+    try:
+        if partition is None:
+            return await _mend_requests(client)
+        return await _mend_partition(client, partition)
+    except (RedisError, OSError) as error:
+        raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+    finally:
+        await client.aclose()
+
+
+async def _mend_requests(client: Any) -> str:
+    if not await request_fault_of(client):
+        return ""
+    await client.delete(channels.CONTEXT_REQUESTS)
+    return "the stream of context requests was deleted: the next request makes it anew"
+
+
+async def _mend_partition(client: Any, partition: int) -> str:
+    stream = channels.events_stream(partition)
+    count = await client.get(channels.PARTITION_COUNT)
+    if not 0 <= partition < int(count or 0):
+        raise InvalidSettings(f"the bus has no partition {partition}: expected a number below {int(count or 0)}")
+    if await client.type(stream) not in (b"stream", b"none"):
+        seconds, _ = await client.time()
+        aside = f"{stream}:aside:{seconds}"
+        await client.rename(stream, aside)
+        return f"the key {stream} held no stream: it is named {aside} now, and the next event makes the stream anew"
+    info = await client.xinfo_stream(stream) if await client.exists(stream) else None
+    if info is None or offset_number(info["last-generated-id"].decode())[0] < LAST_MS:
+        return ""
+    moved = await _replace(client, stream)
+    return (
+        f"{stream} takes entries again. Entries whose id no clock gives have new ones, at its end: {moved}; all others "
+        "are as before"
+    )
+
+
+async def _replace(client: Any, stream: str) -> int:
+    """Replace a stream by a copy with ids that clocks give; return how many entries got a new id."""
+    copy = f"{stream}:copy"
+    await client.delete(copy)
+    await client.execute_command("XGROUP", "CREATE", copy, "copy", "0-0", "MKSTREAM")  # also if all was trimmed
+    await client.execute_command("XGROUP", "DESTROY", copy, "copy")
+    last, moved = "0-0", 0
+    async for page in _pages(client, stream, "-", LAST_ID):
+        last = page[-1][0].decode()
+        await _add(client, copy, page)
+    end = (await client.xinfo_stream(stream))["last-generated-id"]
+    async for page in _pages(client, stream, f"{LAST_MS}-0", end):
+        moved += len(page)
+        await _add(client, copy, [(b"*", fields) for _, fields in page])
+    done = await client.execute_command("EVAL", _REPLACE, 2, stream, copy, end, LAST_MS, last, moved)
+    if done is None:
+        raise BusUnavailable(f"{stream} changed while it was copied, and is as it was: run the command again")
+    return int(done)
+
+
+async def _pages(client: Any, stream: str, first: str, end: str | bytes) -> AsyncGenerator[Sequence[Any]]:
+    start = first
+    while True:
+        page: Sequence[Any] = await client.xrange(stream, start, end, count=_PAGE)
+        if page:
+            yield page
+        if len(page) < _PAGE:  # behind the largest id there is nothing, and the server refuses to look
+            return
+        start = f"({page[-1][0].decode()}"
+
+
+async def _add(client: Any, copy: str, entries: Sequence[Any]) -> None:
+    pipeline = client.pipeline(transaction=False)
+    for offset, fields in entries:
+        flat = [part for pair in fields.items() for part in pair]
+        pipeline.execute_command("XADD", copy, offset, *flat)
+    await pipeline.execute()

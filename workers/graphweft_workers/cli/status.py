@@ -56,6 +56,12 @@ async def status(data: Data = None, json: Json = False) -> None:
             [(app, str(number), each.at, each.why, _clock(each.since)) for number, app, each in found.parked],
             title="Apps that are behind",
         )
+    if found.again:
+        print_table(
+            ("partition", "applied up to", "of"),
+            [(str(number), at, until) for number, at, until in found.again],
+            title="Graphs that were older than the log: events are applied again",
+        )
     for lost in found.lost.values():
         warn(how_to_restore(lost))
     show_uses(found.uses)

@@ -15,7 +15,8 @@ _CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select", "+i
 _READ: Final = ("+graph.ro_query", "+graph.list", "+graph.config|get", "+module|list")
 _TURNS: Final = ("+time", "+zadd", "+zrem", "+zscore", "+zrangebyscore", "+zremrangebyscore")
 _WRITE: Final = (
-    *("+graph.query", "+graph.explain", "+graph.delete", "+graph.memory|usage", "+incr", "+waitaof", "+get", "+set", "+del"),
+    *("+graph.query", "+graph.explain", "+graph.delete", "+graph.memory|usage", "+incr", "+waitaof"),
+    *("+get", "+set", "+del"),
     *("+watch", "+unwatch", "+multi", "+exec", "+discard", "+rename", "+exists", "+config|get"),
     *("+eval", "+hget", "+hset", "+hdel", "+hgetall"),
 )

@@ -73,6 +73,8 @@ LETTERS_OF_APPS: Final = "graphweft:deadletters:apps"
 
 DURABLE: Final = "graphweft:durable"
 """Key on the graph server; a write to it allows waiting until the server has written to disk."""
+GRAPH_POSITIONS: Final = "graphweft:positions"
+"""Begin of the keys that say up to where the graphs are complete, on the graph server."""
 GRAPH_INDEXES: Final = "graphweft:indexes"
 """Begin of the keys that name the run of the server in which the indexes of a graph were made."""
 
@@ -146,6 +148,19 @@ def notes(group: str = MUTATION_GROUP) -> str:
 def partition_of(key: str, partitions: int) -> int:
     """Return the partition of an ordering key: the CRC-32 of its UTF-8 bytes modulo ``partitions``, in all versions."""
     return zlib.crc32(key.encode()) % partitions
+
+
+def graph_positions(template: str) -> str:
+    """Return the hash of how far the graphs of a template are complete: partition -> offset and count."""
+    return f"{GRAPH_POSITIONS}:{template}"
+
+
+def graphs_reached(template: str, partition: int) -> str:
+    """Return the hash of the graphs that hold events of a partition: app -> an offset that its checkpoint has reached.
+
+    The template names a part of the key in braces, so a cluster keeps it beside ``graph_positions``.
+    """
+    return f"{GRAPH_POSITIONS}:{template}:{partition}"
 
 
 def graph_indexes(graph: str) -> str:

@@ -41,6 +41,7 @@ from graphweft_workers.injection.positions import InvalidPosition, Position, Pos
 from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch
+from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.roles.hosting import mutation_app
 from graphweft_workers.roles.settings import Settings
@@ -521,10 +522,10 @@ async def test_workers_step_over_marks_of_transactions(
 
     class Store(FalkorDBStore):
         @override
-        async def durable(self, run: str) -> None:
+        async def durable(self, run: str, move: PositionMove | None = None) -> None:
             begun.set()
             await go_on.wait()
-            await super().durable(run)
+            await super().durable(run, move)
 
     async with aclosing(kafka_bus(kafka_url, new=spread(4))) as watch, aclosing(Store(url)) as graph:
         count = await watch.partitions.count()

@@ -45,6 +45,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.replay import Replay
 from graphweft_workers.timing import QuarantineTiming, Timing
@@ -183,8 +184,11 @@ def expected_of(example: Example, app: int) -> Counter[Effect]:
 class _Quick(FalkorDBStore):
     """Whether an example is on disk does not matter here."""
 
-    async def durable(self, run: str) -> None:
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
         pass
+
+    async def positions(self) -> None:
+        return None
 
 
 @asynccontextmanager

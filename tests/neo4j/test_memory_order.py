@@ -37,6 +37,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import PositionMove
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -150,8 +151,11 @@ class _Quick(FalkorDBStore):
     """Whether an example is on disk does not matter here."""
 
     @override
-    async def durable(self, run: str) -> None:
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
         pass
+
+    async def positions(self) -> None:
+        return None
 
 
 class Server:

@@ -39,7 +39,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.ports.graph_store import Applied, GraphStore, PositionMove, Write
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -185,8 +185,11 @@ class Server:
 class _Quick(FalkorDBStore):
     """Whether an example is on disk does not matter here."""
 
-    async def durable(self, run: str) -> None:
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
         pass
+
+    async def positions(self) -> None:
+        return None
 
 
 @pytest.fixture(scope="module")

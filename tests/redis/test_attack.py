@@ -129,7 +129,7 @@ async def test_an_app_whose_marks_cannot_be_read_waits_alone_with_events_without
 async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
     bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_queues, "_MOST_PARKED", 1)
+    monkeypatch.setattr(app_queues, "MOST_PARKED", 1)
     broken = Broken(Broken(graph, "ill"), "bad")  # type: ignore[arg-type]
     await put(transport, [placed(number, app) for number in range(40) for app in ("ill", "bad")])
     worker = MutationWorker(bus, broken, rules_of(tmp_path), name="w", batch_events=4)  # type: ignore[arg-type]

@@ -23,11 +23,13 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
+from graphweft_workers.drivers.falkordb.rights import rules_of
 from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PositionMove, Write
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -471,6 +473,42 @@ async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before
     await turns.aclose()
     for each in (client, admin):
         await each.aclose()
+
+
+async def test_a_workers_user_keeps_positions_and_one_without_the_rights_works_on(url: str, logs: Logs) -> None:
+    admin = connect(url, io_timeout_s=20, decode=True)
+    place, user = Committed(offset="9", count=2), ("on", "nopass")
+    move = PositionMove(partition=0, before=None, after=place, reached={APP: "9"})
+    rules = rules_of("worker", "mozaiks_{app_id}")
+    await admin.execute_command("ACL", "SETUSER", "worker", "reset", *user, *rules)
+    await admin.execute_command("ACL", "SETUSER", "old", "reset", *user, *rules, "-eval", "-hgetall")
+    address = url.replace("unix://", "unix://old:x@")
+    async with contextlib.aclosing(FalkorDBStore(address)) as store:
+        await store.durable(await store.check(), move)
+        assert await store.positions() is None
+        assert await store.reached(0) == {}
+        await store.whole.drop(APP)
+        await store.durable(await store.check(), move)
+    assert [entry["log_level"] for entry in logs if entry["event"] == "graph_positions_not_kept"] == ["warning"]
+    async with contextlib.aclosing(FalkorDBStore(address.replace("old", "worker"))) as store:
+        await store.durable(await store.check(), move)
+        assert await store.positions() == {0: place}
+        assert await store.reached(0) == {APP: "9"}
+        await store.whole.drop(APP)
+        assert await store.reached(0) == {}
+    await admin.aclose()
+
+
+async def test_a_position_moves_while_the_server_is_out_of_memory(graph: FalkorDBStore) -> None:
+    run = await graph.check()
+    first, second = Committed(offset="1", count=1), Committed(offset="2", count=2)
+    await graph.durable(run, PositionMove(partition=0, before=None, after=first))
+    await graph._redis.config_set("maxmemory", 1)
+    try:
+        await graph.durable(run, PositionMove(partition=0, before=first, after=second, reached={APP: "2"}))
+    finally:
+        await graph._redis.config_set("maxmemory", 0)
+    assert await graph.positions() == {0: second}
 
 
 async def test_the_servers_settings_are_asked_once(graph: FalkorDBStore) -> None:

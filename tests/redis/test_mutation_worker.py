@@ -38,7 +38,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.ports.graph_store import Applied, PositionMove, Write
 from graphweft_workers.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
@@ -868,10 +868,11 @@ class SlowDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def durable(self, run: str) -> None:
-        self.asked.set()
-        await self.written.wait()
-        await self._graph.durable(run)
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
+        if move is None or move.before is not None:  # the first one of a partition says where reading begins
+            self.asked.set()
+            await self.written.wait()
+        await self._graph.durable(run, move)
 
 
 async def test_nothing_is_committed_before_the_graph_has_it_on_disk(

@@ -36,6 +36,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import Change, NodeReader, changes
 from graphweft_workers.replay.why import Why
@@ -65,8 +66,11 @@ _targets = st.builds(
 class _Quick(FalkorDBStore):
     """Whether an example is on disk does not matter here."""
 
-    async def durable(self, run: str) -> None:
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
         pass
+
+    async def positions(self) -> None:
+        return None
 
 
 type Row = tuple[str, str, str, tuple[Change, ...]]

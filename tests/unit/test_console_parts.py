@@ -208,6 +208,7 @@ def status() -> ServiceStatus:
         uses=AppUses(apps=[AppUse(app_id="mine"), AppUse(app_id="other")]),
         faults={"gateway_tokens": "/etc/secret/path: faulty"},
         parked=[],
+        again=[(1, "2", "7")],
         lost={"d": Activation(number=1, scope="other", digest="d", time=datetime(2026, 2, 1, tzinfo=UTC))},
     )
 

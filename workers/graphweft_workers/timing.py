@@ -256,6 +256,8 @@ class Timing:
     """At most one line of a kind that a peer can cause in this time."""
     file_s: float = 1.0
     """How often a process looks whether a file of the operator has changed."""
+    graph_look_s: float = 5.0
+    """How often a worker looks whether the graph server was emptied, restored or replaced."""
     usage_s: float = 5.0
     """How often a worker reports what apps use."""
 

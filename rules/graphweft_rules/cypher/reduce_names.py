@@ -1,4 +1,4 @@
-"""``reduce()`` whose variable has the name of another one: one graph server then never ends, whatever its time limit is.
+"""``reduce()`` whose variable has the name of another one: a graph server then never ends, whatever its limit is.
 
 ``WITH 1 AS x RETURN reduce(s = 0, x IN [1] | s + x)`` holds a thread of the server until it is ended.
 """

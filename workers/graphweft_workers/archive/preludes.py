@@ -101,6 +101,12 @@ async def preludes_in(blobs: BlobStore, app_id: str) -> list[Prelude]:
     ]
 
 
+async def restored_apps(blobs: BlobStore) -> list[str]:
+    """Return the apps that have preludes, in order. Raises ``ArchiveUnavailable``."""
+    names = await blobs.names(f"{FOLDER}/")
+    return sorted({name.split("/")[1] for name in names if name.endswith(f"/{_RESTORED}")})
+
+
 async def is_unfinished(blobs: BlobStore, app_id: str) -> bool:
     """Tell whether a restore of the app has begun and not ended."""
     return await blobs.get(f"{FOLDER}/{app_id}/{_UNFINISHED}") is not None

@@ -27,7 +27,11 @@ POLL_S: Final = 0.05
 _RETRY_S: Final = 0.5
 MOST_UNATTENDED_POLLS: Final = 100
 """Polls in a row without a worker, after which that is said: about five seconds. A new worker claims within less."""
-_STUCK: Final = {"rules_lost": "a rule set that the bus has lost", "unavailable": "its graph, which does not answer"}
+_STUCK: Final = {
+    "rules_lost": "a rule set that the bus has lost",
+    "unavailable": "its graph, which does not answer",
+    "needs_rebuild": "a rebuild of its graph, which is older than the log",
+}
 """For what an app waits, by the reason for which it is parked."""
 _UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 

@@ -62,6 +62,12 @@ async def status(data: Data = None, json: Json = False) -> None:
             warn(f"partition {each.id}: {each.fault}")
     if found.request_fault:
         warn(f"the queue of context requests: {found.request_fault}")
+    if found.again:
+        print_table(
+            ("partition", "applied up to", "of"),
+            [(str(number), at, until) for number, at, until in found.again],
+            title="Graphs that were older than the log: events are applied again",
+        )
     for lost in found.lost.values():
         warn(how_to_restore(lost))
     show_uses(found.uses)

@@ -11,17 +11,21 @@ from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings,
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
+from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, preludes_in, restored_apps
 from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
+from graphweft_workers.engine.older_graph import is_graph_behind
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.python_build import PythonBuild, this_build
 from graphweft_workers.roles import connections
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles.archive_state import archive_state
-from graphweft_workers.roles.connections import make_bus, make_graph
+from graphweft_workers.roles.connections import make_archive, make_bus, make_graph
 from graphweft_workers.roles.embedder import make_embedder
 from graphweft_workers.roles.extractor import make_extractor
 from graphweft_workers.roles.policies import file_faults
@@ -41,6 +45,8 @@ _BROKEN: Final = (
     "docs/operations.md"
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
+_MOST_GRAPHS: Final = 300
+_GRAPH_S: Final = 5.0
 
 
 async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
@@ -342,6 +348,7 @@ async def _services(settings: Settings) -> list[Check]:
         Check(name="partition", state="fail", found=f"{each.id}: {each.fault}", advice=_MEND)
         for each in partitions if each.fault
     ]  # fmt: skip
+    checks += await _older_graphs(settings, partitions)
     return [*checks, *faults, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
 
 
@@ -350,6 +357,15 @@ def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Che
     if letters:
         advice = "graphweft dlq list"
         checks.append(Check(name="dead letters", state="warn", found=counted(letters, "waits", "wait"), advice=advice))
+    gone = sum(cause.events for cause in causes if cause.reason == "trimmed")
+    if gone:
+        found = (
+            f"{counted(gone, 'event was', 'events were')} gone from the log before they took effect, or took it again"
+        )
+        advice = (
+            "`graphweft dlq list --reason trimmed` says which, and what to do; drop these letters to accept the loss"
+        )
+        checks.append(Check(name="lost events", state="fail", found=found, advice=advice))
     skips = [cause for cause in causes if cause.reason in SKIPS]
     if skips:
         worst = skips[0]
@@ -363,11 +379,88 @@ def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Che
     return checks
 
 
+async def _older_graphs(settings: Settings, partitions: Sequence[PartitionStatus]) -> list[Check]:
+    """Say whether the graphs are as far as the workers were, by what the graph server says itself."""
+    notes = {each.id: PositionNote.decode(each.note) for each in partitions}
+    store = make_graph(settings)
+    try:
+        positions = await store.positions()
+        if positions is None:
+            return []
+        behind = [
+            each.id for each in partitions
+            if not notes[each.id].again and is_graph_behind(each.position, notes[each.id], positions.get(each.id))
+        ]  # fmt: skip
+        lost = await _lost_graphs(store, [each.id for each in partitions if each.id in positions])
+        lost += await _without_history(settings, store)
+    except GraphweftError:
+        return []  # another check says that the server does not answer
+    finally:
+        await store.aclose()
+    checks: list[Check] = []
+    if behind:
+        found = (
+            f"older than the log in {counted(len(behind), 'partition')}: {', '.join(map(str, behind[:_MOST_NAMES]))}"
+        )
+        advice = "a worker notices within seconds and applies the events again; start one, or look into its log"
+        checks.append(Check(name="graphs", state="fail", found=found, advice=advice))
+    if again := [number for number, note in notes.items() if note.again]:
+        found = f"they were older than the log, and catch up in {counted(len(again), 'partition')}"
+        checks.append(
+            Check(name="graphs", state="warn", found=found, advice="`graphweft status` shows how far they are")
+        )
+    if lost and not behind and not again:
+        lost = sorted({*lost})
+        names = ", ".join(lost[:_MOST_NAMES]) + (" and others" if len(lost) > _MOST_NAMES else "")
+        advice = f"graphweft rebuild --app {lost[0]} --swap"
+        checks.append(
+            Check(name="graphs", state="fail", found=f"deleted, or older than they were: {names}", advice=advice)
+        )
+    return checks
+
+
+async def _lost_graphs(store: GraphStore, partitions: Sequence[int]) -> list[str]:
+    """Return the apps whose graphs have not reached what they had; it looks at some hundreds at most."""
+    reached: dict[str, dict[int, str]] = {}
+    for number in partitions:
+        for app_id, offset in (await store.reached(number)).items():
+            if len(reached) < _MOST_GRAPHS or app_id in reached:
+                reached.setdefault(app_id, {})[number] = offset
+    found: list[str] = []
+    for app_id, offsets in reached.items():
+        checkpoints = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+        if any(
+            is_after(offset, checkpoints[number].offset if number in checkpoints else "")
+            for number, offset in offsets.items()
+        ):
+            found.append(app_id)
+    return sorted(found)
+
+
+async def _without_history(settings: Settings, store: GraphStore) -> list[str]:
+    """Return the apps that were restored from an export and whose graphs lack what came with it."""
+    if settings.archive_url is None:
+        return []
+    found: list[str] = []
+    blobs = make_archive(settings)
+    for app_id in (await restored_apps(blobs))[:_MOST_GRAPHS]:
+        marks = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+        there = {prelude_of(number) for number in marks if is_of_prelude(number)}
+        if any(prelude.number not in there for prelude in await preludes_in(blobs, app_id)):
+            found.append(app_id)
+    return found
+
+
 def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
     """Say which apps are parked. No other app need be on their partitions."""
-    apps = sorted({app for partition in partitions for app in PositionNote.decode(partition.note).parked})
+    parked = [item for partition in partitions for item in PositionNote.decode(partition.note).parked.items()]
+    apps = sorted({app for app, _ in parked})
     if not apps:
         return []
+    if older := sorted({app for app, each in parked if each.why == "needs_rebuild"}):
+        found = f"graphs that are older than the log and cannot catch up: {', '.join(older[:_MOST_NAMES])}"
+        advice = f"graphweft rebuild --app {older[0]} --swap; the workers' log says why"
+        return [Check(name="parked", state="fail", found=found, advice=advice)]
     names = ", ".join(apps[:_MOST_NAMES]) + (" and others" if len(apps) > _MOST_NAMES else "")
     advice = "`graphweft status` shows since when and why; check the workers' log and the queries of their rules"
     return [Check(name="parked", state="warn", found=f"apps that are behind: {names}", advice=advice)]

@@ -21,19 +21,18 @@ from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.app_writer import AppWriter
-from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.engine.older_graph import NeedsRebuild, OlderGraph
+from graphweft_workers.engine.position_note import MOST_PARKED, Parked, PositionNote
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")
 
-_MOST_PARKED: Final = 24
-"""Parked apps of a partition; beyond that the partition waits. The position's note must hold their names."""
 _APPS_AT_ONCE: Final = 16
 _WAITING_BYTES: Final = 16 * 1024**2
 """Of the events that wait in queues; beyond that, or beyond one batch of events, the partition waits.
@@ -89,6 +88,9 @@ class AppQueues:
         self._limiter = asyncio.Semaphore(apps_at_once)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self.again: str = ""
+        """Up to this offset, events may take effect again: the graph of an app was older than it was."""
+        self._reached: dict[str, str] = {}
         self.given: Committed = position
         """All events up to this position are in the queues, or were."""
 
@@ -111,6 +113,11 @@ class AppQueues:
                 floor = own
         return floor
 
+    def take_reached(self) -> dict[str, str]:
+        """Return, by app, the offsets that checkpoints have reached since the last call."""
+        reached, self._reached = self._reached, {}
+        return reached
+
     def is_busy(self, app_id: str) -> bool:
         """Tell whether an app has events that have not taken effect."""
         return app_id in self._busy
@@ -121,14 +128,14 @@ class AppQueues:
         found: dict[str, Parked] = {}
         for queue in self._busy.values():
             floor = queue.floor
-            late = queue.trouble == "unavailable" or now - queue.busy_since >= self._timing.park_s
+            late = queue.trouble in ("unavailable", "needs_rebuild") or now - queue.busy_since >= self._timing.park_s
             if floor is not None and (queue.behind is not None or (late and self._is_slow(queue, now))):
                 reported = queue.reported_while_parked if queue.behind is not None else None
                 found[queue.app_id] = Parked(
                     at=floor.offset, reported=reported, why=queue.trouble, since=int(queue.troubled_at)
                 )
-        if len(found) > _MOST_PARKED:  # parked apps first; ``reported_without`` covers those that do not fit
-            found = dict(sorted(found.items(), key=lambda item: item[1].reported is None)[:_MOST_PARKED])
+        if len(found) > MOST_PARKED:  # parked apps first; ``reported_without`` covers those that do not fit
+            found = dict(sorted(found.items(), key=lambda item: item[1].reported is None)[:MOST_PARKED])
         return found
 
     def reported_without(self, apps: Collection[str]) -> str:
@@ -253,7 +260,7 @@ class AppQueues:
                 slow, key=lambda each: (each.waiting_bytes >= _WAITING_BYTES, each.waiting_events, each.waiting_bytes)
             )
             ready = longest.slow_until > now or now - longest.busy_since >= self._timing.park_s
-            if not ready or len(self.parked) >= _MOST_PARKED:
+            if not ready or len(self.parked) >= MOST_PARKED:
                 return max(now + self._timing.batch_s, longest.busy_since + self._timing.park_s)
             self.park(longest.app_id)
             log = logger.warning if len(self._queues) > 1 else logger.info  # alone, it is only busy
@@ -314,6 +321,8 @@ class AppQueues:
                     self._free_slot(queue)  # it may have a long way to go: others take their turns
                 except RulesLost as error:
                     await self._await_rules(queue, error)
+                except OlderGraph as error:
+                    await self._begin_again(queue, error)
                 except GraphUnavailable as error:
                     self._writer.note_strike(queue.app_id, error)
                     await self._check_server(error)
@@ -350,6 +359,8 @@ class AppQueues:
             self._skips.add(skip)
         queue.applying.clear()
         self._writer.forget_strikes(queue.app_id)
+        if queue.checkpoint is not None:
+            self._reached[queue.app_id] = queue.checkpoint.offset
         queue.busy_since, queue.given_before = now, self._events
         end, queue.reread_end = queue.reread_end, None
         if end is not None:
@@ -377,6 +388,17 @@ class AppQueues:
             return False
         others = (queue.floor for queue in self._busy.values() if queue.behind is None and not queue.troubled_at)
         return all(own is None or is_after(own.offset, floor.offset) for own in others)
+
+    async def _begin_again(self, queue: AppQueue, error: OlderGraph) -> None:
+        """Read all events of an app again, since its graph lacks some that had taken effect."""
+        logger.warning("graph_is_behind", partition=self._number, app_id=queue.app_id, message=str(error))
+        await self._writer.pass_over_as_lived()
+        reported = later(self._before.reported_of(queue.app_id), (queue.floor or self.given).offset)
+        queue.reported = later(queue.reported, reported) if queue.behind is not None else reported
+        queue.applying.clear()
+        queue.drop()
+        queue.behind, queue.recent, queue.reread_end = Committed(), None, None
+        self.again = later(self.again, self._given_to(queue).offset)
 
     async def _check_server(self, error: GraphUnavailable) -> None:
         """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
@@ -412,7 +434,7 @@ class AppQueues:
 
     async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
         queue.checkpoint = None
-        self._hinder(queue, "unavailable")
+        self._hinder(queue, "needs_rebuild" if isinstance(error, NeedsRebuild) else "unavailable")
         wait_s = backoff_s(error.retry_after_s, attempt)
         logger.warning(
             "app_waits", partition=self._number, app_id=queue.app_id, error=str(error), retry_after_s=round(wait_s, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -24,6 +24,7 @@ from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generat
 from graphweft_workers.engine.history import in_order, known_before
 from graphweft_workers.engine.memory_quota import MemoryQuota
 from graphweft_workers.engine.name_quota import NameQuota
+from graphweft_workers.engine.older_graph import NeedsRebuild, Obstacle, OlderGraph, no_obstacle
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import begun_events, planned_end
 from graphweft_workers.engine.read import Decoded, MatchedEvent, letter_of_lost
@@ -78,6 +79,7 @@ class WorkerState:
     """Whether mutations that fail again and again are left out for a while."""
     clock: Clock = SYSTEM_CLOCK
     timing: Timing = TIMING
+    obstacle: Obstacle = no_obstacle
     applier: Applier = field(init=False)
     indexes: AppIndexes = field(init=False)
 
@@ -94,9 +96,27 @@ class AppWriter:
     """Writes the events of one partition, one app at a time."""
 
     def __init__(
-        self, state: WorkerState, number: int, passed_over: PassedOver, recent: RecentEvents | None = None
+        self,
+        state: WorkerState,
+        number: int,
+        passed_over: PassedOver,
+        recent: RecentEvents | None = None,
+        *,
+        reached: Mapping[str, str] | None = None,
+        as_lived: Callable[[], Awaitable[PassedOver]] | None = None,
+        again: str = "",
     ) -> None:
-        """``recent`` are the recent events of the partition at the place of its reader."""
+        """``recent`` are the recent events of the partition at the place of its reader.
+
+        ``reached`` says which checkpoints the graphs of apps have reached, and ``as_lived`` returns what had no effect,
+        for an app whose graph has not. Events up to ``again`` may take effect again.
+        """
+        self._reached = dict(reached or {})
+        self._older = set[str]()
+        """Apps whose events are read again since their graph was lost."""
+        self._as_lived = as_lived
+        self._again = again
+        self._without_obstacle: BoundedDict[str, None] = BoundedDict()
         self.state = state
         self.log = state.log
         self.number = number
@@ -187,7 +207,7 @@ class AppWriter:
 
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
-        letter = letter_of_lost(self.number, after, batch.lost, next_offset, app_id=app_id)
+        letter = letter_of_lost(self.number, after, batch.lost, next_offset, app_id=app_id, again=app_id in self._older)
         await self.state.letters.put([letter])
         logger.error("events_lost", partition=self.number, app_id=app_id, message=letter.message)
 
@@ -227,6 +247,7 @@ class AppWriter:
         rest = events
         if not is_after(events[0].entry.offset, checkpoint.offset):
             rest = [event for event in events if is_after(event.entry.offset, checkpoint.offset)]
+        await self._check_obstacle(queue.app_id, rest)
         queue.checkpoint = None  # unknown until the call returns
         queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
 
@@ -251,9 +272,36 @@ class AppWriter:
             return failure
         await self._wait_if_sealed(app_id, progress.checkpoint)
         offset = progress.checkpoint.offset
+        self._check_age(app_id, offset)
         if is_after(offset, events[-1].entry.offset):
             await self._check_end(app_id, offset)
         return progress
+
+    def _check_age(self, app_id: str, offset: str) -> None:
+        """Raise ``OlderGraph`` if the graph has not reached what it had."""
+        reached = self._reached.get(app_id, "")
+        if is_after(reached, offset):
+            del self._reached[app_id]
+            self._older.add(app_id)
+            raise OlderGraph(
+                f"the graph of {app_id!r} stands at {offset or 'the start'} of partition {self.number} and was at "
+                f"{reached}: it was deleted or replaced by an older one. All events of the app are read again"
+            )
+
+    async def _check_obstacle(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+        """Raise ``NeedsRebuild`` if events are to take effect again, and the log alone does not bring them all back."""
+        if app_id in self._without_obstacle or not (self._again or app_id in self._older):
+            return
+        if app_id in self._older or any(not is_after(event.entry.offset, self._again) for event in events):
+            reason = await self.state.obstacle(app_id, self.number)
+            if reason:
+                raise NeedsRebuild(reason, retry_after_s=5.0)
+            self._without_obstacle[app_id] = None
+
+    async def pass_over_as_lived(self) -> None:
+        """From now on pass over what had no effect before, too: events may be applied that took effect before."""
+        if self._as_lived is not None:
+            self._passed_over = await self._as_lived()
 
     async def _wait_if_sealed(self, app_id: str, checkpoint: Checkpoint) -> None:
         """Raise while another graph is about to take the place of the app's; lift the seal of a rebuild that died."""

@@ -19,9 +19,9 @@ from graphweft_contracts import DeadLetter, InvalidEvent, wire
 from graphweft_contracts.dead_letters import UNREAD
 from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.pages import pages
+from graphweft_workers.ports.pages import pages, what_is_there
 
 _MOST_LETTERS: Final = 1_000_000
 _ANY_APP: Final = None
@@ -55,10 +55,16 @@ class PassedOver:
 
     @classmethod
     async def as_lived(
-        cls, bus: Bus, partition: int, *, watch: Callable[[Sequence[Entry]], None] = lambda _: None
+        cls,
+        bus: Bus,
+        partition: int,
+        *,
+        after: Committed | None = None,
+        watch: Callable[[Sequence[Entry]], None] = lambda _: None,
     ) -> Self:
         """Return what had no effect in a partition up to now. Reads it to its end. Raises ``BusUnavailable``.
 
+        With ``after``, only what is behind that position, as far as it is there; without it, no entry may be missing.
         ``watch`` gets the entries that are read, in order.
 
         Retries before the place up to which an app's past is restated have none: the restatement included their rows.
@@ -73,7 +79,7 @@ class PassedOver:
         # Letters first: one that is retried meanwhile has an entry that is read below.
         for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
             found.add_letter(letter)
-        await found._read(bus, watch)
+        await found._read(bus, watch, after)
         return found
 
     @classmethod
@@ -87,8 +93,14 @@ class PassedOver:
         await found._read(bus)
         return found
 
-    async def _read(self, bus: Bus, watch: Callable[[Sequence[Entry]], None] = lambda _: None) -> None:
-        async for page in pages(bus.log, self._partition):
+    async def _read(
+        self,
+        bus: Bus,
+        watch: Callable[[Sequence[Entry]], None] = lambda _: None,
+        after: Committed | None = None,
+    ) -> None:
+        number = self._partition
+        async for page in pages(bus.log, number) if after is None else what_is_there(bus.log, number, after):
             self.add_entries(page)
             watch(page)
         # The last ones first: a retry may be that of a retry, and what is out at the last place is out at the first.

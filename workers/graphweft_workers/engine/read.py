@@ -358,16 +358,27 @@ def row_id(partition: int, offset: str, rule: str | None, mutation: str | None) 
 
 
 def letter_of_lost(
-    partition: int, after: str, events: int, before: str | None, *, app_id: str | None = None,
+    partition: int, after: str, events: int, before: str | None, *, app_id: str | None = None, again: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> DeadLetter:  # fmt: skip
-    """Return the dead letter of events that the bus trimmed before they were read; with ``app_id`` for that app."""
+    """Return the dead letter of events that the bus trimmed before they were read; with ``app_id`` for that app.
+
+    With ``again``, they are to take effect again, in a graph that is older than the log.
+    """
     until = f"before {before}" if before else "up to the end of the partition"
+    gone, whose = counted(events, "event"), f"graph of {app_id!r}" if app_id else "graph server"
+    said = (
+        f"the {whose} is older than the log, and {gone} after this position, {until}, are neither on the bus nor in an "
+        "archive: what they wrote may be missing. Put back a newer copy of the graph server, or what the archive "
+        "lacks, and run `graphweft rebuild --app APP --swap` for each app; or drop this letter to accept the loss"
+        if again
+        else f"the bus trimmed {gone} after this position, {until}, before they were read: their effects are missing. "
+        "Keep more of the log, or add workers; emit the events again if you have them"
+    )
     return DeadLetter(
         id=f"{partition}:{after or '0'}:trimmed" + (f":{app_id}" if app_id else ""),
         reason="trimmed",
-        message=f"the bus trimmed {counted(events, 'event')} after this position, {until}, before they were read: "
-        "their effects are missing. Keep more of the log, or add workers; emit the events again if you have them",
+        message=said,
         position=f"{partition}:{after or '0'}",
         count=events,
         time=clock.now(),

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import batched
 from typing import Final
 
-from graphweft_contracts import Transient
+from graphweft_contracts import GraphUnavailable, InvalidEvent, QueryFailed, Transient
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
@@ -34,6 +34,7 @@ from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.letter_quota import LetterQuota
 from graphweft_workers.engine.memory_quota import MemoryQuota
 from graphweft_workers.engine.name_quota import NameQuota
+from graphweft_workers.engine.older_graph import Obstacle, is_graph_behind, no_obstacle
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
@@ -47,8 +48,8 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import Batch, Committed
-from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.graph_store import GraphStore, PositionMove
+from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
@@ -56,6 +57,9 @@ logger = get_logger("graphweft.mutation")
 _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _LETTERS_AT_ONCE: Final = 500
+_START: Final = Committed()
+_RECENT: Final = 500
+"""Of the last entries, some may have a trace in the graphs."""
 _MOST_LETTERS: Final = 10_000
 _MOST_PENDING: Final = 10_000
 """Skips in memory; with more, the partition waits until they are written to dead letters."""
@@ -69,6 +73,16 @@ class _Batch:
     without: frozenset[str]
     """Apps that were parked when the batch was matched."""
     taken: TakenEntries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where the reader of a partition begins."""
+
+    start: Committed
+    again: str
+    kept: Committed | None
+    """See ``_Partition``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,8 +100,17 @@ class _Partition:
     """The note of the last owner."""
     passed_over: PassedOver
     committed: Committed
+    """The position on the bus."""
+    at: str
+    """The last entry up to it."""
+    kept: Committed | None
+    """What the graph server says of the partition; None if its store keeps no positions."""
+    again: str
+    """Up to this offset, events may take effect again: the graph was older than the log."""
     rules: RulesCursor
     commit: asyncio.Task[None] | None = None
+    is_replaced: bool = False
+    """Whether the graph server says of the partition something else than ``kept``: its data is not what it was."""
     stepped: bool = False
     """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
 
@@ -111,13 +134,15 @@ class MutationWorker:
         index_keys: frozenset[tuple[str, str]] = frozenset(),
         fact_keys: frozenset[tuple[str, str]] = frozenset(),
         quotas: Callable[[str], Quotas] = lambda _: Quotas(),
+        obstacle: Obstacle = no_obstacle,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
-        ``fact_keys`` are for apps whose rules ask for facts. ``quotas`` returns the quotas of an app. The worker closes
-        neither ``bus`` nor ``graph``.
+        ``fact_keys`` are for apps whose rules ask for facts. ``quotas`` returns the quotas of an app. ``obstacle`` says
+        of an app whose graph is older than the log why the log alone does not help. The worker closes neither ``bus``
+        nor ``graph``.
         """
         self._bus = bus
         self._graph = graph
@@ -146,10 +171,11 @@ class MutationWorker:
             else MemoryQuota(measured, lambda app_id: quotas(app_id).graph_bytes, clock=clock, timing=timing.quota),
             clock=clock,
             timing=timing,
+            obstacle=obstacle,
         )
         self.applied_events: int = 0
         self._windows = WindowsTogether()
-        self._open_partitions: set[int] = set()
+        self._open_partitions: dict[int, _Partition] = {}
         self._rules_changed = asyncio.Event()
         """Set when parked events may have rules now."""
         self._known_rules = 0
@@ -166,12 +192,13 @@ class MutationWorker:
         """
         applying = asyncio.create_task(self._apply_parked(), name="graphweft-parked-events")
         reporting = asyncio.create_task(self._usage.run(), name="graphweft-usage")
+        watching = asyncio.create_task(self._watch_graph(), name="graphweft-graph")
         try:
             ended = await self._leases.run(self._own)
         finally:
-            for task in (applying, reporting):
+            for task in (applying, reporting, watching):
                 task.cancel()
-            await asyncio.gather(applying, reporting, return_exceptions=True)
+            await asyncio.gather(applying, reporting, watching, return_exceptions=True)
         if ended:
             logger.info("worker_stopped", worker=self._leases.name, events=self.applied_events)
 
@@ -199,7 +226,10 @@ class MutationWorker:
         committed = await self._bus.partitions.committed(number)
         await self._rules.refresh()
         before = PositionNote.decode(committed.note)
-        recent = await known_before(self._bus.log, number, committed.offset, reach=before.reach)
+        place = await self._place(number, run, committed, before)
+        start, again = place.start, place.again
+        reach = REACH if again else before.reach  # how far windows reach back from there is not known
+        recent = await known_before(self._bus.log, number, start.offset, reach=reach)
         if before.reach > REACH:
             logger.warning(
                 "copies_forgotten", partition=number, entries=before.reach, read_back=REACH,
@@ -209,32 +239,92 @@ class MutationWorker:
         aside = await counted_letter(
             self._bus, self._graph, number, committed.offset, timeout_s=self._timing.checkpoints_s
         )
-        passed_over = PassedOver.of_set_aside(number, aside)
+
+        async def as_lived(after: Committed = _START) -> PassedOver:
+            return await PassedOver.as_lived(self._bus, number, after=after)
+
+        passed_over = await as_lived(start) if again else PassedOver.of_set_aside(number, aside)
         await self._usage.open(number)
         skips = Skips(number)
-        writer = AppWriter(self._state, number, passed_over, recent)
+        reached = None if place.kept is None else await self._graph.reached(number)
+        writer = AppWriter(
+            self._state, number, passed_over, recent, reached=reached, as_lived=as_lived, again=again
+        )  # fmt: skip
         queues = AppQueues(
-            writer, run=run, check=self._graph.check, skips=skips, position=committed, before=before,
+            writer, run=run, check=self._graph.check, skips=skips, position=start, before=before,
             progressed=lambda: self._start_commit(opened), clock=self._clock, timing=self._timing.queues,
         )  # fmt: skip
-        logger.debug("partition_opened", partition=number, position=committed.offset)
+        logger.debug("partition_opened", partition=number, position=start.offset)
         opened = _Partition(
             lease=lease,
             run=run,
-            window=ReadingWindow(committed, self._windows),
+            window=ReadingWindow(start, self._windows),
             recent=recent,
             queues=queues,
             skips=skips,
             before=before,
             passed_over=passed_over,
             committed=committed,
-            rules=self._rules.cursor(number, committed.offset),
+            at=before.at or committed.offset,
+            kept=place.kept,
+            again=again,
+            rules=self._rules.cursor(number, start.offset),
         )
         return opened
 
+    async def _place(self, number: int, run: str, committed: Committed, before: PositionNote) -> _Place:
+        """Return where to begin: where the graphs are complete, if that is before the position on the bus."""
+        positions = await self._graph.positions()
+        if positions is None:
+            return _Place(start=committed, again="", kept=None)
+        kept = positions.get(number)
+        held = Committed() if kept is None else kept
+        again = before.again
+        at = before.at or committed.offset
+        start = held if is_after(at, held.offset) else replace(committed, note="")
+        if is_graph_behind(committed.offset, before, kept):
+            again = later(again, later(at, before.done))
+        if kept is None:
+            if await self._may_trust(number, start, committed):
+                start, again = replace(committed, note=""), before.again
+            # At once: who finds nothing later knows that the server has lost it.
+            await self._graph.durable(run, PositionMove(partition=number, before=None, after=start))
+            held = start
+        if again and not is_after(again, start.offset):
+            again = ""
+        if is_after(at, start.offset):
+            logger.warning(
+                "graph_is_behind", partition=number, graph=start.offset, position=committed.offset,
+                entries=committed.count - start.count,
+                message="the graph server was restored, emptied or replaced: the events between the two are read "
+                "again, and those that its graphs hold are passed over",
+            )  # fmt: skip
+        return _Place(start=start, again=again, kept=held)
+
+    async def _may_trust(self, number: int, start: Committed, committed: Committed) -> bool:
+        """Tell whether to take graphs for complete although the graph server says nothing of a partition.
+
+        It is new or was emptied, or its graphs were made by an earlier version or a rebuild. To read everything again
+        is right in any case. Where the log does not reach back so far, graphs with recent events are complete as far
+        as can be told.
+        """
+        if not is_after(committed.offset, start.offset) or not (await self._bus.log.read(number, start, limit=1)).lost:
+            return False
+        page = await self._bus.log.before(number, committed.offset, limit=_RECENT)
+        apps: set[str] = set()
+        for entry in page:
+            with contextlib.suppress(InvalidEvent):
+                apps.add(entry.event().appid)
+        for app_id in apps:
+            with contextlib.suppress(QueryFailed):
+                found = await self._graph.checkpoints(app_id, timeout_s=self._timing.checkpoints_s)
+                if number in found and not is_after(page[0].offset, found[number].offset):
+                    return True
+        return False
+
     async def _work(self, partition: _Partition) -> None:
-        queues, began = partition.queues, partition.committed
-        self._open_partitions.add(partition.number)
+        queues, began = partition.queues, partition.queues.given
+        self._open_partitions[partition.number] = partition
         self._rules_changed.set()
         try:
             async with contextlib.aclosing(self._batches(partition)) as batches:
@@ -244,6 +334,10 @@ class MutationWorker:
                         taken = batch.taken
                         queues.give(batch.read.apps, skips, taken.end, taken.ends, batch.without | parked)
                         self.applied_events += taken.count
+                    if partition.is_replaced:
+                        raise GraphUnavailable(
+                            "the graph server was emptied, restored or replaced: the partition is opened again"
+                        )
                     await partition.lease.finish(queues.settle())  # long if more apps fail than may be parked
                     if queues.floor.offset != began.offset:
                         partition.lease.progressed = True
@@ -252,7 +346,7 @@ class MutationWorker:
                         await asyncio.wait([partition.commit])  # each pending skip holds a whole event
             await queues.drain()
         finally:
-            self._open_partitions.discard(partition.number)
+            self._open_partitions.pop(partition.number, None)
             partition.window.clear()
             await queues.aclose()
             self._state.applier.forget(partition.number)
@@ -315,7 +409,8 @@ class MutationWorker:
         entries, after = batch.entries, partition.window.cursor.offset
         if batch.lost:
             next_offset = entries[0].offset if entries else None
-            letter = letter_of_lost(partition.number, after, batch.lost, next_offset)
+            again = bool(later(partition.again, partition.queues.again))
+            letter = letter_of_lost(partition.number, after, batch.lost, next_offset, again=again)
             await self._letters.put([letter])
             logger.error(
                 "events_lost", partition=partition.number, events=batch.lost, after=after, message=letter.message
@@ -436,35 +531,75 @@ class MutationWorker:
         self._start_commit(partition)
 
     def _start_commit(self, partition: _Partition) -> None:
-        if partition.commit is None and (partition.stepped or self._position(partition) != _kept(partition.committed)):
+        if partition.commit is None and (partition.stepped or self._is_new_position(partition)):
             partition.stepped = False
             partition.commit = asyncio.create_task(self._commit_now(partition))
 
-    def _position(self, partition: _Partition) -> tuple[str, int, str]:
-        queues = partition.queues
-        parked = queues.status()
+    def _is_new_position(self, partition: _Partition) -> bool:
+        graph, bus = self._positions(partition)
+        kept = partition.kept
+        return _as_tuple(bus) != _as_tuple(partition.committed) or (
+            kept is not None and _as_tuple(graph) != _as_tuple(kept)
+        )
+
+    def _positions(self, partition: _Partition) -> tuple[Committed, Committed]:
+        """Return the positions to store on the graph server and on the bus, which never goes back."""
+        queues, before = partition.queues, partition.before
+        floor, parked = queues.floor, queues.status()
         done = queues.floor_without(parked).offset if parked else ""
-        reported, reach = queues.reported_without(parked), partition.recent.reach
-        note = PositionNote(reported=reported, parked=parked, done=done, reach=reach).encode()
-        return queues.floor.offset, queues.floor.count, note
+        reported, shown = before.resumed(queues.reported_without(parked), parked, floor.offset)
+        again = later(partition.again, queues.again)
+        if not is_after(again, floor.offset):
+            again = ""
+        is_behind = is_after(partition.at, floor.offset)
+        note = PositionNote(
+            reported=reported,
+            parked=shown,
+            done=done or (floor.offset if shown else ""),
+            reach=partition.recent.reach,
+            at=partition.at if is_behind else floor.offset,
+            again=again,
+            again_at=floor.offset if again else "",
+        ).encode()
+        on_bus = partition.committed if is_behind else floor
+        return replace(floor, note=done), replace(on_bus, note=note)
 
     async def _commit_now(self, partition: _Partition) -> None:
-        offset, count, note = self._position(partition)
+        graph, bus = self._positions(partition)
+        reached = partition.queues.take_reached()
         await partition.skips.write(self._letters)
         if any(self._has_rules(*each) for each in partition.skips.take_without_rules()):
             self._rules_changed.set()  # it had none at the place of the event
-        await self._graph.durable(partition.run)
-        committed = Committed(offset=offset, count=count, note=note)
-        await self._bus.partitions.commit(partition.number, committed)
-        partition.committed = committed
+        move = None
+        if partition.kept is not None:
+            move = PositionMove(partition=partition.number, before=partition.kept, after=graph, reached=reached)
+        await self._graph.durable(partition.run, move)
+        if move is not None:
+            partition.kept = graph
+        await self._bus.partitions.commit(partition.number, bus)
+        partition.committed, partition.at = bus, later(partition.at, graph.offset)
+
+    async def _watch_graph(self) -> None:
+        """Look whether the graph server still says what it was told: else its data was restored or emptied."""
+        while True:
+            await self._clock.sleep(self._timing.graph_look_s)
+            before = {number: (each, each.kept) for number, each in self._open_partitions.items()}
+            found: Mapping[int, Committed] | None = None
+            with contextlib.suppress(Transient):
+                found = await self._graph.positions()
+            if found is not None:
+                for number, (partition, kept) in before.items():
+                    is_at_rest = partition.commit is None or partition.commit.done()
+                    if kept is not None and is_at_rest and partition.kept is kept:
+                        partition.is_replaced = found.get(number) != kept
 
     async def _last_commit(self, partition: _Partition) -> None:
         with contextlib.suppress(Transient):
             if partition.commit is not None:
                 await partition.commit
-            if self._position(partition) != _kept(partition.committed):
+            if self._is_new_position(partition):
                 await self._commit_now(partition)
 
 
-def _kept(committed: Committed) -> tuple[str, int, str]:
+def _as_tuple(committed: Committed) -> tuple[str, int, str]:
     return committed.offset, committed.count, committed.note

@@ -68,6 +68,16 @@ class Committed:
     count: int = 0
     note: str = field(default="", compare=False)
 
+    def to_text(self) -> str:
+        """Return the position and its note as ``of_text`` reads them."""
+        return f"{self.offset} {self.count} {self.note}"
+
+    @classmethod
+    def of_text(cls, text: str) -> Committed:
+        """Return the position that ``to_text`` wrote."""
+        offset, count, note = text.split(" ", 2)
+        return cls(offset=offset, count=int(count), note=note)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:

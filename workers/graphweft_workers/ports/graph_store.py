@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from graphweft_contracts import QueryFailed
@@ -14,12 +14,13 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
     from graphweft_rules.cypher.indexes import SearchIndex
     from graphweft_rules.cypher.query import Cypher
     from graphweft_workers.ports.dialect import GraphDialect
+    from graphweft_workers.ports.event_log import Committed
 
 INTERNAL_PREFIX: Final = "__"
 """The prefix of graphweft's own labels. Digests leave them out, and rules may not use them."""
 
-NOT_DUMPED: Final = frozenset({"__Progress", "__App", "__Basis"})
-"""The labels of nodes about a graph itself: checkpoints, the owner of a database, how it was made."""
+NOT_DUMPED: Final = frozenset({"__Progress", "__App", "__Basis", "__Position"})
+"""The labels of nodes about a graph itself: checkpoints, the owner of a database, how it was made, and positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,22 @@ class Applied:
 
     count: int
     failure: QueryFailed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionMove:
+    """What the server is to say of a partition from now on, beside the graphs: up to where they are complete.
+
+    It takes effect only if the server says ``before`` until then.
+    """
+
+    partition: int
+    before: Committed | None
+    """None: the server says nothing of the partition."""
+    after: Committed
+    """The graphs of all apps hold the events up to here. The note is kept with it."""
+    reached: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By app: an offset that the checkpoint of its graph has reached; apps that are not named keep theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +161,10 @@ class WholeGraphs(Protocol):
         ...
 
     async def drop(self, app_id: str) -> None:
-        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``."""
+        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``.
+
+        ``GraphStore.reached`` names the app no more.
+        """
         ...
 
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
@@ -264,10 +284,27 @@ class GraphStore(PartitionGraph, Protocol):
         """
         ...
 
-    async def durable(self, run: str) -> None:
-        """Return when all writes that were acknowledged since ``check`` returned ``run`` are on disk.
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
+        """Return when all writes that were acknowledged since ``check`` returned ``run`` are on disk, and the move too.
 
-        Raises ``GraphUnavailable`` if the server has restarted since: it may have lost some of them.
+        A copy of the server's data that holds the move holds these writes. Raises ``GraphUnavailable`` if the server
+        has restarted since, so that it may have lost some of them, or if it does not say ``move.before``: then its
+        data is not what it was.
+        """
+        ...
+
+    async def positions(self) -> Mapping[int, Committed] | None:
+        """Return what the last ``PositionMove`` of each partition said; None if this store keeps no positions.
+
+        Data that is older says something older. Raises ``GraphUnavailable``.
+        """
+        ...
+
+    async def reached(self, partition: int) -> Mapping[str, str]:
+        """Return, by app, the offset that the checkpoint of the app's graph has reached: see ``PositionMove``.
+
+        A checkpoint before it is one of an older graph, or of a new one in the place of a lost one. Raises
+        ``GraphUnavailable``.
         """
         ...
 

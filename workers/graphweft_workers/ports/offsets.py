@@ -58,3 +58,8 @@ def is_after(offset: str, other: str) -> bool:
     if first != other_first:
         return int(first) > int(other_first)
     return int(second or 0) > int(other_second or 0)
+
+
+def later(offset: str, other: str) -> str:
+    """Return the offset that comes after the other one in a partition."""
+    return offset if is_after(offset, other) else other

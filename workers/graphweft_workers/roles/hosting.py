@@ -165,6 +165,7 @@ class _App(FastStream):
 async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.engine.worker import MutationWorker
     from graphweft_workers.features.graphrag.safe_cypher import KEYS
+    from graphweft_workers.replay.graph_obstacle import GraphObstacles
 
     async with AsyncExitStack() as stack:
         bus = make_bus(settings)
@@ -184,6 +185,7 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,
             fact_keys=KEYS,
+            obstacle=GraphObstacles(bus, graph).of,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,
         )
         yield _Checked(worker, graph, bus, rules, settings.rules, waits=True)

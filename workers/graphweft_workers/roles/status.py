@@ -39,6 +39,9 @@ class ServiceStatus:
     """Faults of files that the settings name."""
     parked: Sequence[tuple[int, str, Parked]]
     """Partition and app of apps that are behind."""
+    again: Sequence[tuple[int, str, str]]
+    """Partition, and two offsets: up to the first one, events have taken effect again that had before, of those up to
+    the second. The graphs were older than the log."""
     lost: Mapping[str, Activation]
     """Rule sets that the bus has lost, by digest: of the active ones, and of all while an app waits for one."""
     request_fault: str = ""
@@ -79,6 +82,7 @@ class ServiceStatus:
                 {"rules": digest, "app_id": each.scope, "since": each.time.isoformat(), "next": how_to_restore(each)}
                 for digest, each in self.lost.items()
             ],
+            "again": [{"partition": number, "at": at, "until": until} for number, at, until in self.again],
             "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in self.parked],
         }
 
@@ -91,7 +95,8 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
     partitions, letters = await bus.partitions.status(), await letter_count(bus.dead_letters)
     activations = await bus.rules.activations()
     rules = {each.scope: each for each in activations if each.restates is None}
-    parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
+    notes = {p.id: PositionNote.decode(p.note) for p in partitions}
+    parked = [(number, app, each) for number, note in notes.items() for app, each in note.parked.items()]
     waits = any(each.why == "rules_lost" for _, _, each in parked)
     causes = (
         count_causes(await bus.dead_letters.read(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
@@ -106,6 +111,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         uses=await app_uses(settings, bus),
         faults=file_faults(settings),
         parked=parked,
+        again=[(number, note.again_at, note.again) for number, note in notes.items() if note.again],
         lost=await lost_rule_sets(bus.rules, activations if waits else rules.values()),
         request_fault=await request_fault(settings),
     )

@@ -18,6 +18,7 @@ _WRITE: Final = (
     *("+graph.query", "+graph.explain", "+graph.delete", "+graph.memory|usage"),
     *("+incr", "+waitaof", "+get", "+set", "+del", "+watch", "+unwatch", "+multi", "+exec", "+discard"),
     *("+rename", "+exists", "+config|get"),
+    *("+eval", "+hget", "+hset", "+hdel", "+hgetall"),
 )
 
 
@@ -26,5 +27,6 @@ def rules_of(role: str, graph_template: str) -> tuple[str, ...]:
     graphs = graph_template.format(app_id="*")
     if role == "responder":
         return (*_CONNECT, *_READ, *_TURNS, f"~{graphs}", f"~{channels.SLOW}:*")
-    keys = (graphs, f"{channels.SLOW}:*", channels.GRAPH_CHECK, channels.DURABLE, f"{channels.GRAPH_INDEXES}:*")
+    begins = (channels.SLOW, channels.GRAPH_INDEXES, channels.GRAPH_POSITIONS)
+    keys = (graphs, channels.GRAPH_CHECK, channels.DURABLE, *(f"{begin}:*" for begin in begins))
     return (*_CONNECT, *_READ, *_TURNS, *_WRITE, *(f"~{key}" for key in keys))

@@ -43,6 +43,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.positions import FalkorDBPositions
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
 from graphweft_workers.drivers.falkordb.query_check import check_query
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
@@ -67,7 +68,17 @@ from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBT
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, Progress, Refusal, Table, WholeGraphs, Write
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import (
+    Applied,
+    Checkpoint,
+    PositionMove,
+    Progress,
+    Refusal,
+    Table,
+    WholeGraphs,
+    Write,
+)
 
 logger = get_logger("graphweft.graph")
 
@@ -133,9 +144,11 @@ class FalkorDBStore:
         self._turns = ReadTurns(self._redis, clock=clock, timing=timing)
         self.without_turn = Counter[str]()  # see ``GraphStore``
         self._lookers = asyncio.Semaphore(_LOOKERS)
+        self._positions = FalkorDBPositions(self._redis, graph_template)
         self.whole: WholeGraphs = FalkorDBGraphs(
-            self._redis, self._name, rows=self._rows, list_rows=self._list, named=self._named, notes=self._notes
-        )
+            self._redis, self._name, rows=self._rows, list_rows=self._list, named=self._named, notes=self._notes,
+            positions=self._positions,
+        )  # fmt: skip
 
     async def check(self) -> str:
         """See ``GraphStore.check``."""
@@ -250,21 +263,34 @@ class FalkorDBStore:
                 return Applied(count=count, failure=applied.failure)
         return Applied(count=count)
 
-    async def durable(self, run: str) -> None:
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
         """See ``GraphStore.durable``. A server without an append-only file cannot; a warning is logged once."""
         try:
             pipeline = self._redis.pipeline(transaction=False)
             # WAITAOF waits for writes of its own connection; this write comes after all earlier ones.
-            pipeline.incr(channels.DURABLE)
+            if move is None or self._positions.forbidden:
+                pipeline.incr(channels.DURABLE)
+            else:
+                pipeline.execute_command(*self._positions.move(move))
             pipeline.execute_command("WAITAOF", 1, 0, 0)
             pipeline.info("server")
-            _, waited, server = await pipeline.execute(raise_on_error=False)
+            moved, waited, server = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise translate(error) from error
         if isinstance(server, Exception) or run_of(server) != run:
             raise GraphUnavailable(
                 "the graph server was restarted and may have lost writes: the worker reads the events again"
             )
+        if move is not None and not self._positions.forbidden:
+            if self._positions.is_forbidden(moved):
+                return await self.durable(run)
+            if isinstance(moved, Exception):
+                raise translate(moved) from moved
+            if not moved:
+                raise GraphUnavailable(
+                    f"the graph server does not say of partition {move.partition} what it said before: it was emptied, "
+                    "restored or replaced. The worker reads the events again"
+                )
         if isinstance(waited, Exception) and not self._warned_not_durable:
             self._warned_not_durable = True
             logger.warning(
@@ -272,6 +298,15 @@ class FalkorDBStore:
                 error=str(waited),
                 next="a crash of the graph server loses writes: start it with --appendonly yes",
             )
+        return None
+
+    async def positions(self) -> Mapping[int, Committed] | None:
+        """See ``GraphStore.positions``."""
+        return await self._positions.read()
+
+    async def reached(self, partition: int) -> Mapping[str, str]:
+        """See ``GraphStore.reached``."""
+        return await self._positions.reached(partition)
 
     async def read(
         self,

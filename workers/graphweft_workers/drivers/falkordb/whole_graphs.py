@@ -11,6 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, translate
 from graphweft_workers.drivers.falkordb.exchange import exchange
+from graphweft_workers.drivers.falkordb.positions import FalkorDBPositions
 from graphweft_workers.drivers.falkordb.statements import run_of
 from graphweft_workers.ports.graph_store import Checkpoint, Edge, Node
 
@@ -34,8 +35,10 @@ class FalkorDBGraphs:
         list_rows: List,
         named: MutableMapping[str, set[str]],
         notes: MutableMapping[tuple[str, int], str],
+        positions: FalkorDBPositions,
     ) -> None:
         """``name`` returns the name of an app's graph. ``named`` and ``notes`` are what the store knows of graphs."""
+        self._positions = positions
         self._redis = redis
         self._name = name
         self._rows = rows
@@ -65,6 +68,8 @@ class FalkorDBGraphs:
         for key in [key for key in self._notes if key[0] == app_id]:
             del self._notes[key]
         try:
+            # First: a graph that is gone although it is named counts as lost.
+            await self._positions.forget(app_id)
             await self._redis.execute_command("GRAPH.DELETE", self._name(app_id))
         except ResponseError as error:
             if not str(error).startswith(NO_GRAPH):

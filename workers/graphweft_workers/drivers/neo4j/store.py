@@ -39,6 +39,7 @@ from graphweft_workers.drivers.neo4j.calls import fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.databases import Database, Databases
 from graphweft_workers.drivers.neo4j.dialect import NEO4J, quoted
 from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
+from graphweft_workers.drivers.neo4j.positions import Neo4jPositions
 from graphweft_workers.drivers.neo4j.statements import (
     LIST_INDEXES,
     LOCK,
@@ -67,7 +68,17 @@ from graphweft_workers.drivers.neo4j.values import plain, whole
 from graphweft_workers.drivers.neo4j.whole_graphs import Neo4jGraphs
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, Progress, Refusal, Table, WholeGraphs, Write
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import (
+    Applied,
+    Checkpoint,
+    PositionMove,
+    Progress,
+    Refusal,
+    Table,
+    WholeGraphs,
+    Write,
+)
 
 logger = get_logger("graphweft.graph")
 
@@ -125,7 +136,8 @@ class Neo4jStore:
         self._opening = WeakValueDictionary[str, asyncio.Lock]()
         self._readers = asyncio.Semaphore(_READERS)
         self._lookers = asyncio.Semaphore(_LOOKERS)
-        self.whole: WholeGraphs = Neo4jGraphs(self._databases, self.read, timing)
+        self._positions = Neo4jPositions(self._databases, graph_template, self._write_timeout_s)
+        self.whole: WholeGraphs = Neo4jGraphs(self._databases, self.read, timing, self._positions)
 
     async def check(self) -> str:
         """See ``GraphStore.check``. With a server per app no server is asked."""
@@ -217,8 +229,21 @@ class Neo4jStore:
             await asyncio.sleep(random.uniform(0.05, 0.25))
         raise AssertionError("unreachable")
 
-    async def durable(self, run: str) -> None:
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
         """See ``GraphStore.durable``: Neo4j acknowledges writes that are on disk."""
+        if move is not None and not await self._positions.move(move):
+            raise GraphUnavailable(
+                f"the graph server does not say of partition {move.partition} what it said before: it was emptied, "
+                "restored or replaced. The worker reads the events again"
+            )
+
+    async def positions(self) -> Mapping[int, Committed] | None:
+        """See ``GraphStore.positions``: none with a server for each app."""
+        return await self._positions.read()
+
+    async def reached(self, partition: int) -> Mapping[str, str]:
+        """See ``GraphStore.reached``."""
+        return await self._positions.reached(partition)
 
     async def read(
         self,

@@ -11,6 +11,7 @@ import neo4j
 from graphweft_workers.drivers.neo4j import exact
 from graphweft_workers.drivers.neo4j.calls import send
 from graphweft_workers.drivers.neo4j.databases import Databases
+from graphweft_workers.drivers.neo4j.positions import Neo4jPositions
 from graphweft_workers.drivers.neo4j.statements import DELETE_ALL, timed
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import number_of, plain
@@ -22,8 +23,15 @@ class Neo4jGraphs:
 
     can_exchange = False
 
-    def __init__(self, databases: Databases, read: Callable[..., Awaitable[Table]], timing: Neo4jTiming) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        read: Callable[..., Awaitable[Table]],
+        timing: Neo4jTiming,
+        positions: Neo4jPositions,
+    ) -> None:
         """``read`` is that of the store."""
+        self._positions = positions
         self._databases = databases
         self._read = read
         self._timing = timing
@@ -40,6 +48,7 @@ class Neo4jGraphs:
 
     async def drop(self, app_id: str) -> None:
         """See ``WholeGraphs.drop``. A database that graphweft made is dropped, another one is emptied."""
+        await self._positions.forget(app_id)  # first: a graph that is gone although it is named counts as lost
         graph = await self._databases.graph(app_id)
         if graph.made:
             await self._databases.remove(graph)

@@ -8,7 +8,8 @@ import contextlib
 import pytest
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Write
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, PositionMove, Write
 from graphweft_workers.testing.suites.features import promises
 from graphweft_workers.testing.suites.graph_kit import (
     APP,
@@ -62,11 +63,46 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
         async with asyncio.timeout(120):
             await graph.durable(run)
 
+    async def test_a_server_says_up_to_where_its_graphs_are_complete(self, kit: GraphKit, graph: GraphStore) -> None:
+        run = await graph.check()
+        found = await graph.positions()
+        promises(found is not None, "positions")
+        assert found == {}
+        assert await graph.reached(3) == {}
+        first, second = Committed(offset="7", count=3, note="{} a"), Committed(offset="9", count=5)
+        await graph.durable(run, PositionMove(partition=3, before=None, after=first, reached={APP: "7", "other": "6"}))
+        await graph.durable(run, PositionMove(partition=0, before=None, after=Committed()))
+        await graph.durable(run, PositionMove(partition=3, before=first, after=second, reached={APP: "8"}))
+        for before in (None, first, Committed(offset="9", count=5, note="another")):
+            with pytest.raises(GraphUnavailable):
+                await graph.durable(run, PositionMove(partition=3, before=before, after=first, reached={APP: "1"}))
+        async with contextlib.aclosing(kit.store()) as again:
+            assert await again.positions() == {0: Committed(), 3: second}
+            assert await again.reached(3) == {APP: "8", "other": "6"}
+            assert await again.reached(0) == {}
+        if kit.features.graph_templates:
+            async with contextlib.aclosing(kit.store(graph_template="{app_id}.other")) as other:
+                assert await other.positions() == {}
+                assert await other.reached(3) == {}
+        if await graph.positions():
+            await graph.whole.drop(APP)
+            assert APP not in await graph.reached(3)
+
+    async def test_the_note_of_a_position_is_kept(self, graph: GraphStore) -> None:
+        found = await graph.positions()
+        promises(found is not None, "positions")
+        place = Committed(offset="1-2", count=1, note='{"told":"1 2"}')
+        await graph.durable(await graph.check(), PositionMove(partition=1, before=None, after=place))
+        found = await graph.positions()
+        assert found is not None
+        assert found[1].note == place.note
+
     async def test_an_unavailable_server_is_transient(self, kit: GraphKit) -> None:
         store = kit.unavailable_store()
         for call in (
             store.check(), store.prepare(APP, []), store.progress(APP, 0), store.apply(APP, 0, chain(COUNT)),
             store.read(APP, "RETURN 1", {}, timeout_s=5), store.checkpoints(APP, timeout_s=5),
+            store.positions(), store.reached(0),
         ):  # fmt: skip
             with pytest.raises(GraphUnavailable):
                 await call
@@ -82,12 +118,16 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
                 [step] = chain(COUNT, start=here)
                 await store.apply(APP, 0, [step])
                 here = step.after
-            await store.durable(await store.check())
+            place = Committed(offset="5", count=5)
+            move = PositionMove(partition=0, before=None, after=place)
+            await store.durable(await store.check(), move if await store.positions() is not None else None)
+            kept = await store.positions()
             await own_kit.kill()
             with pytest.raises(GraphUnavailable):
                 await store.apply(APP, 0, chain(COUNT, start=here))
             await own_kit.start()
             # The first call finds connections that are dead.
             assert await until_answered(lambda: checkpoint(store), GraphUnavailable) == here
+            assert await store.positions() == kept
             assert await store.apply(APP, 0, chain(COUNT, start=here)) == Applied(count=1)
             assert await value(store, "MATCH (c:Counter) RETURN c.n") == 6

@@ -1,0 +1,40 @@
+"""A Neo4j that has less than it had catches up from the log, and loses and doubles nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from tests.services.older_graphs import Deployment, Loss, Neo4jPlace, ids, lose_and_catch_up
+
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize(
+    "loss", ["dump", pytest.param("emptied", marks=pytest.mark.soak), pytest.param("new", marks=pytest.mark.soak)]
+)
+async def test_a_server_that_has_less_than_it_had_catches_up(url: str, tmp_path: Path, loss: Loss) -> None:
+    deployment = Deployment(tmp_path, url, Neo4jPlace(tmp_path / "graph"), ("one",), archive=False)
+    async with contextlib.aclosing(FalkorDBStore(url)) as scratch:
+        await lose_and_catch_up(deployment, loss, scratch)
+
+
+@pytest.mark.soak
+async def test_a_graph_that_was_deleted_alone_is_made_again_when_its_app_gets_an_event(
+    url: str, tmp_path: Path
+) -> None:
+    place = Neo4jPlace(tmp_path / "graph")
+    deployment = Deployment(tmp_path, url, place, ("one",), archive=False)
+    async with deployment.running(), contextlib.aclosing(FalkorDBStore(url)) as scratch:
+        await deployment.emit(120)
+        await deployment.until_whole()
+        before = ids(await deployment.letters())
+        await place.delete("one")
+        await deployment.emit(2)  # one for each chat
+        await deployment.kill_while_it_catches_up()
+        await deployment.until_whole()
+        assert ids(await deployment.letters()) == before
+        await deployment.check_rebuilt(scratch)

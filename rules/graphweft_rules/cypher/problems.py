@@ -56,8 +56,10 @@ def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[QueryProble
     if (grows := growth_problem(query, MOST_GROWTH)) is not None:
         yield QueryProblem("error", "growth", grows[0], words.tokens[grows[1]].start)
     for name, start in repeated_reduce_names(query):
-        message = f"the variable {name!r} of reduce() has the name of another one, and then a graph server may never end: "
- "rename it"
+        message = (
+            f"the variable {name!r} of reduce() has the name of another one, and then a graph server may never end: "
+            "rename it"
+        )
         yield QueryProblem("error", "reduce-name", message, start)
     admin = [clause for clause in query.clauses if _is_admin(words, clause)]
     for clause in admin:

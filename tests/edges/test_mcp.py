@@ -487,7 +487,7 @@ def test_a_data_folder_of_the_working_folder_gets_nothing(
 
 
 async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> None:
-    async with Client(NOWHERE) as away, Client(stack.url) as there:
+    async with Client(NOWHERE, buffer=0) as away, Client(stack.url) as there:
         tools = Tools(there, McpScope(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
         tools._client.stats.buffered = 1
         answer = await tools.call("memory_search", {})
@@ -495,7 +495,6 @@ async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> 
         assert "not on the bus yet" in answer.data["notes"][0]
         assert "not on the bus yet" in answer.text
         full = Tools(away, McpScope(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=100))
-        away._buffer = 0
         refused = await full.call("memory_add", {"text": "x"})
         assert refused.error
         assert "not remembered" in refused.text

@@ -622,18 +622,6 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
         await applied(bus)
 
 
-async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
-    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
-) -> None:
-    async with redis.Redis.from_url(url) as raw:
-        await bus.partitions.count()
-        stream = channels.events_stream(channels.partition_of(f"{APP}/c1", 2))
-        await raw.xadd(stream, wire.encode(tool("t")), id="1795319623488000000-0")  # type: ignore[arg-type]
-    async with running(bus, graph, rules):
-        await applied(bus)
-    assert await column(graph, "MATCH (t:Tool) RETURN t.name") == ["t"]
-
-
 async def test_rules_that_change_within_an_event_touch_that_event_only(
     url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:

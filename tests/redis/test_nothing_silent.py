@@ -503,10 +503,11 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
     real = turns.match_range
 
     def matching(partition: int, decoded: Any, recent: Any, *, passed_over: Any, **options: Any) -> Any:
-        entries = [each.entry for each in decoded]
+        some = list(decoded)
+        entries = [each.entry for each in some]
         if any(b"o3" in entry.fields[wire.DATA] and not passed_over.entry(entry.offset) for entry in entries):
             raise KeyError("a defect outside of every net")
-        return real(partition, decoded, recent, passed_over=passed_over, **options)
+        return real(partition, some, recent, passed_over=passed_over, **options)
 
     monkeypatch.setattr(turns, "match_range", matching)
     events = [placed(number, chat=f"c{number % 4}") for number in range(20)]

@@ -108,7 +108,7 @@ class _Ending:
     def __init__(self, store: GraphStore, writes: int) -> None:
         self._store = store
         self._left = writes
-        self.reached = asyncio.Event()
+        self.came_to_end = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -120,7 +120,7 @@ class _Ending:
         allowed, self._left = writes[: self._left], 0
         if allowed:
             await self._store.apply(app_id, partition, allowed)
-        self.reached.set()
+        self.came_to_end.set()
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
 
@@ -147,7 +147,7 @@ class Server:
                     store = _Ending(self.store, writes)
                     workers.append(MutationWorker(bus, store, rules, name="w", batch_events=batch))  # type: ignore[arg-type]
                     running = asyncio.create_task(workers[-1].run())
-                    ending = asyncio.create_task(store.reached.wait())
+                    ending = asyncio.create_task(store.came_to_end.wait())
                     await asyncio.wait([running, ending], return_when=asyncio.FIRST_COMPLETED)
                     ended = running.done()
                     for task in (running, ending):

@@ -118,22 +118,9 @@ class KafkaLetters:
     ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
         await self._catch_up()
-        if ids is not None:  # what lies between them may be gigabytes
-            known = sorted({*ids} & self._index.keys(), key=lambda each: self._index[each].offset)
-            named: list[DeadLetter] = []
-            total = 0
-            for each in known:
-                total += self._index[each].size
-                if named and (len(named) == limit or (size is not None and total > size)):
-                    break
-                letter = await self._at(each)
-                if letter is not None and app_id in (None, letter.app_id):
-                    named.append(letter)
-            return first_letters(named, limit, app_id, size, whole=whole)
+        named = self._index.keys() if ids is None else {*ids} & self._index.keys()
         places = (
-            (place.offset, letter_id, place.size)
-            for letter_id, place in self._index.items()
-            if app_id in (None, place.app_id)
+            (place.offset, each, place.size) for each in named if app_id in (None, (place := self._index[each]).app_id)
         )
         wanted: list[tuple[str, int]] = []
         total = 0
@@ -142,6 +129,8 @@ class KafkaLetters:
             if wanted and size is not None and total > size:
                 break
             wanted.append((letter_id, offset))
+        if ids is not None:  # what lies between them may be gigabytes
+            return first_letters([each for name, _ in wanted if (each := await self._at(name))], limit, whole=whole)
         found: list[DeadLetter] = []
         for start in range(0, len(wanted), 100):
             page = dict(wanted[start : start + 100])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from itertools import batched
 from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
@@ -69,14 +68,12 @@ class RedisLetters:
         ids: Collection[str] | None = None,
     ) -> Sequence[DeadLetter]:  # fmt: skip
         """See ``DeadLetters.read``."""
-        if ids is not None and size is not None:
-            return await self._named(ids, limit, app_id, size, whole=whole)
-        if ids is not None:
+        if ids is not None and size is None:
             named = await self._bodies([each.encode() for each in ids])
             return first_letters(sorted(named, key=lambda each: each.time), limit, app_id, size, whole=whole)
-        if app_id is None and size is None and whole:
+        if ids is None and app_id is None and size is None and whole:
             return await self._bodies(await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1))
-        chosen = await self._chosen(limit, app_id, size)
+        chosen = await self._chosen(limit, app_id, size, ids)
         found = await (self._bodies([letter_id for letter_id, _ in chosen]) if whole else self._read_cut(chosen))
         return [letter for letter in found if app_id in (None, letter.app_id)]
 
@@ -98,41 +95,23 @@ class RedisLetters:
 
         return await self._in_place_of(letter, script)
 
-    async def _named(
-        self, ids: Collection[str], limit: int, app_id: str | None, size: int, *, whole: bool
-    ) -> Sequence[DeadLetter]:
-        """Return letters by their ids, as far as their bytes allow: only these leave the server."""
-        if not ids:
-            return []
-        sizes: dict[str, int] = {}
-        for some in batched(ids, _PAGE):
-            counted = await self._call("HMGET", channels.COUNTED_LETTERS, *some)
-            sizes |= {each: int((known or b"0").partition(b" ")[0]) for each, known in zip(some, counted, strict=True)}
-        bare = await self._read_cut([(each.encode(), bytes_) for each, bytes_ in sizes.items()])
-        chosen: list[DeadLetter] = []
-        total = 0
-        for letter in sorted(bare, key=lambda each: each.time):
-            if app_id not in (None, letter.app_id):
-                continue
-            total += sizes[letter.id]
-            if len(chosen) == limit or (chosen and total > size):
-                break
-            chosen.append(letter)
-        if not whole:
-            return chosen
-        return sorted(await self._bodies([each.id.encode() for each in chosen]), key=lambda each: each.time)
-
-    async def _chosen(self, limit: int, app_id: str | None, size: int | None) -> list[tuple[bytes, int]]:
-        """Return id and bytes of the first letters that are counted for an app, or not counted at all."""
+    async def _chosen(
+        self, limit: int, app_id: str | None, size: int | None, ids: Collection[str] | None
+    ) -> list[tuple[bytes, int]]:
+        """Return id and bytes of the first letters, of ``ids``, that are counted for an app, or not counted at all."""
         chosen: list[tuple[bytes, int]] = []
+        left = None if ids is None else {each.encode() for each in ids}
         start = total = 0
-        while len(chosen) < limit:
-            ids = await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, start, start + _PAGE - 1)
-            if not ids:
+        while len(chosen) < limit and left != set():
+            page = await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, start, start + _PAGE - 1)
+            if not page:
                 break
-            start += len(ids)
-            counted = await self._call("HMGET", channels.COUNTED_LETTERS, *ids)
-            for letter_id, each in zip(ids, counted, strict=True):
+            start += len(page)
+            if left is not None:
+                page = [each for each in page if each in left]
+                left.difference_update(page)
+            counted: Sequence[Any] = await self._call("HMGET", channels.COUNTED_LETTERS, *page) if page else ()
+            for letter_id, each in zip(page, counted, strict=True):
                 bytes_, _, app = (each or b"0 ").decode(errors="replace").partition(" ")
                 if each is not None and app_id not in (None, app):  # older versions did not count letters
                     continue

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from graphweft_contracts import QueryFailed
+from graphweft_contracts import GraphUnavailable, QueryFailed
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
     from graphweft_rules.cypher.batch_query import BatchQuery
@@ -97,6 +97,13 @@ class PositionMove:
     """The graphs of all apps hold the events up to here. The note is kept with it."""
     reached: Mapping[str, str] = field(default_factory=dict[str, str])
     """By app: an offset that the checkpoint of its graph has reached; apps that are not named keep theirs."""
+
+    def refused(self) -> GraphUnavailable:
+        """Return the error for a server that does not say ``before``."""
+        return GraphUnavailable(
+            f"the graph server does not say of partition {self.partition} what it said before: it was emptied, "
+            "restored or replaced. The worker reads the events again"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,10 +287,7 @@ class FalkorDBStore:
             if isinstance(moved, Exception):
                 raise translate(moved) from moved
             if not moved:
-                raise GraphUnavailable(
-                    f"the graph server does not say of partition {move.partition} what it said before: it was emptied, "
-                    "restored or replaced. The worker reads the events again"
-                )
+                raise move.refused()
         if isinstance(waited, Exception) and not self._warned_not_durable:
             self._warned_not_durable = True
             logger.warning(

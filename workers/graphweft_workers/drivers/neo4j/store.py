@@ -232,10 +232,7 @@ class Neo4jStore:
     async def durable(self, run: str, move: PositionMove | None = None) -> None:
         """See ``GraphStore.durable``: Neo4j acknowledges writes that are on disk."""
         if move is not None and not await self._positions.move(move):
-            raise GraphUnavailable(
-                f"the graph server does not say of partition {move.partition} what it said before: it was emptied, "
-                "restored or replaced. The worker reads the events again"
-            )
+            raise move.refused()
 
     async def positions(self) -> Mapping[int, Committed] | None:
         """See ``GraphStore.positions``: none with a server for each app."""

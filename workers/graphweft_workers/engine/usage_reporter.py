@@ -19,7 +19,6 @@ from graphweft_workers.engine.read import Decoded
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersOfApp
-from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
@@ -45,8 +44,9 @@ class UsageReporter:
     """Counts for a worker, and reports every few seconds while ``run`` runs."""
 
     def __init__(
-        self, bus: Bus, graph: GraphStore, *, clock: Clock = SYSTEM_CLOCK, every_s: float = TIMING.usage_s
+        self, bus: Bus, graph: MeasuredGraphs | None, *, clock: Clock = SYSTEM_CLOCK, every_s: float = TIMING.usage_s
     ) -> None:
+        """``graph`` is None for a store whose graphs are not measured."""
         self._bus = bus
         self._graph = graph
         self._clock = clock
@@ -148,7 +148,7 @@ class UsageReporter:
                 self._written = record
 
     async def _measure(self, only: int | None = None) -> None:
-        if not isinstance(self._graph, MeasuredGraphs):
+        if self._graph is None:
             self._unmeasured.clear()
             return
         due = [(app_id, partition) for app_id, partition in self._unmeasured.items() if only in (None, partition)]

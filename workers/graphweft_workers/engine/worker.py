@@ -152,9 +152,9 @@ class MutationWorker:
         self._timing = timing
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger, clock=clock, timing=timing.leases)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
-        self._usage = UsageReporter(bus, graph, clock=clock, every_s=timing.usage_s)
-        self._letters = LetterQuota(bus.dead_letters, self._usage, lambda app_id: quotas(app_id).dead_letters)
         measured = graph if isinstance(graph, MeasuredGraphs) else None
+        self._usage = UsageReporter(bus, measured, clock=clock, every_s=timing.usage_s)
+        self._letters = LetterQuota(bus.dead_letters, self._usage, lambda app_id: quotas(app_id).dead_letters)
         self._state = WorkerState(
             log=bus.log,
             partitions=bus.partitions,

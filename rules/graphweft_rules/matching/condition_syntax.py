@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 LOOPS: Final = ("all", "exists", "exists_one", "filter", "map")
+LITERAL: Final = r"""
+    [rR]'''.*?''' | [rR]\"\"\".*?\"\"\" | [rR]'[^'\n]*' | [rR]"[^"\n]*"
+  | '''(?:[^\\]|\\.)*?''' | \"\"\"(?:[^\\]|\\.)*?\"\"\"
+  | '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*"
+"""
+"""A text of CEL, for a verbose regular expression."""
 _TOKEN: Final = re.compile(
-    r"""
-      (?P<text>[bB]?(?:
-            [rR]'''.*?''' | [rR]\"\"\".*?\"\"\" | [rR]'[^'\n]*' | [rR]"[^"\n]*"
-          | '''(?:[^\\]|\\.)*?''' | \"\"\"(?:[^\\]|\\.)*?\"\"\"
-          | '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*"))
+    rf"""
+      (?P<text>[bB]?(?:{LITERAL}))
     | (?P<comment>//[^\n]*)
     | (?P<name>[^\W\d]\w*)
     | (?P<number>\d\w*(?:\.\d\w*)?(?:(?<=[eE])[+-]\d+)?)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, Given, StepCounter
-from graphweft_rules.matching.condition_syntax import SyntaxProblem
+from graphweft_rules.matching.condition_syntax import LITERAL, SyntaxProblem
 from graphweft_rules.matching.parameters import Absent, ParamError, Reference, Scope
 from graphweft_rules.text_limits import CONDITION, Piece, PieceKind, TextProblem, length_problem, problem_of
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 _PATH: Final = r"\$\w*(?:\.\w+)*"
 _TOKEN: Final = re.compile(
     rf"""
-      (?P<text>[rR]'''.*?''' | [rR]\"\"\".*?\"\"\" | [rR]'[^'\n]*' | [rR]"[^"\n]*"
-            | '''(?:[^\\]|\\.)*?''' | \"\"\"(?:[^\\]|\\.)*?\"\"\"
-            | '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | //[^\n]*)
+      (?P<text>{LITERAL} | //[^\n]*)
     | (?P<has>\bhas\s*\(\s*(?P<tested>{_PATH})\s*\))
     | (?P<reference>{_PATH})
     | (?P<name>[^\W\d]\w*)
@@ -77,7 +75,7 @@ _PUNCTUATION: Final[dict[str, PieceKind]] = {
 }
 _PAIRS: Final = frozenset({"&&", "||", "==", "!=", "<=", ">="})
 """Operators of two signs."""
-_ENDING: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+ENDING: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions that end more than a call. A panic of the library is a ``BaseException``, and is not one of them."""
 _SIGNS: Final = re.compile(r"<>|[!=]==|(?<![!<>=])=(?!=)")
 
@@ -269,7 +267,7 @@ def _compiled(expression: str) -> cel.Program:
 
     try:
         return cel.compile(expression)
-    except _ENDING:
+    except ENDING:
         raise
     except BaseException as error:
         if isinstance(error, ValueError):

@@ -16,6 +16,7 @@ from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.loader import RuleFiles, workflow_files
 from graphweft_rules.files.model import Place
+from graphweft_rules.matching.conditions import ENDING
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
 _LONGEST_CAUSE: Final = 200
@@ -100,7 +101,7 @@ class LazyWorkflows(Mapping[str, Workflow]):
             return self._compiled(name, path)
         except RulesError as error:
             return error
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except ENDING:
             raise
         except BaseException as error:  # noqa: BLE001 - a library's panic is no ``Exception``, and ends only this workflow
             message = f"the workflow cannot be compiled: {type(error).__name__}: {str(error)[:_LONGEST_CAUSE]}"

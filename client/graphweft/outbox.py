@@ -82,7 +82,7 @@ class Outbox:
             self._queue_of(pending).add(pending)
 
     def add(self, events: Sequence[Pending], *, sharing: bool = True) -> bool:
-        """Take all events, or none if there is no room for all of them; tell which.
+        """Take all events and return True, or take none and return False if there is no room for all of them.
 
         With ``sharing``, queues that are held have half of the room, so that events of the others find some.
         """

@@ -76,8 +76,8 @@ def check_own(folder: Path) -> None:
 def own_embedded_url(data: Path) -> str:
     """Return the bus URL for a program that starts in a folder of which others may have written the files.
 
-    Raises ``InvalidSettings`` for a relative folder, which would be one of theirs, and for a folder that belongs to
-    another user, where a link in an absolute path may lead: whoever owns it may run the server that gets everything.
+    Raises ``InvalidSettings`` for a relative folder, because it could be theirs, and for a folder of another user. An
+    absolute path may lead to one by a link, and its owner could run the server that receives all events.
     """
     data = data.expanduser()
     if not data.is_absolute():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class Case:
     app: str
     partitions: int
     events: list[Event] = field(default_factory=list)
-    _chats: list[str] = field(init=False)
+    chats: list[str] = field(init=False)
+    """Two or three of each partition."""
 
     def __post_init__(self) -> None:
         found: dict[int, list[str]] = {number: [] for number in range(self.partitions)}
@@ -76,7 +78,7 @@ class Case:
         while any(len(chats) < 2 for chats in found.values()):
             found[self._partition(f"c{number}")].append(f"c{number}")
             number += 1
-        self._chats = [chat for chats in found.values() for chat in chats[:3]]
+        self.chats = [chat for chats in found.values() for chat in chats[:3]]
 
     def write_rules(self, root: Path) -> None:
         """Write the workflow's rules below ``root``."""
@@ -93,11 +95,13 @@ class Case:
         folder.mkdir(parents=True)
         (folder / "graph_injection.yaml").write_text(json.dumps({"version": "1.0", "mutation_rules": rules}))
 
-    def event(self) -> Event:
-        """Return the next event; one in twenty is a second copy of an earlier one."""
+    def event(self, *, without: Collection[str] = ()) -> Event:
+        """Return the next event, of a user who is not among ``without``; one in twenty is a copy of an earlier one."""
         if self.events and self.rng.random() < 0.05:
-            return self.rng.choice(self.events)
-        chat = self.rng.choice(self._chats)
+            copy = self.rng.choice(self.events)
+            if copy.userid not in without:
+                return copy
+        chat = self.rng.choice([chat for chat in self.chats if self.user_of(chat) not in without])
         part = f"p{self._partition(chat)}"
         number = len(self.events)
         data: dict[str, Any] = {
@@ -111,10 +115,15 @@ class Case:
         }
         event = Event.create(
             self.rng.choice(TYPES), app_id=self.app, chat_id=chat, workflow=WORKFLOW, id=f"{self.app}-e{number}",
-            source="/chaos", data=data,
+            source="/chaos", user_id=self.user_of(chat), data=data,
         )  # fmt: skip
         self.events.append(event)
         return event
+
+    @staticmethod
+    def user_of(chat: str) -> str:
+        """Return the user who speaks in a chat."""
+        return f"user-of-{chat}"
 
     def witnesses(self) -> dict[str, tuple[int, list[str]]]:
         """Return how often and in which order each chat's events took effect, if all did once and in order."""

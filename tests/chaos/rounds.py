@@ -27,7 +27,7 @@ from .faults import Fault
 from .serial import Content, Neo4jReference, log_of, patiently, queries_of
 from .stack import Stack, Worker
 
-__all__ = ("Round",)
+__all__ = ("Round", "clear", "until")
 
 _EVENTS = {"falkordb": 240, "neo4j": 60}
 """Least number of events of a round; the serial pass on Neo4j takes most of the time there."""
@@ -60,7 +60,7 @@ class Round:
         case.write_rules(folder / "rules")
         rules = load_rules(folder / "rules")
         if stack.graph_kind == "neo4j":
-            await _clear(stack)
+            await clear(stack)
         async with stack.bus() as bus:
             before = {part.id: part.end for part in await patiently(bus.partitions.status)}
             letters = await patiently(lambda: letter_count(bus.dead_letters))
@@ -102,7 +102,7 @@ class Round:
         async def owned() -> bool:
             return None not in {part.owner for part in await patiently(self.bus.partitions.status)}
 
-        await _until(owned)
+        await until(owned)
         owners = {part.owner for part in await patiently(self.bus.partitions.status)}
         return self.rng.choice([worker for worker in self.workers if self._is(worker, owners)])
 
@@ -113,14 +113,14 @@ class Round:
             owners = {part.owner for part in await patiently(self.bus.partitions.status)}
             return None not in owners and not self._is(worker, owners)
 
-        await _until(nothing)
+        await until(nothing)
         behind = {part.id: part.position for part in await patiently(self.bus.partitions.status) if part.lag}
 
         async def all_moved() -> bool:
             now = {part.id: part for part in await patiently(self.bus.partitions.status)}
             return all(not now[number].lag or now[number].position != at for number, at in behind.items())
 
-        await _until(all_moved)
+        await until(all_moved)
 
     async def caught_up(self) -> None:
         """Wait until nothing is left to apply."""
@@ -129,7 +129,7 @@ class Round:
             self._check_alive()
             return not sum(part.lag for part in await patiently(self.bus.partitions.status))
 
-        await _until(idle)
+        await until(idle)
 
     @staticmethod
     def _is(worker: Worker, owners: set[str | None]) -> bool:
@@ -174,7 +174,7 @@ class Round:
                 is_after(part.position, self.before[part.id]) for part in await patiently(self.bus.partitions.status)
             )
 
-        await _until(some)
+        await until(some)
 
     async def _emit(self, client: Client, count: int) -> None:
         for _ in range(count):
@@ -212,14 +212,15 @@ class Round:
             for query in event
         ]
         if self.stack.graph_kind == "neo4j":
-            await _clear(self.stack)
+            await clear(self.stack)
         async with self.stack.reference() as reference:
             serial, refused = await reference.run(queries, rules.keys)
         assert not refused, [queries[number] for number in refused]
         assert found.digest == serial.digest, found.against(serial)
 
 
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds; raises ``TimeoutError`` after the time that a restarted server may need."""
     async with asyncio.timeout(_CAUGHT_UP_S):
         while True:
             if await holds():
@@ -227,7 +228,8 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _clear(stack: Stack) -> None:
+async def clear(stack: Stack) -> None:
+    """Take everything out of a Neo4j."""
     async with stack.reference() as reference:
         assert isinstance(reference, Neo4jReference)
         await reference.clear()

@@ -26,28 +26,28 @@ from graphweft_workers.roles.settings import Settings
 from .serial import FalkorDBReference, Neo4jReference, Reference
 from .servers import Server, Servers
 
-__all__ = ("GraphKind", "Stack", "Worker")
+__all__ = ("LEASE_S", "GraphKind", "Role", "Stack", "Worker")
 
 GraphKind = Literal["falkordb", "neo4j"]
 
-_LEASE_S = 2
+LEASE_S = 2
 _STOP_S = 30
 _PARTITIONS = 2
 
 
-class Worker:
-    """``graphweft run mutation`` as a process; ``log`` is where it writes."""
+class Role:
+    """``graphweft run ROLE`` as a process; ``log`` is where it writes."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], log: Path) -> None:
-        self.name = name
-        self._environment = {**environment, "GRAPHWEFT_WORKER_NAME": name}
+    def __init__(self, role: str, environment: Mapping[str, str], log: Path) -> None:
+        self._role = role
+        self._environment = environment
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "graphweft_workers.cli", "run", "mutation"],
+                [sys.executable, "-m", "graphweft_workers.cli", "run", self._role],
                 env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - runs before any thread of the child
             )  # fmt: skip
@@ -89,6 +89,14 @@ class Worker:
             self._process = None
 
 
+class Worker(Role):
+    """``graphweft run mutation`` under a name."""
+
+    def __init__(self, name: str, environment: Mapping[str, str], log: Path) -> None:
+        super().__init__("mutation", {**environment, "GRAPHWEFT_WORKER_NAME": name}, log)
+        self.name = name
+
+
 @dataclass(frozen=True, slots=True)
 class Stack:
     """A bus and a graph server that run; workers and producers reach them through proxies, checks do not."""
@@ -111,7 +119,7 @@ class Stack:
             "GRAPHWEFT_RULES": str(rules),
             "GRAPHWEFT_PARTITIONS": str(_PARTITIONS),
             "GRAPHWEFT_BATCH_EVENTS": str(batch_events),
-            "GRAPHWEFT_LEASE_S": str(_LEASE_S),
+            "GRAPHWEFTLEASE_S": str(LEASE_S),
             "GRAPHWEFT_LOG_FORMAT": "json",
         }
         return Worker(name, environment, log)

@@ -1,0 +1,155 @@
+"""A deployment with every feature on: all roles, keys, quotas, an archive that trims, an embedder, retention."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pydantic import SecretStr
+from tests.services.environment import clean_environment
+
+from graphweft import Client
+from graphweft_workers.drivers.embedded.server import die_with_parent
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.connections import make_bus, make_graph
+from graphweft_workers.roles.settings import Settings
+
+from .stack import LEASE_S, Role, Stack
+
+__all__ = ("DEAD_LETTERS", "Deployment")
+
+DEAD_LETTERS = 12
+"""The quota of an app."""
+_ROLES = {"w1": "mutation", "w2": "mutation", "memory": "memory", "archive": "archive", "responder": "injection"}
+_PAST = "2026-01-01T00:00:00Z"
+
+
+class Deployment:
+    """The roles on the servers of a stack; each app of ``apps`` has a key of its own, and nobody may write without."""
+
+    def __init__(self, stack: Stack, folder: Path, apps: Sequence[str]) -> None:
+        self._stack = stack
+        self._folder = folder
+        keys = [{"id": name, "app_id": name, "secret": f"{name}{name}".ljust(32, "-"), "from": _PAST} for name in apps]
+        self._signing_keys = {key["app_id"]: f"{key['id']}:{key['secret']}" for key in keys}
+        worker = {"id": "worker", "role": "worker", "secret": "w" * 32, "from": _PAST}
+        (folder / "keys.yaml").write_text(json.dumps({"keys": [worker, *keys], "required_from": _PAST}))
+        quotas = {
+            "stored_bytes": 200_000_000, "dead_letters": DEAD_LETTERS,
+            "graph_bytes": 500_000_000, "property_names": 500,
+        }  # fmt: skip
+        (folder / "no-rules").mkdir(exist_ok=True)
+        (folder / "apps.yaml").write_text(json.dumps({"default": {"quotas": quotas}}))
+        self._settings = {
+            "bus_url": stack.bus_server.url,
+            "graph_url": stack.graph_server.url,
+            "rules": str(folder / "no-rules"),
+            "partitions": 4,
+            "lease_s": LEASE_S,
+            "archive_url": str(folder / "archive"),
+            "archive_every_s": 1.0,
+            "archive_trim": True,
+            "snapshot_events": 200,
+            "signing_keys": str(folder / "keys.yaml"),
+            "apps": str(folder / "apps.yaml"),
+            "embedder": "hash:32",
+            "memory_summarise_after": 12,
+            "memory_summarise_keep": 6,
+            "memory_keep_count": 40,
+            "log_format": "json",
+        }
+        self.roles = {
+            name: Role(role, self._environment(name), folder / f"{name}.log") for name, role in _ROLES.items()
+        }
+
+    async def start(self) -> None:
+        """Start every role that does not run."""
+        for role in self.roles.values():
+            if not role.running:
+                role.start()
+
+    def kill(self) -> None:
+        """End every role as a crash would."""
+        for role in self.roles.values():
+            if role.running:
+                role.kill()
+
+    async def stop(self) -> None:
+        """Ask every role to finish; raises ``AssertionError`` with its log if one does so in another way than asked."""
+        for name, code in zip(
+            self.roles, await asyncio.gather(*(role.stop() for role in self.roles.values())), strict=True
+        ):
+            assert code in (0, -signal.SIGTERM), f"{name} ended with {code}: {self.roles[name].log.read_text()[-8000:]}"
+
+    def check_alive(self) -> None:
+        """Raise ``AssertionError`` with the log of a role that has ended by itself."""
+        for name, role in self.roles.items():
+            assert role.ended in (None, -signal.SIGKILL), f"{name} ended: {role.log.read_text()[-8000:]}"
+
+    @asynccontextmanager
+    async def client(self, app: str, *, signed: bool = True) -> AsyncIterator[Client]:
+        """Give a producer of an app."""
+        url = self._stack.bus_server.url_behind(self._stack.bus_server.producers)
+        client = Client(bus_url=url, app_id=app, signing_key=self._signing_keys[app] if signed else None)
+        try:
+            yield client
+        finally:
+            await client.aclose()
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Bus]:
+        """Give the bus with the archive behind it, as operators read it."""
+        bus = make_bus(self._of_operators())
+        try:
+            yield bus
+        finally:
+            await bus.aclose()
+
+    @asynccontextmanager
+    async def graph(self) -> AsyncIterator[GraphStore]:
+        graph = make_graph(self._of_operators())
+        try:
+            yield graph
+        finally:
+            await graph.aclose()
+
+    def command(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command of ``graphweft`` as an operator does."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments], env=self._environment("operator"), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self._folder,
+            preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - runs before any thread of the child
+        )  # fmt: skip
+
+    async def run(self, *arguments: str) -> str:
+        """Run a command and return what it printed; raises ``AssertionError`` unless its exit code is 0."""
+        process = self.command(*arguments)
+        out, err = await asyncio.to_thread(process.communicate)
+        assert process.returncode == 0, f"graphweft {' '.join(arguments)}: {process.returncode}\n{out}\n{err}"
+        return out
+
+    def _environment(self, name: str) -> dict[str, str]:
+        stack = self._stack
+        settings = self._settings | {"worker_name": name}
+        if name in self._names_behind_proxies:
+            settings |= {
+                "bus_url": stack.bus_server.url_behind(stack.bus_server.workers),
+                "graph_url": stack.graph_server.url_behind(stack.graph_server.workers),
+            }
+        return clean_environment() | {
+            f"GRAPHWEFT_{key.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in settings.items()
+        }
+
+    _names_behind_proxies = frozenset(_ROLES)
+
+    def _of_operators(self) -> Settings:
+        secret = {name: SecretStr(str(self._settings[name])) for name in ("bus_url", "graph_url")}
+        return Settings(**(self._settings | secret))  # type: ignore[arg-type]

@@ -1,0 +1,265 @@
+"""A long round: everything is on, process after process is killed, users are erased, and the graph stays exact."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.services.rules import load_rules
+
+from graphweft import Client, MemoryClient
+from graphweft_contracts import Event, wire
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.roles.rules import push
+
+from .cases import WORKFLOW, Case
+from .deployment import DEAD_LETTERS, Deployment
+from .rounds import clear, until
+from .serial import Content, log_of, patiently, queries_of
+from .stack import Stack
+
+__all__ = ("LongRound", "Tally")
+
+_ERASURES = 2
+"""Users of each app who are erased in a round."""
+_FORGERIES = DEAD_LETTERS + 6
+_READERS = ("ann", "bob", "eve")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What rounds did: for the report."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    memories: int = 0
+    erased_users: int = 0
+    contexts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class LongRound:
+    """``cases`` are apps with rules, ``memory`` is an app that only remembers, or None."""
+
+    stack: Stack
+    deployment: Deployment
+    rng: random.Random
+    cases: Sequence[Case]
+    memory: str | None
+    tally: Tally
+    folder: Path
+    _silent: dict[str, set[str]] = field(default_factory=dict)
+    """The users of each app who say nothing any more, as they are erased."""
+    _struck: bool = False
+
+    async def run(self, *, kills: int) -> None:
+        """Run the round; raises ``AssertionError`` when something is lost, doubled, out of order or left behind."""
+        self.cases[0].write_rules(self.folder / "rules")
+        rules = load_rules(self.folder / "rules")
+        if self.stack.graph_kind == "neo4j":
+            await clear(self.stack)
+        async with self.deployment.bus() as bus:
+            before = {part.id: part.end for part in await patiently(bus.partitions.status)}
+            for case in self.cases:
+                await patiently(lambda app=case.app: push(bus, rules, app))
+        try:
+            await self.deployment.start()
+            async with asyncio.TaskGroup() as tasks:
+                for case in self.cases:
+                    tasks.create_task(self._app(case))
+                if self.memory is not None:
+                    tasks.create_task(self._remember(self.memory))
+                tasks.create_task(self._forge(self.cases[0].app))
+                tasks.create_task(self._kill(kills))
+            await self._caught_up()
+            await self.deployment.stop()
+        finally:
+            self.deployment.kill()
+        await self._check(rules, before)
+
+    async def _kill(self, kills: int) -> None:
+        """Kill one process after the other, each at a moment that the seed decides, and start it again."""
+        servers = {"bus": self.stack.bus_server, "graph": self.stack.graph_server}
+        roles = self.deployment.roles
+        try:
+            for _ in range(kills):
+                name = self.rng.choice([*roles] * 4 + [*servers])
+                if name in roles:
+                    roles[name].kill()
+                    await asyncio.sleep(self.rng.uniform(0, 0.3))
+                    roles[name].start()
+                else:
+                    await servers[name].kill()
+                    await asyncio.sleep(self.rng.uniform(0, 0.3))
+                    await servers[name].start()
+                self.tally.kills[name] += 1
+                await asyncio.sleep(self.rng.uniform(0, 2.0))
+                self.deployment.check_alive()
+        finally:
+            self._struck = True
+
+    async def _app(self, case: Case) -> None:
+        """Emit events until the last kill, ask for context between them, and erase a user now and then."""
+        silent = self._silent.setdefault(case.app, set())
+        async with self.deployment.client(case.app) as client:
+            erasures: list[asyncio.Task[None]] = []
+            while not self._struck:
+                for _ in range(self.rng.randint(1, 6)):
+                    await client.emit(case.event(without=silent), wait_s=0)
+                reply = await client.context(
+                    agent="any",
+                    chat_id=case.chats[0],
+                    workflow=WORKFLOW,
+                    user_id=case.user_of(case.chats[0]),
+                    budget_ms=300,
+                )
+                self.tally.contexts[reply.reason or "answered"] += 1
+                if len(silent) < _ERASURES and len(case.events) > 40 and self.rng.random() < 0.03:
+                    user = self.rng.choice(sorted({case.user_of(chat) for chat in case.chats[1:]} - silent))
+                    silent.add(user)
+                    if erasures:
+                        await erasures[-1]
+                    erasures.append(asyncio.create_task(self._erase(client, case.app, user)))
+                await asyncio.sleep(0.05)
+            for erasure in erasures:
+                await erasure
+            for _ in range(10):
+                await client.emit(case.event(without=silent), wait_s=0)
+            assert await client.flush(60)
+            assert client.stats.dropped == client.stats.rejected == 0
+
+    async def _erase(self, client: Client, app: str, user: str) -> None:
+        """Erase a user; the command is killed now and then, and what it began is ended by the next one."""
+        assert await client.flush(60)
+        kills = self.rng.randint(0, 2)
+        for _ in range(40):
+            command = self.deployment.command("erase", "--app", app, "--user", user, "--yes")
+            waiting = asyncio.create_task(asyncio.to_thread(command.communicate))
+            if kills:
+                kills -= 1
+                await asyncio.wait([waiting], timeout=self.rng.uniform(0.5, 5.0))
+                if command.poll() is None:
+                    command.kill()
+                    self.tally.kills["erase"] += 1
+            out, err = await waiting
+            if command.returncode == 0:
+                self.tally.erased_users += 1
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"{user} of {app} was not erased: {out}\n{err}")
+
+    async def _remember(self, app: str) -> None:
+        """Remember what users say, and erase one of them."""
+        said = 0
+        erasure: asyncio.Task[None] | None = None
+        readers = list(_READERS)
+        async with self.deployment.client(app) as client:
+            while not self._struck:
+                reader = self.rng.choice(readers)
+                thread = f"{reader}-{self.rng.randint(1, 2)}"
+                text = f"{reader} said sentence {said} about {self.rng.choice(['boats', 'tea', 'Oslo'])}"
+                await MemoryClient(client, user_id=reader, thread_id=thread).remember(
+                    [{"role": "user", "text": text, "message_id": f"m{said}"}], wait_s=0
+                )
+                said += 1
+                if erasure is None and said > 40 and self.rng.random() < 0.05:
+                    user = readers.pop()
+                    erasure = asyncio.create_task(self._erase(client, app, user))
+                await asyncio.sleep(0.1)
+            if erasure is not None:
+                await erasure
+            assert await client.flush(60)
+        self.tally.memories += said
+
+    async def _forge(self, app: str) -> None:
+        """Write events in the name of an app without its key."""
+        async with self.deployment.client(app, signed=False) as client:
+            for number in range(_FORGERIES):
+                event = Event.create(
+                    "a.one", app_id=app, chat_id="forged", workflow=WORKFLOW, id=f"{app}-forged-{number}",
+                    source="/forged", data={"name": "forged", "k": "forged"},
+                )  # fmt: skip
+                await client.emit(event, wait_s=0)
+            assert await client.flush(120)
+
+    async def _caught_up(self) -> None:
+        async with self.deployment.bus() as bus:
+
+            async def idle() -> bool:
+                self.deployment.check_alive()
+                return not sum(part.lag for part in await patiently(bus.partitions.status))
+
+            await until(idle)
+
+    async def _check(self, rules: RuleSet, before: dict[int, str]) -> None:
+        await self.deployment.run("archive", "now")
+        await self.deployment.run("archive", "verify")
+        async with self.deployment.bus() as bus:
+            logs = {number: _said_of(await log_of(bus, number, before[number])) for number in before}
+            letters = Counter(letter.reason for letter in await bus.dead_letters.read(limit=10_000))
+        for case in self.cases:
+            self._nothing_lost_or_left(case, logs.values())
+            await self._as_serial(case, rules, logs)
+            self.tally.events += len(case.events)
+        assert set(letters) <= {"unsigned"}, letters
+        for app in [case.app for case in self.cases] + ([] if self.memory is None else [self.memory]):
+            await self._same_again(app)
+
+    async def _same_again(self, app: str) -> None:
+        """A rebuild, a swap and a restored export give the graph that is there."""
+        if self.stack.graph_kind == "neo4j":
+            return
+        run = self.deployment.run
+        there = await run("digest", "--app", app)
+        await run("rebuild", "--app", app, "--verify", "--swap")
+        assert await run("digest", "--app", app) == there
+        file = str(self.folder / f"{app}.tar")
+        await run("export", "--app", app, file)
+        await run("restore", file, "--as", f"{app}-restored")
+        assert await run("digest", "--app", f"{app}-restored") == there
+
+    def _nothing_lost_or_left(self, case: Case, logs: Sequence[Sequence[Entry]]) -> None:
+        """The log has each event of those who are not erased, in the order of emission, and none of the others."""
+        silent = self._silent[case.app]
+        emitted: dict[str, list[str]] = {}
+        for event in case.events:
+            if event.userid not in silent:
+                emitted.setdefault(event.chatid, []).append(event.data["name"])
+        found: dict[str, list[str]] = {}
+        for entries in logs:
+            for entry in entries:
+                event = wire.decode(entry.fields)
+                if event.appid == case.app:
+                    names = found.setdefault(event.chatid, [])
+                    if event.data["name"] not in names:
+                        names.append(event.data["name"])
+        assert found == emitted
+
+    async def _as_serial(self, case: Case, rules: RuleSet, logs: dict[int, Sequence[Entry]]) -> None:
+        async with self.deployment.graph() as graph:
+            found = await Content.of(graph, case.app)
+        dialect = FALKORDB if self.stack.graph_kind == "falkordb" else NEO4J
+        queries = [
+            query
+            for partition, entries in logs.items()
+            for event in queries_of(entries, rules, dialect, case.app, partition=partition)
+            for query in event
+        ]
+        if self.stack.graph_kind == "neo4j":
+            await clear(self.stack)
+        async with self.stack.reference() as reference:
+            serial, refused = await reference.run(queries, rules.keys)
+        assert not refused, [queries[number] for number in refused]
+        assert found.digest == serial.digest, found.against(serial)
+
+
+def _said_of(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries of events of cases; an erased event leaves an entry without fields behind in the archive."""
+    return [entry for entry in entries if wire.DATA in entry.fields and wire.decode(entry.fields).source == "/chaos"]

@@ -195,7 +195,8 @@ async def test_a_bus_whose_clock_is_behind_gives_new_offsets(case: Case, scratch
     await case.check(scratch)
 
 
-@pytest.mark.parametrize("kill", range(4))
+@pytest.mark.soak("kills3", "kills4")
+@pytest.mark.parametrize("kill", range(4), ids=["kills1", "kills2", "kills3", "kills4"])
 async def test_a_join_that_is_killed_goes_on(case: Case, scratch: FalkorDBStore, kill: int) -> None:
     await live(case)
     await case.emit(40)
@@ -223,6 +224,23 @@ async def test_a_join_that_is_killed_goes_on(case: Case, scratch: FalkorDBStore,
     case.worker.kill()
     case.worker.start()
     await case.emit(20)
+    await case.check(scratch)
+
+
+async def test_a_bus_that_was_emptied_goes_on(case: Case, scratch: FalkorDBStore) -> None:
+    await case.emit(20)
+    await case.until_whole()
+    await case.told("archive", "now")
+    await case.stop_worker()
+    async with redis.Redis.from_url(case.bus_url) as raw:
+        await raw.flushall()
+    await case.emit(10)
+    said = await case.mend()
+    assert "1 activation of rules again" in said
+    assert said.count("10 entries of the bus follow") == 2
+    case.worker.start()
+    await case.rebuild()
+    await case.emit(10)
     await case.check(scratch)
 
 

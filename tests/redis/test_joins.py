@@ -251,3 +251,19 @@ async def test_a_partition_that_somebody_reads_is_left_as_it_is(case: Case) -> N
         lambda done: done.code != 0 and "'w' reads partition" in done.err,
         why="the worker reads again, and the command refuses",
     )
+
+
+@pytest.mark.parametrize("first", ["events", "the worker"])
+async def test_a_worker_gives_an_emptied_bus_its_rules_back(case: Case, first: str) -> None:
+    await case.emit(20)
+    await case.until_whole()
+    async with redis.Redis.from_url(case.bus_url) as raw:
+        await raw.flushall()
+    if first == "events":
+        await case.emit(10)
+    await until(case.events, lambda found: "rules_activated_again" in found, why="the worker has noticed it")
+    await case.emit(10)
+    await case.until_whole()
+    assert "no_rules" not in {each.reason for each in await case.letters()}
+    async with contextlib.aclosing(case.bus()) as bus:
+        assert [each.number for each in await bus.rules.activations()] == [1]

@@ -92,9 +92,9 @@ return 1
 
 async def join(url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
     """See ``BusDriver.join``."""
-    stream = channels.events_stream(partition)
     keys = (
-        stream, f"{stream}:copy", channels.ACTIVATIONS, *(channels.lease(partition, group) for group in _GROUPS)
+        channels.events_stream(partition), channels.stream_copy(partition), channels.ACTIVATIONS,
+        *(channels.lease(partition, group) for group in _GROUPS),
     )  # fmt: skip
     given = (
         partition, fork.offset or "0-0", fork.count, end.offset, end.count, int(moved), channels.notes(""),

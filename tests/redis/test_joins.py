@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.chaos.stack import Worker
 from tests.services.commands import inside
 from tests.services.older_graphs import Deployment, FalkorDBPlace
 from tests.services.waiting import until
@@ -25,6 +26,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 APPS = ("shop", "bank")
+YEAR_2100_MS = 4_102_444_800_000
 
 
 class Case(Deployment):
@@ -267,3 +269,28 @@ async def test_a_worker_gives_an_emptied_bus_its_rules_back(case: Case, first: s
     assert "no_rules" not in {each.reason for each in await case.letters()}
     async with contextlib.aclosing(case.bus()) as bus:
         assert [each.number for each in await bus.rules.activations()] == [1]
+
+
+async def test_apps_whose_partitions_lie_ahead_of_the_clock_move_to_another_bus(case: Case) -> None:
+    await case.emit(20)
+    async with redis.Redis.from_url(case.bus_url) as raw:
+        for number in range(2):
+            await raw.xadd(channels.events_stream(number), {"a": "b"}, id=f"{YEAR_2100_MS}-0")
+        await case.emit(10)
+        await case.until_whole()
+        assert "ahead of the server's clock" in await case.told("status", "--json")
+        await case.told("archive", "now")
+        for app_id in APPS:
+            await case.told("export", "--app", app_id, str(case.archive.parent / f"{app_id}.tar"))
+        await case.stop_worker()
+        await raw.flushall()
+    await case.place.empty()
+    case.environment["GRAPHWEFT_ARCHIVE_URL"] = str(case.archive.parent / "another")
+    case.worker = Worker("w", case.environment, case.log)
+    case.worker.start()
+    for app_id in APPS:
+        await case.told("restore", str(case.archive.parent / f"{app_id}.tar"))
+    await case.emit(10)
+    expected = case.expected()
+    await until(case.traces, lambda found: found == expected, why="the new events follow the restored ones")
+    assert "ahead of the server's clock" not in await case.told("status", "--json")

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,9 @@ async def live(case: Case, *, worker: bool = True) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 6, 60], ids=["no event since", "fewer events", "more events"])
-async def test_a_bus_that_lost_its_end_goes_on_behind_the_archive(case: Case, scratch: FalkorDBStore, more: int) -> None:
+async def test_a_bus_that_lost_its_end_goes_on_behind_the_archive(
+    case: Case, scratch: FalkorDBStore, more: int
+) -> None:
     await live(case)
     if more:
         await case.emit(more)
@@ -206,17 +209,13 @@ async def test_a_join_that_is_killed_goes_on(case: Case, scratch: FalkorDBStore,
     await case.stop_worker()
     async with redis.Redis.from_url(case.bus_url) as raw:
         await until(lambda: raw.exists(*map(channels.lease, range(2))), lambda found: not found, why="no lease is left")
+    records = case.archive / "joins"
     for each in range(kill + 1):
         command = [sys.executable, "-P", "-m", "graphweft_workers.cli", "bus", "mend", "all"]
         process = await asyncio.create_subprocess_exec(
             *command, env=case.environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )
-        records = case.archive / "joins"
-        await until(
-            lambda: len(os.listdir(records)) if records.exists() else 0,
-            lambda found, most=min(each, 2): found >= most or process.returncode is not None,
-            why="the command has come so far",
-        )
+        await until(partial(has_come, process, records, each), why="the command has come so far")
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
         await process.wait()
@@ -227,6 +226,12 @@ async def test_a_join_that_is_killed_goes_on(case: Case, scratch: FalkorDBStore,
     case.worker.start()
     await case.emit(20)
     await case.check(scratch)
+
+
+def has_come(process: asyncio.subprocess.Process, records: Path, turn: int) -> bool:
+    """Tell whether the command has joined so many partitions, of two, or has ended."""
+    joined = len(os.listdir(records)) if records.exists() else 0
+    return joined >= min(turn, 2) or process.returncode is not None
 
 
 async def test_a_bus_that_was_emptied_goes_on(case: Case, scratch: FalkorDBStore) -> None:

@@ -124,9 +124,7 @@ async def test_commands_fail(url: str, raw: Any, bus: Bus, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("after", [0, 9, 10, 11, 50])
-async def test_nothing_is_archived_behind_another_end(
-    url: str, raw: Any, bus: Bus, tmp_path: Path, after: int
-) -> None:
+async def test_nothing_is_archived_behind_another_end(url: str, raw: Any, bus: Bus, tmp_path: Path, after: int) -> None:
     await lose(url, raw, bus, tmp_path, lost=10, after=after)
     blobs = open_blobs(str(tmp_path))
     before = await blobs.names("segments/")

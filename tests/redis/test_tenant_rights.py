@@ -40,7 +40,9 @@ CHANNELS = sorted(
 def documented() -> dict[str, frozenset[str]]:
     """Return each command of the page's table with the names on which it may be run."""
     lines = PAGE.read_text().partition(HEADING)[2].splitlines()
-    rows = [line.strip("|").split("|") for line in lines[: lines.index("", lines.index("|---|---|---|"))] if "`" in line]
+    rows = [
+        line.strip("|").split("|") for line in lines[: lines.index("", lines.index("|---|---|---|"))] if "`" in line
+    ]
     found: dict[str, frozenset[str]] = {}
     for names, places, *_ in rows:
         for command in names.split("`")[1::2]:

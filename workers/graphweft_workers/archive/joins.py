@@ -1,9 +1,9 @@
 """Lets a bus that lost its end go on behind the archive.
 
 After a fail-over the archive holds entries that the bus has not, and the bus new ones under the same numbers. Up to the
-*fork* both are the same. The log becomes the archive, and behind it what the bus has after the fork. All readers go back
-to the fork, and checkpoints pass over what the graphs hold. A graph that went on with new events meanwhile may lack lost
-ones, so it must be built again: the archive keeps the names of these apps until they are.
+*fork* both are the same. The log becomes the archive, and behind it what the bus has after the fork. All readers go
+back to the fork, and checkpoints pass over what the graphs hold. A graph that went on with new events meanwhile may
+lack lost ones, so it must be built again: the archive keeps the names of these apps until they are.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ async def join(
     layout, archived = await bus.partitions.layout(), await ArchivedState(blobs).layout()
     if layout.partitions != archived.partitions:
         raise InvalidSettings(
-            f"the bus has {layout.partitions} partitions and the archive {archived.partitions}, so the events of an app "
-            "are in different ones. Empty the bus, and start it with GRAPHWEFT_PARTITIONS="
+            f"the bus has {layout.partitions} partitions and the archive {archived.partitions}, so the events of an "
+            "app are in different ones. Empty the bus, and start it with GRAPHWEFT_PARTITIONS="
             f"{archived.partitions}; or give it an archive of its own (GRAPHWEFT_ARCHIVE_URL)"
         )
     end = await reader.end(partition)

@@ -41,8 +41,8 @@ __all__ = ("Check", "check_python", "examine")
 _MOST_LETTERS: Final = 10_000
 _MOST_NAMES: Final = 10
 _BROKEN: Final = (
-    "keep the archive, it holds what the bus lost; stop the workers and archivers, and run `graphweft bus mend all`, see "
-    "docs/operations.md"
+    "keep the archive, it holds what the bus lost; stop the workers and archivers, and run `graphweft bus mend all`, "
+    "see docs/operations.md"
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 _MOST_GRAPHS: Final = 300

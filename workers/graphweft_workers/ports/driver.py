@@ -116,9 +116,9 @@ class BusDriver(ABC):
         """Let the entries of a partition after ``fork`` follow on those up to ``end``, and remove those before.
 
         ``end`` is the last entry of the archive, and the next one gets the number after it. All groups of readers go
-        back to the fork, and that of the workers that apply events gets its note. With ``moved``, the entries get new offsets, which are behind ``end``. All of it happens, or
-        nothing. Raises ``BusUnavailable``, and ``InvalidSettings`` while somebody reads the partition. The default
-        cannot.
+        back to the fork, and that of the workers that apply events gets its note. With ``moved``, the entries get new
+        offsets, which are behind ``end``. All of it happens, or nothing. Raises ``BusUnavailable``, and
+        ``InvalidSettings`` while somebody reads the partition. The default cannot.
         """
         raise InvalidSettings(_NO_JOIN)
 

@@ -25,7 +25,7 @@ _GROUPS: Final = (
 # fork and its number, the end of the archive and its number, whether the entries get new ids, the begin of the names of
 # notes, the mutation group and its note. A partition that somebody reads is left as it is: readers know other numbers.
 #
-# Without their notes, readers report dead letters and skips behind the fork again: those of lost entries were lost, too.
+# Without their notes, readers report dead letters and skips behind the fork again: those of lost entries were lost.
 _JOIN: Final = """
 local function fields_of(flat)
   local found = {}
@@ -103,8 +103,8 @@ async def join(url: str, partition: int, *, fork: Committed, end: Committed, mov
     owner = await _call(url, "EVAL", _JOIN, len(keys), *keys, *given)
     if owner is not None:
         raise InvalidSettings(
-            f"{owner.decode()!r} reads partition {partition}: stop all workers, memory workers and archivers, wait until "
-            "`graphweft status` shows none, and repeat the command. Clients and responders may go on"
+            f"{owner.decode()!r} reads partition {partition}: stop all workers, memory workers and archivers, wait "
+            "until `graphweft status` shows none, and repeat the command. Clients and responders may go on"
         )
 
 

@@ -96,6 +96,11 @@ def events_stream(partition: int) -> str:
     return f"{EVENTS}:{partition}"
 
 
+def stream_copy(partition: int) -> str:
+    """Return where a copy of the stream of a partition is made. Who may write to streams of events may not write it."""
+    return f"graphweft:copies:{partition}"
+
+
 CONTEXT_REPLIES: Final = "graphweft:context:replies:"
 """Prefix of the reply channels."""
 

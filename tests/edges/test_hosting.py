@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import redis.asyncio as redis
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
@@ -22,7 +23,7 @@ from tests.services.waiting import until
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
-from graphweft_contracts import Event
+from graphweft_contracts import Event, channels
 from graphweft_contracts.rules_log import StoredRules
 from graphweft_rules import RulesError
 from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
@@ -218,6 +219,35 @@ async def test_rules_that_are_active_are_not_compiled_again(
         started = started_of(app)
         async with running(app):
             await started.wait()
+
+
+@pytest.mark.parametrize("scope", ["*", "acme"])
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_lost_rule_set_of_the_folder_is_stored_again(
+    settings: Settings, bus: Bus, logs: Logs, scope: str, replaced: bool
+) -> None:
+    rules = rule_loading.load_rules(settings)
+    await rule_loading.push(bus, rules, scope)
+    (settings.rules / "Support/graph_injection.yaml").write_text(RULES + "# newer\n")
+    if replaced or scope != "*":
+        await rule_loading.push(bus, rule_loading.load_rules(settings))
+    before = await bus.rules.activations()
+    async with redis.Redis.from_url(settings.bus) as raw:
+        await raw.hdel(channels.RULE_SETS, rules.digest)
+    assert await bus.rules.stored(rules.digest) is None
+    await rule_loading.push_if_new(bus, rules, settings.rules)
+    assert await bus.rules.stored(rules.digest) is not None
+    assert await bus.rules.activations() == before, "an old folder brings nothing back"
+    assert events_of(logs).count("rules_stored_again") == 1
+
+
+async def test_rules_that_were_stored_and_never_active_become_active(settings: Settings, bus: Bus) -> None:
+    rules = rule_loading.load_rules(settings)
+    (settings.rules / "Support/graph_injection.yaml").write_text(RULES + "# older\n")
+    await rule_loading.push(bus, rule_loading.load_rules(settings))
+    await rule_loading.store(bus, rules)  # the bus lost its end between the two
+    await rule_loading.push_if_new(bus, rules, settings.rules)
+    assert [each.digest for each in await bus.rules.activations()][-1] == rules.digest
 
 
 async def test_without_rules_it_keeps_the_events(settings: Settings, bus: Bus, logs: Logs) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ import redis.asyncio as redis
 from tests.services.environment import clean_environment
 
 from graphweft import Client, Event
-from graphweft_contracts import channels
+from graphweft_contracts import DeadLetter, channels
+from graphweft_contracts.rules_log import StoredRules, digest_of
 from graphweft_workers.archive.archiver import archive_now
-from graphweft_workers.archive.blobs import open_blobs
+from graphweft_workers.archive.blobs import ArchiveUnavailable, open_blobs
 from graphweft_workers.archive.continuation import breaks
+from graphweft_workers.archive.joins import join_rules
 from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.state import ArchivedState, letters_file
 from graphweft_workers.archive.verify import verify
+from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.ports.bus import Bus
 
@@ -116,3 +121,69 @@ async def test_commands_fail(url: str, raw: Any, bus: Bus, tmp_path: Path) -> No
         )
         assert done.returncode == 1
         assert "does not continue the archive" in " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize("after", [0, 9, 10, 11, 50])
+async def test_nothing_is_archived_behind_another_end(url: str, raw: Any, bus: Bus, tmp_path: Path, after: int) -> None:
+    await lose(url, raw, bus, tmp_path, lost=10, after=after)
+    blobs = open_blobs(str(tmp_path))
+    before = await blobs.names("segments/")
+    with pytest.raises(ArchiveUnavailable, match="`graphweft bus mend"):
+        await archive_now(bus, blobs)
+    assert await blobs.names("segments/") == before
+
+
+def rule_set(name: str) -> tuple[str, StoredRules]:
+    files = {f"{name}/graph_injection.yaml": b"version: '1.0'"}
+    return digest_of(files), StoredRules(files=files)
+
+
+async def activate(bus: Bus, *names: str) -> list[str]:
+    digests = [rule_set(name)[0] for name in names]
+    for name, digest in zip(names, digests, strict=True):
+        await bus.rules.store(digest, rule_set(name)[1])
+        await bus.rules.activate("*", digest)
+    return digests
+
+
+@pytest.mark.parametrize("since", [(), ("four",), ("four", "five"), ("four", "five", "six"), ("three",)])
+async def test_lost_activations_come_before_those_since(
+    url: str, raw: Any, bus: Bus, tmp_path: Path, since: tuple[str, ...]
+) -> None:
+    blobs = open_blobs(str(tmp_path))
+    kept = await activate(bus, "one")
+    lost = await activate(bus, "two", "three")
+    await archive_now(bus, blobs)
+    archived = await bus.rules.activations()
+    await raw.ltrim(channels.ACTIVATIONS, 0, 0)
+    await raw.hdel(channels.RULE_SETS, *lost)
+    later = await activate(bus, *since)
+    made = (await bus.rules.activations())[1:]
+    with pytest.raises(ArchiveUnavailable, match="bus mend all"):
+        await ArchivedState(blobs).save_rules(bus)
+    assert await join_rules(bus, blobs, driver=bus_driver(url), url=url) == 2
+    found = await bus.rules.activations()
+    assert [each.digest for each in found] == [*kept, *lost, *later]
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    assert list(found[:3]) == list(archived)
+    assert [each.positions for each in found[3:]] == [each.positions for each in made]
+    assert all([await bus.rules.stored(digest) for digest in lost])
+    assert await join_rules(bus, blobs, driver=bus_driver(url), url=url) == 0
+    await ArchivedState(blobs).save_rules(bus)
+    assert await ArchivedState(blobs).activations() == list(found)
+
+
+async def test_letters_of_lost_entries_are_not_written_over(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:
+    blobs = open_blobs(str(tmp_path))
+    stream = await lose(url, raw, bus, tmp_path, lost=10, after=50)
+    end = await ArchiveReader(blobs).end(int(stream.rpartition(":")[2]))
+    letter = DeadLetter(
+        id="lost", reason="query_error", message="refused", position=f"{stream.rpartition(':')[2]}:{end.offset}",
+        time=datetime.now(UTC), fields={},
+    )  # fmt: skip
+    name, data = letters_file([letter])
+    await blobs.put(name, data)
+    await bus.dead_letters.put([letter.model_copy(update={"id": "since"})])
+    for _ in range(3):
+        await ArchivedState(blobs).save_letters(bus)
+    assert [each.id for each in await ArchivedState(blobs).dead_letters()] == ["lost"]

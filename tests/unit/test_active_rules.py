@@ -303,6 +303,62 @@ def test_only_the_apps_that_need_a_lost_rule_set_wait_until_it_is_there(clock: V
     assert (found.lost, {app: len(events) for app, events in found.apps.items()}) == ({}, {"acme": 2, "globex": 1})
 
 
+class KeptLog(Log):
+    """A log that takes rule sets and activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again: list[str] = []
+
+    async def store(self, digest: str, rules: StoredRules) -> None:
+        self.again.append(digest)
+        self.lost.discard(digest)
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+        self.add(scope, digest, p0="9")
+        return self.found[-1]
+
+
+@pytest.mark.parametrize(
+    ("there", "activated"),
+    [
+        ([], [("*", "two"), ("acme", "three")]),
+        ([("*", "one")], [("*", "two"), ("acme", "three")]),
+        ([("*", "one"), ("*", "two")], [("acme", "three")]),
+        ([("*", "one"), ("acme", "new")], [("*", "two")]),
+        ([("*", "new")], [("acme", "three")]),
+        ([("*", "new"), ("acme", "three")], []),
+    ],
+    ids=["all", "the last two", "the app's", "others since for the app", "others since for all", "none"],
+)
+def test_lost_activations_are_made_again(there: list[tuple[str, str]], activated: list[tuple[str, str]]) -> None:
+    log = KeptLog()
+    for scope, digest in (("*", "one"), ("*", "two"), ("acme", "three"), (restated_scope("acme"), "four")):
+        log.add(scope, digest, p0="2")
+    rules = LoggedRules(log, made_of, without_lost=True, restores=True)
+    run(rules.refresh())
+    log.found = log.found[:0]
+    for scope, digest in there:
+        log.add(scope, digest, p0="2")
+    kept = len(log.found)
+    with structlog.testing.capture_logs() as logs:
+        run(rules.refresh())
+    assert [(each.scope, each.digest) for each in log.found[kept:]] == activated
+    assert log.again == [digest for _, digest in activated]
+    assert [each["event"] for each in logs].count("rules_activated_again") == len(activated)
+    assert rules.activations == log.found
+
+
+def test_rules_are_activated_again_by_nobody_who_only_reads() -> None:
+    log = KeptLog()
+    log.add("*", "one", p0="2")
+    rules = LoggedRules(log, made_of, without_lost=True)
+    run(rules.refresh())
+    log.found.clear()
+    run(rules.refresh())
+    assert (log.found, log.again) == ([], [])
+
+
 class Entries:
     """A log with entries, whose rules and graph are elsewhere."""
 

@@ -30,6 +30,11 @@ from graphweft_workers.timing import TIMING, RulesTiming
 logger = get_logger("graphweft.rules")
 
 
+def stored_rules(rules: RuleSet) -> StoredRules:
+    """Return a rule set as it is stored on the bus."""
+    return StoredRules(files=rules.files, summary=rules.summary.to_json())
+
+
 class RulesCursor(Protocol):
     """Follows one partition and gives the rules for its events, in log order."""
 
@@ -155,6 +160,7 @@ class LoggedRules:
         *,
         none: RuleSet | None = None,
         without_lost: bool = False,
+        restores: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         timing: RulesTiming = TIMING.rules,
     ) -> None:
@@ -162,9 +168,11 @@ class LoggedRules:
 
         ``none`` applies where the log activates nothing, by default the rule set of no files. ``without_lost`` says
         that events of a lost rule set wait, and others go on: the lost one is a ``MissingRules`` until it is pushed
-        again. Otherwise ``refresh`` raises ``RulesLost``.
+        again. Otherwise ``refresh`` raises ``RulesLost``. ``restores`` says that what the bus had activated and has
+        lost meanwhile is stored and activated again.
         """
         self._log = log
+        self._restores = restores
         self._make = make
         self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
@@ -235,6 +243,8 @@ class LoggedRules:
             found = await self._log.activations(after=len(self.activations) - len(known))
             if list(found[:1]) != known and known:  # the bus was emptied
                 logger.warning("rules_of_another_bus", next="the activations are read from the start")
+                if self._restores:
+                    await self._activate_again()
                 self.activations.clear()
                 known, found = [], await self._log.activations()
             for activation in found[len(known) :]:
@@ -245,6 +255,24 @@ class LoggedRules:
                     "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
                     workflows=named(self.sets[activation.digest].workflows),
                 )  # fmt: skip
+
+    async def _activate_again(self) -> None:
+        """Store and activate what was active and is not any more, unless somebody has activated something since."""
+        before = [each for each in self.activations if each.restates is None]
+        for scope in dict.fromkeys(each.scope for each in before):
+            last = newest(before, scope)
+            there = newest(await self._log.activations(), scope)
+            if last is None or (there is not None and (there not in before or there.digest == last.digest)):
+                continue
+            rules = self.sets[last.digest]
+            if isinstance(rules, MissingRules):
+                continue
+            await self._log.store(last.digest, stored_rules(rules))
+            number = (await self._log.activate(scope, last.digest)).number
+            logger.warning(
+                "rules_activated_again", number=number, scope=scope, rules=last.digest[:12], before=last.number,
+                message="the bus had lost the activation of these rules; events since followed what was left",
+            )  # fmt: skip
 
     async def _rules_of(self, digest: str) -> RuleSet:
         stored = await self._log.stored(digest)
@@ -284,8 +312,8 @@ class LoggedRules:
     def over(self, log: RulesLog) -> LoggedRules:
         """See ``ActiveRules.over``."""
         return LoggedRules(
-            log, self._make, none=self.none, without_lost=self._without_lost, clock=self._clock,
-            timing=self._timing,
+            log, self._make, none=self.none, without_lost=self._without_lost, restores=self._restores,
+            clock=self._clock, timing=self._timing,
         )  # fmt: skip
 
     def restatement(self, app_id: str) -> int:

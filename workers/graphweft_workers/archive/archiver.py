@@ -14,6 +14,7 @@ from graphweft_contracts import BusUnavailable, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.merge import merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
@@ -155,7 +156,7 @@ class PartitionCopy:
         await self._state.save_rules(self._bus)
         await self._reader.refresh(self.number)
         self.position = await self._reader.end(self.number)
-        await self._check_same_log(self.position)
+        await self._check_same_log()
         self.pending, self._size, self._first = [], 0, self.position.count + 1
 
     @property
@@ -217,27 +218,17 @@ class PartitionCopy:
         with contextlib.suppress(BusUnavailable):
             await self._bus.partitions.commit(self.number, self.position)
 
-    async def _check_same_log(self, end: Committed) -> None:
-        """Raise if the bus holds another log than the archive: a mixture could not be replayed."""
-        if not end.offset:
-            return
+    async def _check_same_log(self) -> None:
+        """Raise if the bus does not continue the archive: a mixture could not be replayed."""
         number = self.number
-        there = await self._bus.log.entries(number, [end.offset])
-        archived = await self._reader.entries(number, [end.offset])
-        if there and archived and not archived[0].erased and there[0].fields != archived[0].fields:
+        broken = await breaks(
+            self._bus, self._reader, [each for each in await self._bus.partitions.status() if each.id == number]
+        )
+        if broken:
             raise ArchiveUnavailable(
-                f"the archive holds another log: its entry {number}:{end.offset} differs from that of the bus. Give "
-                "this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
+                f"{broken[0]}. If it is another log, give this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
                 retry_after_s=5.0,
             )
-        try:
-            await self._bus.log.read(number, end, limit=1)
-        except BusUnavailable as error:
-            raise ArchiveUnavailable(
-                f"the bus does not continue the archive, which ends at {number}:{end.offset}: {error}. If the bus was "
-                "emptied, give it an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
-                retry_after_s=5.0,
-            ) from error
 
 
 async def archive_now(bus: Bus, blobs: BlobStore) -> tuple[int, int]:

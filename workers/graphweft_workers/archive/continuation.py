@@ -21,7 +21,10 @@ async def breaks(bus: Bus, reader: ArchiveReader, partitions: Iterable[Partition
         archived = bus.offsets.entries_up_to(end)
         if not end.offset or status.trimmed >= archived:  # what the archive ends with may have been trimmed
             continue
-        where = f"partition {status.id}: the bus does not continue the archive, which ends at {end.offset}"
+        where = (
+            f"partition {status.id}: the bus does not continue the archive, which ends at {end.offset} (`graphweft bus "
+            f"mend {status.id}` joins the two)"
+        )
         if status.written < archived:
             found.append(f"{where}: it had {status.written} entries, of {archived} that are archived")
             continue

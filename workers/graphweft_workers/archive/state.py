@@ -20,6 +20,8 @@ from graphweft_contracts import DeadLetter, Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive.blobs import ArchiveUnavailable
+from graphweft_workers.archive.continuation import breaks
+from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import MOST_BYTES
 from graphweft_workers.content_limits import TooMuch, zstd_lines
 from graphweft_workers.ports.blobs import BlobStore
@@ -45,8 +47,8 @@ class ArchivedState:
     def __init__(self, blobs: BlobStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._blobs = blobs
         self._clock = clock
-        self._activations = 0
-        """How many are in the archive."""
+        self._last: Activation | None = None
+        """The last one in the archive."""
         self._known: set[str] = set()
         """Digests of the rule sets that are in the archive."""
         self._letters: str = ""
@@ -55,48 +57,48 @@ class ArchivedState:
         """What the letters looked like without their events when they were copied."""
         self._layout: Layout | None = None
         self._saving = asyncio.Lock()
-        self._checked = False
 
     async def save_rules(self, bus: Bus) -> None:
-        """Copy the rule sets and activations that the archive lacks, and the layout."""
+        """Copy the rule sets and activations that the archive lacks, and the layout.
+
+        Raises ``ArchiveUnavailable`` if the last archived activation of rules is not that of the bus.
+        """
         async with self._saving:
-            await self._check_same_log(bus)
+            last = await self._last_activation()
+            found = await bus.rules.activations(after=0 if last is None else last.number - 1)
+            if last is not None and list(found[:1]) != [last]:
+                raise ArchiveUnavailable(
+                    "the archive holds another log: its rules were activated at another time than those of this bus. "
+                    "If the bus lost its end, run `graphweft bus mend all`; or else give it an archive of its own "
+                    "(GRAPHWEFT_ARCHIVE_URL)",
+                    retry_after_s=5.0,
+                )
             layout = await bus.partitions.layout()
             if layout != self._layout:
                 await self._blobs.put(_LAYOUT, _layout_text(layout))
                 self._layout = layout
-            if not self._activations:
-                self._activations = len(await self._blobs.names(_ACTIVATIONS))
-            for activation in await bus.rules.activations(after=self._activations):
+            for activation in found[last is not None :]:
                 if activation.digest not in self._known:
                     rules = await bus.rules.stored(activation.digest)
                     if rules is not None:
                         await self._blobs.put(rules_name(activation.digest), rules.encode())
                     self._known.add(activation.digest)
                 await self._blobs.put(activation_name(activation.number), activation.encode())
-                self._activations = activation.number
+                self._last = activation
 
-    async def _check_same_log(self, bus: Bus) -> None:
-        """Raise ``ArchiveUnavailable`` if the first archived activation of rules is not that of the bus."""
-        if self._checked:
-            return
-        names = await self._blobs.names(_ACTIVATIONS)
-        data = await self._blobs.get(names[0]) if names else None
-        if data is not None:
-            first = Activation.decode(data)
-            if list((await bus.rules.activations(after=first.number - 1))[:1]) != [first]:
-                raise ArchiveUnavailable(
-                    "the archive holds another log: its rules were activated at another time than those of this bus. "
-                    "Give this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
-                    retry_after_s=5.0,
-                )
-        self._checked = True
+    async def _last_activation(self) -> Activation | None:
+        if self._last is None and (names := await self._blobs.names(_ACTIVATIONS)):
+            data = await self._blobs.get(names[-1])
+            self._last = None if data is None else Activation.decode(data)
+        return self._last
 
     async def save_letters(self, bus: Bus) -> None:
         """Copy the dead letters if they have changed. Their events, which may be gigabytes, are read in pages."""
         seen = await _fingerprint(bus)
         if seen == self._seen:
             return
+        if await breaks(bus, ArchiveReader(self._blobs), await bus.partitions.status()):
+            return  # the copies that are there may have what the bus lost; `bus mend` reads them
         with tempfile.TemporaryFile() as lines:
             digest = hashlib.sha256()
             async for page in letter_pages(bus.dead_letters):

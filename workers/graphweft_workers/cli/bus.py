@@ -9,23 +9,38 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.options import Data, command
 from graphweft_workers.cli.output import say
-from graphweft_workers.roles import connections
+from graphweft_workers.roles import mending
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 _REQUESTS: Final = "requests"
+_ALL: Final = "all"
 
 
 @command
 async def bus_mend(
-    what: Annotated[str, typer.Argument(help="The number of a partition, or 'requests'.", metavar="PARTITION")],
+    what: Annotated[
+        str, typer.Argument(help="The number of a partition, 'all' partitions, or 'requests'.", metavar="PARTITION")
+    ],
     data: Data = None,
 ) -> None:
-    """Mend a partition that takes no events, or the queue of context requests. No event is lost."""
-    if what != _REQUESTS and not (what.isascii() and what.isdecimal()):
-        raise InvalidSettings(f"invalid partition {what!r}: expected a number, or {_REQUESTS!r}")
+    """Mend a partition that takes no events, or whose end the bus lost, or the queue of context requests.
+
+    No event is lost that the bus or the archive holds.
+    """
+    if what not in (_REQUESTS, _ALL) and not (what.isascii() and what.isdecimal()):
+        raise InvalidSettings(f"invalid partition {what!r}: expected a number, {_ALL!r}, or {_REQUESTS!r}")
     settings = Settings.load(data=data)
-    async with running_bus(settings):
-        pass
-    done = await connections.mend(settings, None if what == _REQUESTS else int(what))
-    say(done or "there is nothing to mend; `graphweft doctor` says what else is wrong")
+    async with running_bus(settings) as bus:
+        count = await bus.partitions.count(fresh=True)
+    done: list[str] = []
+    if what == _REQUESTS:
+        if mended := await mending.mended_requests(settings):
+            done.append(mended)
+            say(mended)
+    else:
+        async for line in mending.mended(settings, range(count) if what == _ALL else [int(what)]):
+            done.append(line)
+            say(line)
+    if not done:
+        say("there is nothing to mend; `graphweft doctor` says what else is wrong")

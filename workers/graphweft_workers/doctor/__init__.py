@@ -41,8 +41,8 @@ __all__ = ("Check", "check_python", "examine")
 _MOST_LETTERS: Final = 10_000
 _MOST_NAMES: Final = 10
 _BROKEN: Final = (
-    "keep the archive, it holds what the bus lost; give the bus an archive of its own (GRAPHWEFT_ARCHIVE_URL), see "
-    "docs/operations.md"
+    "keep the archive, it holds what the bus lost; stop the workers and archivers, and run `graphweft bus mend all`, "
+    "see docs/operations.md"
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 _MOST_GRAPHS: Final = 300
@@ -313,6 +313,8 @@ async def _archive(settings: Settings) -> list[Check]:
         advice = "a rebuild from the start is not possible. Trim with `graphweft trim` only, and set no retention"
         if not state.enabled:
             advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
+    elif state.to_rebuild:
+        advice = f"run `graphweft rebuild --app {state.to_rebuild[0]} --swap`, and the same for each other app"
     elif state.behind and idle:
         advice = f"start `graphweft run archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
     if state.breaks:  # a fault that stays, whatever else there is

@@ -9,17 +9,27 @@ in ``graphweft.graphs`` a ``GraphDriver``. A client finds its transport in the g
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from graphweft_contracts import InvalidSettings
 
 if TYPE_CHECKING:  # a driver is imported by commands that need no engine
     from graphweft_contracts import Layout
+    from graphweft_contracts.rules_log import Activation
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect
+    from graphweft_workers.ports.event_log import Committed
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.ports.request_queue import RequestQueue
+
+
+_NO_JOIN: Final = (
+    "this kind of bus cannot go on behind an archive: keep the archive, and give the bus an archive of its own "
+    "(GRAPHWEFT_ARCHIVE_URL)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,20 @@ class BusDriver(ABC):
         ``InvalidSettings`` for a partition that does not exist.
         """
         return ""
+
+    async def join(self, url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
+        """Let the entries of a partition after ``fork`` follow on those up to ``end``, and remove those before.
+
+        ``end`` is the last entry of the archive, and the next one gets the number after it. All groups of readers go
+        back to the fork, and that of the workers that apply events gets its note. With ``moved``, the entries get new
+        offsets, which are behind ``end``. All of it happens, or nothing. Raises ``BusUnavailable``, and
+        ``InvalidSettings`` while somebody reads the partition. The default cannot.
+        """
+        raise InvalidSettings(_NO_JOIN)
+
+    async def replace_activations(self, url: str, there: Sequence[Activation], merged: Sequence[Activation]) -> None:
+        """Replace the activations of rules, which are ``there``, and announce none. Raises like ``join``."""
+        raise InvalidSettings(_NO_JOIN)
 
 
 class GraphDriver(ABC):

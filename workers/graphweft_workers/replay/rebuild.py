@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import batched
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings
@@ -17,6 +18,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
+from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
@@ -32,6 +34,7 @@ from graphweft_workers.replay.restoring import Restoring
 from graphweft_workers.replay.swap import GraphSwap, move
 from graphweft_workers.timing import TIMING, Timing
 
+_LETTERS_AT_ONCE: Final = 50
 _ROUNDS: Final = 20
 """Attempts to find the live graph at rest."""
 _RESTATEMENTS: Final = 5
@@ -337,7 +340,8 @@ class Rebuild:
         restated = newest(await self._log.bus.rules.activations(), restated_scope(self._app_id))
         if restated is not None:
             await self._wait_for_workers(await self._until(restated))
-        if self._basis.kept:
+        was_kept = self._basis.kept
+        if was_kept:
             self._basis = replace(self._basis, kept=False)
             await self._write_basis()
         swap = GraphSwap(
@@ -350,6 +354,18 @@ class Rebuild:
             timing=self._timing,
         )
         await swap.run()
+        if not was_kept:
+            await self._has_joined()
+
+    async def _has_joined(self) -> None:
+        """If the graph lacked events that the bus had lost, say which of them failed now, and that it lacks none."""
+        bus, app_id = self._log.bus, self._app_id
+        if bus.archive is None or app_id not in await to_rebuild(bus.archive):
+            return
+        letters = {letter.id: letter for each in self.done.values() for letter in each.letters.values()}
+        for some in batched((each for each in letters.values() if not is_of_prelude(each.partition)), _LETTERS_AT_ONCE):
+            await bus.dead_letters.put(some)
+        await has_rebuilt(bus.archive, app_id)
 
     async def _has_nodes(self) -> bool:
         async for node in self._graph.whole.nodes(self._app_id):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from graphweft_contracts import Transient, channels
 from graphweft_contracts.plurals import counted
@@ -12,6 +13,8 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
+
+_MOST_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class ArchiveState:
     lost: int = 0
     breaks: Sequence[str] = ()
     """How the bus does not continue the archive; such a partition is not archived any more."""
+    to_rebuild: Sequence[str] = ()
+    """Apps whose graphs went on without events that the bus had lost."""
     error: str = ""
     """Why the archive or the bus does not say how far it is."""
 
@@ -44,6 +49,9 @@ class ArchiveState:
             parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
         if self.lost:
             parts.append(lost)
+        if self.to_rebuild:
+            names = ", ".join(self.to_rebuild[:_MOST_NAMES]) + (", …" if len(self.to_rebuild) > _MOST_NAMES else "")
+            parts.append(f"graphs that may lack events since the bus had lost its end: {names}")
         return "archive: " + "; ".join([*parts, *self.breaks])
 
 
@@ -55,6 +63,7 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
     if not has_archive(settings):  # all that was trimmed is lost
         return ArchiveState(enabled=False, lost=sum(each.trimmed for each in partitions))
     from graphweft_workers.archive.continuation import breaks
+    from graphweft_workers.archive.joins import to_rebuild
     from graphweft_workers.archive.progress import progress
     from graphweft_workers.archive.reader import ArchiveReader
     from graphweft_workers.roles import features as jobs
@@ -63,6 +72,7 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
         groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
         reader = ArchiveReader(make_archive(settings))
         found = await progress(reader, bus, partitions, groups)
+        rebuild = await to_rebuild(make_archive(settings))
         async with contextlib.aclosing(make_bus(settings, archived=False)) as alone:
             broken = await breaks(alone, reader, partitions)
     except Transient as error:
@@ -74,6 +84,7 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
         held_by=found.held_by,
         lost=found.lost,
         breaks=broken,
+        to_rebuild=rebuild,
     )
 
 

@@ -168,11 +168,6 @@ async def request_fault(settings: Settings) -> str:
     return await bus_driver(settings.bus).request_fault(settings.bus)
 
 
-async def mend(settings: Settings, partition: int | None) -> str:
-    """Mend a partition or the queue of context requests; see ``BusDriver.mend``."""
-    return await bus_driver(settings.bus).mend(settings.bus, partition)
-
-
 def dialects() -> tuple[GraphDialect, ...]:
     """Return the dialects of the graph servers that graphweft comes with."""
     return drivers.dialects()

@@ -180,7 +180,7 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
         worker = MutationWorker(
             bus,
             graph,
-            logged_rules(settings, bus, without_lost=True),
+            logged_rules(settings, bus, without_lost=True, restores=True),
             name=_worker_name(settings),
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,

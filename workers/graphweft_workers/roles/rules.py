@@ -108,15 +108,20 @@ def _workflows_of(rules: RuleSet, files: Collection[str]) -> frozenset[str]:
 
 
 def logged_rules(
-    settings: Settings, bus: Bus, *, none: RuleSet | None = None, without_lost: bool = False
+    settings: Settings,
+    bus: Bus,
+    *,
+    none: RuleSet | None = None,
+    without_lost: bool = False,
+    restores: bool = False,
 ) -> LoggedRules:
     """Return the rules that the log activates; ``none`` applies while it activates none.
 
-    With ``without_lost``, what needs a lost rule set waits, and the rest goes on; see ``LoggedRules``.
+    With ``without_lost``, what needs a lost rule set waits, and the rest goes on; for ``restores`` see ``LoggedRules``.
     """
     from graphweft_workers.active_rules import LoggedRules
 
-    return LoggedRules(bus.rules, rules_maker(settings), none=none, without_lost=without_lost)
+    return LoggedRules(bus.rules, rules_maker(settings), none=none, without_lost=without_lost, restores=restores)
 
 
 def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
@@ -196,11 +201,9 @@ async def push(bus: Bus, rules: RuleSet, scope: str = ALL_APPS) -> Activation:
 
 async def store(bus: Bus, rules: RuleSet) -> None:
     """Store a rule set, or only its summary. Raises ``BusUnavailable``."""
-    await bus.rules.store(rules.digest, _stored(rules))
+    from graphweft_workers.active_rules import stored_rules
 
-
-def _stored(rules: RuleSet) -> StoredRules:
-    return StoredRules(files=rules.files, summary=rules.summary.to_json())
+    await bus.rules.store(rules.digest, stored_rules(rules))
 
 
 async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
@@ -219,14 +222,21 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
                 next="only memories and episodes take effect, and events of workflows become dead letters, until you "
                 "push rules with `graphweft rules push`",
             )
-    elif active is not None and active.digest == rules.digest:
-        stored = await bus.rules.stored(rules.digest)
-        if stored is None or stored.updated_by(_stored(rules)) is not None:  # another version may have stored them
-            await store(bus, rules)
-    elif await bus.rules.stored(rules.digest) is None or active is None:
+        return
+    was_active = any(each.digest == rules.digest for each in found)
+    if was_active and await bus.rules.stored(rules.digest) is None:
+        logger.warning(
+            "rules_stored_again",
+            folder=str(folder),
+            rules=rules.digest[:12],
+            message="the bus had lost what these rules are: events that need them go on",
+        )
+    if was_active:
+        await store(bus, rules)  # another version may have stored them, too
+    if active is None or not was_active:
         pushed = await push(bus, rules)
         logger.info("rules_pushed", folder=str(folder), rules=pushed.digest[:12])
-    else:
+    elif active.digest != rules.digest:
         logger.warning(
             "rules_replaced",
             folder=str(folder),

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, override
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from graphweft_contracts import Layout
+    from graphweft_contracts.rules_log import Activation
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
+    from graphweft_workers.ports.event_log import Committed
     from graphweft_workers.ports.request_queue import RequestQueue
 
 
@@ -78,6 +80,18 @@ class RedisDriver(BusDriver):
         from graphweft_workers.drivers.redis import streams
 
         return await streams.mend(url, partition)
+
+    @override
+    async def join(self, url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
+        from graphweft_workers.drivers.redis import joins
+
+        await joins.join(url, partition, fork=fork, end=end, moved=moved)
+
+    @override
+    async def replace_activations(self, url: str, there: Sequence[Activation], merged: Sequence[Activation]) -> None:
+        from graphweft_workers.drivers.redis import joins
+
+        await joins.replace_activations(url, there, merged)
 
 
 DRIVER: Final = RedisDriver()

@@ -145,16 +145,15 @@ async def _mend_partition(client: Any, partition: int) -> str:
     info = await client.xinfo_stream(stream) if await client.exists(stream) else None
     if info is None or offset_number(info["last-generated-id"].decode())[0] < LAST_MS:
         return ""
-    moved = await _replace(client, stream)
+    moved = await _replace(client, stream, channels.stream_copy(partition))
     return (
         f"{stream} takes entries again. Entries whose id no clock gives have new ones, at its end: {moved}; all others "
         "are as before"
     )
 
 
-async def _replace(client: Any, stream: str) -> int:
+async def _replace(client: Any, stream: str, copy: str) -> int:
     """Replace a stream by a copy with ids that clocks give; return how many entries got a new id."""
-    copy = f"{stream}:copy"
     await client.delete(copy)
     await client.execute_command("XGROUP", "CREATE", copy, "copy", "0-0", "MKSTREAM")  # also if all was trimmed
     await client.execute_command("XGROUP", "DESTROY", copy, "copy")

@@ -1,0 +1,117 @@
+"""What a tenant's user may do on Redis: what docs/security.md lists, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio as redis
+
+from graphweft_contracts import channels
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.rights import PASSWORD, commands
+
+pytestmark = pytest.mark.integration
+PAGE = Path(__file__).parents[2] / "docs/security.md"
+HEADING = "### On Redis"
+GROUPS = (
+    channels.MUTATION_GROUP, channels.MEMORY_GROUP, channels.CONSOLIDATION_GROUP, channels.EPISODES_GROUP,
+    channels.ARCHIVE_GROUP,
+)  # fmt: skip
+NAMES = sorted(
+    {value for name, value in vars(channels).items() if name.isupper() and str(value).startswith("graphweft:")}
+    | {channels.lease(0, group) for group in GROUPS}
+    | {channels.workers(group) for group in GROUPS}
+    | {channels.notes(group) for group in GROUPS}
+    | {channels.events_stream(0), channels.events_stream(63), channels.stream_copy(0), channels.CONTEXT_REQUESTS}
+    | {channels.graph_positions("t"), channels.graphs_reached("t", 0), channels.graph_indexes("mozaiks_acme")}
+    | {channels.graph_name("acme"), channels.graph_name("globex"), "anything", "", "*"}
+)
+CHANNELS = sorted(
+    {channels.context_replies("x", app) for app in ("acme", "globex", "acme2", "acm", "*")}
+    | {channels.context_replies("x"), "graphweft:context:replies:*", "__redis__:invalidate", "anything"}
+)
+
+
+def documented() -> dict[str, frozenset[str]]:
+    """Return each command of the page's table with the names on which it may be run."""
+    lines = PAGE.read_text().partition(HEADING)[2].splitlines()
+    rows = [
+        line.strip("|").split("|") for line in lines[: lines.index("", lines.index("|---|---|---|"))] if "`" in line
+    ]
+    found: dict[str, frozenset[str]] = {}
+    for names, places, *_ in rows:
+        for command in names.split("`")[1::2]:
+            found[command.lower().replace(" ", "|")] = frozenset(places.split("`")[1::2])
+    return found
+
+
+@pytest.fixture
+async def admin(server: EmbeddedServer, url: str) -> AsyncIterator[Any]:
+    """A user who may do everything, beside the user ``acme`` with a tenant's rights."""
+    async with redis.Redis.from_url(url) as connection:
+        for line in commands("redis", "tenant", app_id="acme", user="acme", graph_template=""):
+            await connection.execute_command(*line.replace(PASSWORD, "secret").split())
+        try:
+            yield connection
+        finally:
+            await connection.execute_command("ACL", "DELUSER", "acme")
+
+
+async def try_out(admin: Any, *command: str) -> str:
+    """Return what the server says when the tenant runs a command, without running it."""
+    answer = await admin.execute_command("ACL", "DRYRUN", "acme", *command)
+    return str(answer.decode())
+
+
+async def every_command(admin: Any) -> list[str]:
+    """Return all commands of the server and its modules; those with subcommands by these."""
+    rows = await admin.execute_command("EVAL", "return redis.call('COMMAND')", 0)
+    found: list[str] = []
+    for row in rows:
+        parts = row[9] if len(row) > 9 and row[9] else [row]
+        found += [part[0].decode() for part in parts]
+    return found
+
+
+async def may_run(admin: Any, command: str) -> bool:
+    for more in range(12):
+        with contextlib.suppress(redis.ResponseError):  # it has another number of arguments
+            return "to run the" not in await try_out(admin, *command.split("|"), *["1"] * more)
+    raise AssertionError(command)
+
+
+async def test_a_tenant_may_run_the_documented_commands_and_no_other(admin: Any) -> None:
+    commands = await every_command(admin)
+    assert len(commands) > 300
+    assert "graph.query" in {each.lower() for each in commands}
+    assert {each.lower() for each in commands if await may_run(admin, each)} == documented().keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("xadd", ("*", "a", "b")), ("get", ()), ("hgetall", ()), ("subscribe", ())]
+)
+async def test_a_tenant_reaches_the_documented_names_and_no_other(
+    admin: Any, command: str, more: tuple[str, ...]
+) -> None:
+    patterns = {each.replace("APP", "acme") for each in documented()[command]}
+    reached: list[str] = []
+    for name in CHANNELS if command == "subscribe" else NAMES:
+        if await try_out(admin, command, name, *more) == "OK":
+            reached.append(name)
+            assert any(fnmatchcase(name, pattern) for pattern in patterns), name
+    assert all(any(fnmatchcase(name, pattern) for name in reached) for pattern in patterns)
+
+
+async def test_only_these_commands_have_names(admin: Any) -> None:
+    assert {name for name, places in documented().items() if places} == {"xadd", "get", "hgetall", "subscribe"}
+
+
+async def test_nobody_who_may_append_may_write_to_the_copy_of_a_stream(admin: Any) -> None:
+    for number in range(64):
+        answer = await try_out(admin, "XADD", channels.stream_copy(number), "*", "a", "b")
+        assert "no permissions to access" in answer

@@ -243,7 +243,7 @@ def applier(
     arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
     return Applier(
         cast("EventLog", log), cast("DeadLetters", letters), graph, arrangers,
-        quarantine=quarantine, clock=VIRTUAL, timing=timing,
+        quarantine=quarantine, clock=VIRTUAL, timing=replace(TIMING, quarantine=timing),
     )  # fmt: skip
 
 

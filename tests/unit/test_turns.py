@@ -18,6 +18,7 @@ from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine import turns
+from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
@@ -69,8 +70,8 @@ class Turns(turns.TurnClock):
         self._steps = steps
         self._dear = dear
 
-    def one(self, left: deque[Any]) -> Iterator[Any]:
-        for each in super().one(left):
+    def one(self, left: deque[Any], costs: AppCosts | None = None) -> Iterator[Any]:
+        for each in super().one(left, costs):
             yield each
             offset = each.offset if isinstance(each, Entry) else each.entry.offset
             self._steps.append(offset)

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -77,18 +78,16 @@ async def match_in_turns(
             return False
         return each.rules.may_take_long(event, each.size)
 
-    start = 0
-    for at in (*(at for at, each in enumerate(entries) if may_take_long(each)), len(entries)):
-        left = deque(entries[start:at])
+    for is_long, some in groupby(entries, may_take_long):
+        left = deque(some)
         while left:
             leave_out(left)
-            matching(turns.one(left, costs))
+            turn = turns.one(left, costs)
+            if is_long:
+                await _aside(partial(matching, turn))
+            else:
+                matching(turn)
             await turns.rest()
-        if at < len(entries):
-            leave_out((entries[at],))
-            await _aside(partial(matching, turns.one(deque((entries[at],)), costs)))
-            await turns.rest()
-        start = at + 1
     return found
 
 

@@ -1,4 +1,4 @@
-"""An app whose mutations hold the graph server: how often they are tried, and what happens to its neighbour."""
+"""Apps that take much of the graph server, or of the worker: what it costs them, and what their neighbour notices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import override
+from typing import Any, override
 
 import pytest
 from tests.services.buses import applied
@@ -44,6 +44,25 @@ mutation_rules:
         cypher: "UNWIND $ids AS id MERGE (a:Item {{id: id}}) MERGE (b:Copy {{id: id}})"
         params: {{ids: $event.ids}}
 """
+_DEAR = "$event.a.exists(x, $event.b.exists(y, y == x + {number}))"
+DEAR = 10
+DEAR_RULES = "".join(
+    f"""
+  - name: dear{number}
+    events: [dear.event]
+    condition: "{_DEAR.format(number=number)}"
+    mutations:
+      - {{id: never, cypher: "MERGE (n:Never {{id: 1}}) SET n.x = 1"}}
+"""
+    for number in range(DEAR)
+)
+COUNT_DEAR = """
+  - name: counted
+    events: [dear.event]
+    mutations:
+      - {id: count, cypher: "MERGE (v:Visit {id: 1}) SET v.n = coalesce(v.n, 0) + 1, v.last = $id",
+         params: {id: $event.id}}
+"""
 
 
 class Counting(FalkorDBStore):
@@ -64,7 +83,7 @@ class Counting(FalkorDBStore):
 @pytest.fixture
 def rules(tmp_path: Path) -> RuleSet:
     (tmp_path / "Shop").mkdir()
-    (tmp_path / "Shop/graph_injection.yaml").write_text(RULES)
+    (tmp_path / "Shop/graph_injection.yaml").write_text(RULES + DEAR_RULES + COUNT_DEAR)
     return load_rules(tmp_path)
 
 
@@ -98,7 +117,7 @@ def event(app: str, type: str, number: int = 0, **data: object) -> Event:
     )
 
 
-async def visits(graph: FalkorDBStore, app: str) -> object:
+async def visits(graph: FalkorDBStore, app: str) -> Any:
     return (await graph.read(app, "MATCH (v:Visit) RETURN sum(v.n)", {}, timeout_s=120)).rows
 
 
@@ -167,3 +186,25 @@ async def test_a_large_event_takes_effect_as_a_whole_or_becomes_a_dead_letter(
         assert (found, letters) in ((120_000, []), (0, ["timeout"]))  # the latter on a machine that is too busy
         assert await visits(graph, SLOW) == ((1,),)
         assert len(graph.held) <= 2
+
+
+async def test_a_backlog_of_dear_events_delays_its_app_alone(url: str, one_partition: Bus, rules: RuleSet) -> None:
+    bus = one_partition
+    lists = {"a": [*range(1_000, 1_100)], "b": [*range(100)]}  # about 5 ms for each rule
+    async with contextlib.aclosing(Counting(url)) as graph, Client(url) as client:
+        for number in range(40):
+            await client.emit(event(SLOW, "dear.event", number, **lists))
+        for number in range(10):
+            await client.emit(event(QUIET, "shop.visit", number))
+        async with working(bus, graph, rules, WriteTiming()):
+            await until(
+                lambda: visits(graph, QUIET), lambda found: found == ((10,),), why="the neighbour's events count"
+            )
+            [[done]] = await visits(graph, SLOW)
+            assert done < 40  # else the neighbour has waited for all of them
+            found = await until(lambda: parked(bus), lambda found: SLOW in found, why="the position says who is parked")
+            assert found[SLOW].why == "dear_events"
+            await applied(bus)
+        assert await visits(graph, SLOW) == ((40,),)
+        assert (await graph.read(SLOW, "MATCH (v:Visit) RETURN v.last", {}, timeout_s=120)).rows == ((39,),)
+        assert await bus.dead_letters.read(limit=10) == []

@@ -50,7 +50,7 @@ class FalkorDBTiming:
     """Limit of a query that may keep the server from other work: a context request has half a second."""
     rows_ms: int = 500
     """The same with many rows: if it is too short, the next query has fewer."""
-    long_ms: int = 2_000
+    long_ms: int = 1_500
     """The same for one row that ran into the short limit."""
     round_s: float = 1.0
     """How long the writes of an app that are sent together may take."""

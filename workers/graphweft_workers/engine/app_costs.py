@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -51,7 +51,7 @@ class AppCosts:
         return max(1, int(entries * self._timing.page_s / seconds))
 
     @contextlib.asynccontextmanager
-    async def pace(self) -> AsyncIterator[None]:
+    async def pace(self) -> AsyncGenerator[None]:
         """Let one parked app at a time do its work, and rest afterwards, so that half of the time is for the others."""
         async with self._parked:
             began = self._clock.monotonic()

@@ -89,7 +89,8 @@ def late_work(query: Outline) -> Iterator[tuple[str, int]]:
             bound.add(part.variable)
         elif isinstance(part, UnwindPart):
             used = uses(query, part.expression)
-            depends = any(each.variable in bound for each in (*used.variables, *used.reads))
+            depends = any(each.variable in bound for each in used.variables)
+            depends = depends or any(each.variable in bound for each in used.reads)
             if wrote and _is_large_range(query, part.expression):
                 yield "makes a row for each number of a large range()", start
             elif wrote and lists and not depends:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, override
 
@@ -96,7 +96,7 @@ async def one_partition(url: str) -> AsyncIterator[Bus]:
 
 
 @contextlib.asynccontextmanager
-async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, writes: WriteTiming) -> AsyncIterator[None]:
+async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, writes: WriteTiming) -> AsyncGenerator[None]:
     worker = MutationWorker(bus, graph, rules, name="w", timing=Timing(writes=writes))
     task = asyncio.create_task(worker.run())
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -184,8 +184,10 @@ def dear_rules(folder: Path, count: int) -> RuleSet:
     return RuleSet.load(folder)
 
 
-def paid(number: int, app: str, type: str = "order.paid", **data: Any) -> Entry:
-    event = Event.create(type, app_id=app, chat_id="c", workflow="Shop", data={"nr": number, **data}, id=str(number))
+def paid(number: int, app: str, type: str = "order.paid", data: Mapping[str, Any] | None = None) -> Entry:
+    event = Event.create(
+        type, app_id=app, chat_id="c", workflow="Shop", data={"nr": number, **(data or {})}, id=str(number)
+    )
     return entry(number, wire.encode(event))
 
 
@@ -222,7 +224,8 @@ async def test_a_small_event_with_many_dear_conditions_is_matched_in_a_thread(
 ) -> None:
     active = FixedRules(dear_rules(tmp_path, rules))
     lists = {"a": [*range(1_000, 1_000 + length)], "b": [*range(length)]}
-    entries = [paid(1, "a", **lists), paid(2, "a", "order.sent", **lists), paid(3, "a", **lists)]
+    types = ("order.paid", "order.sent", "order.paid")
+    entries = [paid(number, "a", type, lists) for number, type in enumerate(types)]
     decoded = await turns.decode_in_turns(entries, active)
     assert all(each.size < turns.LARGE for each in decoded)
     threads = list[bool]()

@@ -22,6 +22,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb import store as store_module
+from graphweft_workers.drivers.falkordb import write_times
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.rights import rules_of
 from graphweft_workers.drivers.falkordb.statements import guarded
@@ -883,7 +884,7 @@ async def test_a_lone_row_with_any_key_does_the_same_in_a_shared_query(graph: Fa
 async def test_a_shared_query_that_times_out_runs_apart_and_once(
     graph: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "SHARED_MS", 1)
+    monkeypatch.setattr(write_times, "SHARED_MS", 1)
     many = "UNWIND $ids AS id MERGE (n:N {id: id}) SET n.c = coalesce(n.c, 0) + 1"
     await graph.progress(APP, 0)
     writes = chain(COUNTED, many, id="k", ids=[1])

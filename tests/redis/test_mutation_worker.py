@@ -39,7 +39,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, PositionMove, Write
-from graphweft_workers.timing import QueueTiming, Timing
+from graphweft_workers.timing import TIMING, QueueTiming, Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -745,9 +745,10 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
                     await client.emit(event)
             for _ in range(20):
                 await client.emit(tool("t", chat=chats[3]))
+            never = replace(TIMING, writes=WriteTiming(again_s=0.0, rest=0.0, long_rest=0.0))
             async with (
                 contextlib.aclosing(FalkorDBStore(url, write_timeout_ms=500)) as hasty,
-                running(bus, hasty, load_rules(tmp_path)),
+                working(MutationWorker(bus, hasty, load_rules(tmp_path), name="w", batch_events=50, timing=never)),
             ):
 
                 async def idle() -> bool:

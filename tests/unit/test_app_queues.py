@@ -19,6 +19,7 @@ from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.timing import QueueTiming
@@ -469,3 +470,50 @@ def test_each_event_takes_effect_in_order_and_is_committed_only_then(
     run(work())
     for app, done in model.done.items():
         assert done == [place for place, each in enumerate(apps, start=1) if each == app]
+
+
+async def test_an_app_with_dear_events_says_so_until_it_has_caught_up(
+    gates: Any, queues: AppQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "reread", never)
+    with capture_logs() as logs:
+        queues.park("dear", why="dear_events")
+        queues.park("dear", why="dear_events")
+    assert [log["why"] for log in logs if log["event"] == "app_parked"] == ["dear_events"]
+    queues.give({}, {}, at(5), {}, {"dear"})
+    await turns()
+    assert queues.parked == {"dear"}
+    assert {app: each.why for app, each in queues.status().items()} == {"dear": "dear_events"}
+
+
+async def test_an_app_that_has_caught_up_says_no_reason_of_earlier() -> None:
+    writer: Any = Writer()
+    queues = queues_of(writer)
+    queues.park("dear", why="dear_events")
+    queues.give({}, {}, at(45), {}, {"dear"})
+    queue = queues._queues["dear"]  # pyright: ignore[reportPrivateUsage]
+    await asyncio.wait_for(cast("asyncio.Task[None]", queue.task), 1.0)
+    assert (queue.trouble, queues.parked, queues.status()) == ("slow", frozenset(), {})
+    await queues.aclose()
+
+
+async def test_an_app_with_slow_writes_rests_and_says_so(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    async def apply(queue: AppQueue) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise SlowWrites("they take long", retry_after_s=40.0)
+
+    monkeypatch.setattr(gates, "apply", apply)
+    queues = queues_of(gates)
+    before = VIRTUAL.monotonic()
+    queues.give({"slow": some(1)}, {}, at(1), {})
+    await turns()
+    assert {app: each.why for app, each in queues.status().items()} == {"slow": "slow_writes"}
+    await queues.settle()  # nobody waits for it
+    assert (tries, queues.floor.offset) == (1, "0")
+    await cast("asyncio.Task[None]", queues._queues["slow"].task)  # pyright: ignore[reportPrivateUsage]
+    assert (tries, queues.floor.offset, VIRTUAL.monotonic() - before) == (2, "1", 40.0)
+    await queues.aclose()

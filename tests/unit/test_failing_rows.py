@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice, pairwise
 from pathlib import Path
@@ -243,7 +243,7 @@ def applier(
     arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
     return Applier(
         cast("EventLog", log), cast("DeadLetters", letters), graph, arrangers,
-        quarantine=quarantine, clock=VIRTUAL, timing=timing,
+        quarantine=quarantine, clock=VIRTUAL, timing=replace(TIMING, quarantine=timing),
     )  # fmt: skip
 
 

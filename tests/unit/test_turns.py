@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +18,13 @@ from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine import turns
+from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.pages import last_page
+from graphweft_workers.timing import CostTiming
 
 T0 = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -69,8 +71,8 @@ class Turns(turns.TurnClock):
         self._steps = steps
         self._dear = dear
 
-    def one(self, left: deque[Any]) -> Iterator[Any]:
-        for each in super().one(left):
+    def one(self, left: deque[Any], costs: AppCosts | None = None) -> Iterator[Any]:
+        for each in super().one(left, costs):
             yield each
             offset = each.offset if isinstance(each, Entry) else each.entry.offset
             self._steps.append(offset)
@@ -162,3 +164,95 @@ def test_a_page_has_two_entries_of_any_size() -> None:
     assert last_page(entries, most_bytes=1) == entries[3:]
     assert last_page(entries[:1], most_bytes=1) == entries[:1]
     assert last_page([], most_bytes=1) == []
+
+
+DEAR = "$event.a.exists(x, $event.b.exists(y, y == x + {}))"
+
+
+def dear_rules(folder: Path, count: int) -> RuleSet:
+    (folder / "Shop").mkdir(exist_ok=True)
+    (folder / "Shop/graph_injection.yaml").write_text(
+        "mutation_rules:\n"
+        + "".join(
+            f'- name: r{number}\n  events: [order.paid]\n  condition: "{DEAR.format(number)}"\n  mutations:\n'
+            "  - {id: m, cypher: 'CREATE (:Order {id: $id})', params: {id: $event.nr}}\n"
+            for number in range(count)
+        )
+        + "- name: plain\n  events: [order.*]\n  mutations:\n"
+        "  - {id: m, cypher: 'CREATE (:Order {id: $id})', params: {id: $event.nr}}\n"
+    )
+    return RuleSet.load(folder)
+
+
+def paid(number: int, app: str, type: str = "order.paid", data: Mapping[str, Any] | None = None) -> Entry:
+    event = Event.create(
+        type, app_id=app, chat_id="c", workflow="Shop", data={"nr": number, **(data or {})}, id=str(number)
+    )
+    return entry(number, wire.encode(event))
+
+
+async def test_an_app_whose_events_take_much_time_leaves_the_batch(tmp_path: Path) -> None:
+    active = FixedRules(dear_rules(tmp_path, 0))
+    entries = [paid(number, "dear" if number % 2 else "quiet") for number in range(20)]
+    decoded = await turns.decode_in_turns(entries, active)
+    steps = list[str]()
+    clock = VirtualClock()
+
+    class Slow(turns.TurnClock):
+        def one(self, left: deque[Any], costs: AppCosts | None = None) -> Iterator[Any]:
+            for each in super().one(left, costs):
+                yield each
+                steps.append(each.entry.offset)
+                clock.advance(0.02 * (each.event.appid == "dear"))
+
+    costs = AppCosts(clock, CostTiming(burst_s=0.05, share=0.01))
+    found = await turns.match_in_turns(0, decoded, RecentEvents(), turns=Slow(clock, 0.005), costs=costs)
+    assert found.dear == {"dear"}
+    assert [event.entry.offset for event in found.apps["quiet"]] == [f"{number}-0" for number in range(0, 20, 2)]
+    assert len(found.apps["dear"]) == 3  # they are read again
+    # Others are not asked to leave, nor is an app that has no more events here.
+    later = await turns.match_in_turns(0, decoded[::2], RecentEvents(), turns=Slow(clock, 0.005), costs=costs)
+    assert (later.dear, len(later.apps["quiet"])) == (set(), 10)
+    clock.advance(20.0)
+    again = await turns.match_in_turns(0, decoded[:2], RecentEvents(), turns=Slow(clock, 0.005), costs=costs)
+    assert (again.dear, len(again.apps["dear"])) == (set(), 1)
+
+
+@pytest.mark.parametrize(("rules", "length", "aside"), [(40, 60, True), (1, 60, False)])
+async def test_a_small_event_with_many_dear_conditions_is_matched_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, length: int, aside: bool
+) -> None:
+    active = FixedRules(dear_rules(tmp_path, rules))
+    lists = {"a": [*range(1_000, 1_000 + length)], "b": [*range(length)]}
+    types = ("order.paid", "order.sent", "order.paid")
+    entries = [paid(number, "a", type, lists) for number, type in enumerate(types)]
+    decoded = await turns.decode_in_turns(entries, active)
+    assert all(each.size < turns.LARGE for each in decoded)
+    threads = list[bool]()
+    real = RuleSet.match_event
+
+    def matching(self: RuleSet, event: Event, logged: Any = None) -> Any:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return real(self, event, logged)
+
+    monkeypatch.setattr(RuleSet, "match_event", matching)
+    found = await turns.match_in_turns(0, decoded, RecentEvents())
+    assert threads == [aside, False, aside]
+    assert [len(event.mutations) for event in found.apps["a"]] == [1, 1, 1]
+
+
+async def test_parked_apps_take_turns_and_rest(clock: VirtualClock) -> None:
+    costs = AppCosts(clock, CostTiming())
+    steps = list[tuple[str, float]]()
+
+    async def work(app: str, seconds: float) -> None:
+        async with costs.pace():
+            steps.append((app, clock.monotonic()))
+            clock.advance(seconds)
+
+    before = clock.monotonic()
+    await asyncio.gather(work("a", 1.0), work("b", 0.0), work("c", 20.0), work("d", 0.0))
+    assert [(app, at - before) for app, at in steps] == [("a", 0.0), ("b", 2.0), ("c", 2.0), ("d", 27.0)]
+    assert costs.page(200, 0.2) is None
+    assert costs.page(200, 1.0) == 50
+    assert costs.page(2, 10.0) == 1

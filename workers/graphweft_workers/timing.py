@@ -70,6 +70,44 @@ class QuarantineTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTiming:
+    """Writes that keep a graph server from other work, and writes that run into their time limit."""
+
+    query_s: float = 0.1
+    """What a query with many rows should take: the next ones have as many rows as fit."""
+    least_s: float = 0.1
+    """Shorter writes of one row are not counted."""
+    long_s: float = 0.25
+    """A context request with a usual budget does not survive a write of this length."""
+    rest: float = 1.0
+    """How many times as long as such a write an app rests."""
+    long_rest: float = 20.0
+    """The same after a long one, so that others have 95 % of the time."""
+    again_s: float = 5.0
+    """The least rest after a write ran into its limit."""
+    short_rest_s: float = 1.0
+    """A rest up to this is waited for on the spot; for a longer one the app is parked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostTiming:
+    """Events that take much of the worker's own time."""
+
+    least_s: float = 0.001
+    """An event that is matched in less is not counted."""
+    burst_s: float = 0.05
+    """What the events of an app may take in the batches that it shares with other apps."""
+    share: float = 0.05
+    """By so much of the time that passes, what an app has taken is forgotten."""
+    page_s: float = 0.25
+    """How long a page of a parked app should take: the next ones have as many entries as fit."""
+    rest: float = 1.0
+    """How many times as long as a page has taken parked apps rest, one after the other."""
+    most_rest_s: float = 5.0
+    """The longest of these rests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaTiming:
     """Quotas that workers hold."""
 
@@ -235,6 +273,8 @@ class Timing:
     leases: LeaseTiming = LeaseTiming()
     rules: RulesTiming = RulesTiming()
     quarantine: QuarantineTiming = QuarantineTiming()
+    writes: WriteTiming = WriteTiming()
+    costs: CostTiming = CostTiming()
     quota: QuotaTiming = QuotaTiming()
     jobs: JobTiming = JobTiming()
     context: ContextTiming = ContextTiming()

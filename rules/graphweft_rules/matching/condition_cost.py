@@ -13,6 +13,7 @@ import ast
 from collections.abc import Collection, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from itertools import chain
+from math import isqrt
 from typing import Final, Literal
 
 from graphweft_rules.matching.condition_syntax import ConditionPart, parts_of, within
@@ -276,6 +277,14 @@ class ConditionCost:
         if any(pattern_cost(each).compiling > _DEAR_PATTERN for each in patterns if each is not None):
             found.append("costly-pattern")
         return tuple(found)
+
+    def estimate(self, size: int, variables: Collection[str]) -> int:
+        """Return about how many steps the condition takes at most for values of so many bytes of JSON."""
+        weight = 2 * size // 3 + 1
+        root = isqrt(weight)
+        shapes = (Size(weight, weight, 1), Size(weight, root, root), Size(weight, 2, weight))
+        most = max(Bound(self, dict.fromkeys(variables, shape), {}).total for shape in shapes)
+        return min(MOST_STEPS, most // _STEP + weight * _OTHER // (2 * _QUARTERS))
 
     def is_small(self, values: Iterable[object]) -> bool:
         """Tell whether these values cannot reach the limit, in a time that does not depend on their size."""

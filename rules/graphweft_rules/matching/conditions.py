@@ -171,6 +171,10 @@ class Condition:
         is_over = not given.is_whole or (counter is not None and counter.is_over)
         return _failure(_OVER) if is_over and (verdict.missing or verdict.error) else verdict
 
+    def estimate(self, size: int) -> int:
+        """Return about how many steps it takes at most for an event of so many bytes."""
+        return self.cost.estimate(size, [name for name, _ in self.variables])
+
     def _verdict(self, values: dict[str, object], missing: Sequence[str], counter: StepCounter | None) -> Verdict:
         try:
             if counter is None or self.counted is None:

@@ -142,6 +142,7 @@ class Candidates:
         self._always: list[int] = []
         self._together: list[_Together] = []
         self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
+        self._steps: dict[int, int] = {}
         self.are_few: bool = len(rules) <= _FEW or (
             len(rules) <= _FEW_QUICK and all(rule.decide is not undecided for rule in rules)
         )
@@ -162,6 +163,23 @@ class Candidates:
                 alike.setdefault(names, {})[number] = condition
         for conditions in alike.values():
             self._decide_together(conditions)
+
+    def steps(self, size: int) -> int:
+        """Return about how many steps the conditions take at most together for an event of so many bytes.
+
+        Those that a function decides, or that a look-up of a value rules out, count nothing.
+        """
+        magnitude = size.bit_length()
+        found = self._steps.get(magnitude)
+        if found is None:
+            looked_up = {n for _, by_text in self._by_value.values() for numbers in by_text.values() for n in numbers}
+            conditions = [
+                rule.condition
+                for number, rule in enumerate(self.rules)
+                if rule.condition is not None and number not in looked_up and rule.decide is undecided
+            ]
+            found = self._steps[magnitude] = sum(each.estimate((1 << magnitude) - 1) for each in conditions)
+        return found
 
     def _decide_together(self, conditions: dict[int, Condition]) -> None:
         """Decide conditions with the same references in few calls."""

@@ -30,6 +30,7 @@ MOST_UNATTENDED_POLLS: Final = 100
 _STUCK: Final = {
     "rules_lost": "a rule set that the bus has lost",
     "unavailable": "its graph, which does not answer",
+    "slow_writes": "the end of its rest after slow writes",
     "needs_rebuild": "a rebuild of its graph, which is older than the log",
 }
 """For what an app waits, by the reason for which it is parked."""

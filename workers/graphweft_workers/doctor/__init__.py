@@ -453,6 +453,16 @@ async def _without_history(settings: Settings, store: GraphStore) -> list[str]:
     return found
 
 
+_ADVICE: Final = {
+    "slow": "slow, unavailable: check the workers' log and the queries of their rules",
+    "unavailable": "slow, unavailable: check the workers' log and the queries of their rules",
+    "slow_writes": "slow_writes: `graphweft lint` names mutations that compute after their first write",
+    "dear_events": "dear_events: make the conditions of their rules cheaper, which `graphweft lint` names",
+    "rules_lost": "rules_lost: push the lost rule sets again",
+}
+"""By the reason for which an app is parked."""
+
+
 def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
     """Say which apps are parked. No other app need be on their partitions."""
     parked = [item for partition in partitions for item in PositionNote.decode(partition.note).parked.items()]
@@ -463,8 +473,15 @@ def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
         found = f"graphs that are older than the log and cannot catch up: {', '.join(older[:_MOST_NAMES])}"
         advice = f"graphweft rebuild --app {older[0]} --swap; the workers' log says why"
         return [Check(name="parked", state="fail", found=found, advice=advice)]
-    names = ", ".join(apps[:_MOST_NAMES]) + (" and others" if len(apps) > _MOST_NAMES else "")
-    advice = "`graphweft status` shows since when and why; check the workers' log and the queries of their rules"
+    whys = {app: each.why for app, each in parked}
+    names = ", ".join(f"{app} ({whys[app]})" for app in apps[:_MOST_NAMES])
+    names += " and others" if len(apps) > _MOST_NAMES else ""
+    advice = "; ".join(
+        [
+            "`graphweft status` shows since when",
+            *(_ADVICE.get(why, _ADVICE["slow"]) for why in sorted({*whys.values()})),
+        ]
+    )
     return [Check(name="parked", state="warn", found=f"apps that are behind: {names}", advice=advice)]
 
 

@@ -19,12 +19,14 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
+from graphweft_workers.engine.app_costs import FIRST_PAGE
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.older_graph import NeedsRebuild, OlderGraph
 from graphweft_workers.engine.position_note import MOST_PARKED, Parked, PositionNote
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
@@ -40,6 +42,10 @@ _WAITING_BYTES: Final = 16 * 1024**2
 It parks an app only if those that wait for slow apps are as many."""
 _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
+
+
+_LATE_AT_ONCE: Final = frozenset({"unavailable", "needs_rebuild", "slow_writes"})
+"""Troubles for which an app counts as behind before it has been for long."""
 
 
 class AppQueues:
@@ -128,7 +134,7 @@ class AppQueues:
         found: dict[str, Parked] = {}
         for queue in self._busy.values():
             floor = queue.floor
-            late = queue.trouble in ("unavailable", "needs_rebuild") or now - queue.busy_since >= self._timing.park_s
+            late = queue.trouble in _LATE_AT_ONCE or now - queue.busy_since >= self._timing.park_s
             if floor is not None and (queue.behind is not None or (late and self._is_slow(queue, now))):
                 reported = queue.reported_while_parked if queue.behind is not None else None
                 found[queue.app_id] = Parked(
@@ -174,6 +180,8 @@ class AppQueues:
             if queue.behind is None:
                 if not queue.busy:
                     queue.busy_since, queue.given_before = self._given_at, before
+                    if queue.slow_until <= self._given_at:
+                        queue.trouble = "slow"
                     self._begun.append(queue)
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
                 size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
@@ -192,10 +200,15 @@ class AppQueues:
         queue = self._queues.get(app_id)
         return not (queue is not None and queue.rules_checked) and await self._writer.is_half_done(app_id)
 
-    def park(self, app_id: str) -> None:
+    def park(self, app_id: str, *, why: str = "") -> None:
         """Park an app: it reads again the events that it has not begun with, and the next batch."""
         queue = self._queue(app_id)
+        if why == "dear_events":
+            queue.page = FIRST_PAGE
         if queue.behind is None:
+            if why:
+                self._hinder(queue, why)
+                self._log_parked(queue, "it goes on at a pace of its own")
             if not queue.busy:
                 queue.busy_since, queue.given_before = self._clock.monotonic(), self._events
             queue.behind = queue.waiting[0].start if queue.waiting else self._given_to(queue)
@@ -263,11 +276,7 @@ class AppQueues:
             if not ready or len(self.parked) >= MOST_PARKED:
                 return max(now + self._timing.batch_s, longest.busy_since + self._timing.park_s)
             self.park(longest.app_id)
-            log = logger.warning if len(self._queues) > 1 else logger.info  # alone, it is only busy
-            log(
-                "app_parked", partition=self._number, app_id=longest.app_id, why=longest.trouble,
-                message="other apps go on; the events of this app are read again when its graph has caught up",
-            )  # fmt: skip
+            self._log_parked(longest, "its events are read again when its graph has caught up")
         if self._are_full(busy):
             return now + self._timing.batch_s
         far = self._events - self._writer.state.batch_events // 2
@@ -285,6 +294,13 @@ class AppQueues:
             if queue not in slow
         ]
         return min(dues, default=None)
+
+    def _log_parked(self, queue: AppQueue, message: str) -> None:
+        log = logger.warning if len(self._queues) > 1 else logger.info  # alone, it is only busy
+        log(
+            "app_parked", partition=self._number, app_id=queue.app_id, why=queue.trouble,
+            message=f"other apps go on beside this one; {message}",
+        )  # fmt: skip
 
     def _are_full(self, queues: Sequence[AppQueue]) -> bool:
         """Tell whether as many events wait in queues as may wait together."""
@@ -323,6 +339,8 @@ class AppQueues:
                     await self._await_rules(queue, error)
                 except OlderGraph as error:
                     await self._begin_again(queue, error)
+                except SlowWrites as error:
+                    await self._rest(queue, error)
                 except GraphUnavailable as error:
                     self._writer.note_strike(queue.app_id, error)
                     await self._check_server(error)
@@ -354,7 +372,8 @@ class AppQueues:
         now, floor = self._clock.monotonic(), queue.floor
         troubled = queue.troubled_at or queue.behind is not None
         if now - queue.busy_since >= self._timing.park_s:
-            queue.slow_until, queue.trouble = now + self._timing.cool_down_s, "slow"
+            queue.slow_until = now + self._timing.cool_down_s
+            queue.trouble = queue.trouble if queue.trouble == "dear_events" else "slow"
         for skip in (each for batch in queue.applying for each in batch.skips):
             self._skips.add(skip)
         queue.applying.clear()
@@ -369,6 +388,7 @@ class AppQueues:
                 queue.reported = end.offset
             if not is_after(self._given_to(queue).offset, end.offset):
                 queue.behind = queue.recent = None
+                queue.trouble = "slow"
                 logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         if not queue.busy and queue.slow_until <= now:
             queue.troubled_at = 0.0
@@ -431,6 +451,17 @@ class AppQueues:
             if error.digest not in rules.lost or rules.restatement(queue.app_id) != restatement:
                 break
         queue.slow_until, queue.trouble = 0.0, "slow"
+
+    async def _rest(self, queue: AppQueue, error: SlowWrites) -> None:
+        """Wait until an app may write again, whose writes kept the graph server from others."""
+        queue.checkpoint = None
+        self._hinder(queue, "slow_writes")
+        logger.warning(
+            "app_rests", partition=self._number, app_id=queue.app_id, message=str(error),
+            resumes_after_s=round(error.retry_after_s, 2),
+        )  # fmt: skip
+        await self._clock.sleep(error.retry_after_s)
+        queue.busy_since = self._clock.monotonic()
 
     async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
         queue.checkpoint = None

@@ -14,6 +14,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import ActiveRules, RulesCursor
+from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.apply import Applier
@@ -27,7 +28,7 @@ from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.older_graph import NeedsRebuild, Obstacle, OlderGraph, no_obstacle
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import begun_events, planned_end
-from graphweft_workers.engine.read import Decoded, MatchedEvent, letter_of_lost
+from graphweft_workers.engine.read import Decoded, MatchedEvent, Range, letter_of_lost
 from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
@@ -80,6 +81,7 @@ class WorkerState:
     clock: Clock = SYSTEM_CLOCK
     timing: Timing = TIMING
     obstacle: Obstacle = no_obstacle
+    costs: AppCosts = field(init=False)
     applier: Applier = field(init=False)
     indexes: AppIndexes = field(init=False)
 
@@ -87,8 +89,9 @@ class WorkerState:
         arrangers = Arrangers(self.rules, self.graph.dialect)
         self.applier = Applier(
             self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine, names=self.names,
-            memory=self.memory, clock=self.clock, timing=self.timing.quarantine,
+            memory=self.memory, clock=self.clock, timing=self.timing,
         )  # fmt: skip
+        self.costs = AppCosts(self.clock, self.timing.costs)
         self.indexes = AppIndexes(self.graph, self.index_keys, self.fact_keys)
 
 
@@ -172,9 +175,7 @@ class AppWriter:
                 return end  # any number of apps may wait for a lost rule set: none reads back before it must
             reach = REACH if self._recent is None else self._recent.reach
             queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
-        read = await match_compiled(
-            self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
-        )
+        read = await self._matched(queue, decoded)
         read.check_rules(queue.app_id)  # it was no copy
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if is_after(letter.offset, queue.reported)]
@@ -185,6 +186,19 @@ class AppWriter:
         if events or skips:
             queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
         return end
+
+    async def _matched(self, queue: AppQueue, decoded: Sequence[Decoded]) -> Range:
+        """Match events of a parked app, one app of the worker after the other; fit the next page to the time."""
+        assert queue.recent is not None
+        costs, clock = self.state.costs, self.state.clock
+        async with costs.pace():
+            began = clock.monotonic()
+            read = await match_compiled(
+                self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
+            )
+            if (page := costs.page(len(decoded), clock.monotonic() - began)) is not None:
+                queue.page = page
+        return read
 
     def _first_lost(self, app_id: str, entries: Sequence[Decoded]) -> tuple[int, str] | None:
         """Return the number of the app's first entry that needs a lost rule set, and the digest; None without one."""

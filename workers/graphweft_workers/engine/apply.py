@@ -5,7 +5,7 @@ drops that row and notes it; then its dead letter is written. After a crash betw
 note and writes the dead letter; the row does not run again.
 
 A mutation whose rows fail one after the other is put in quarantine: its rows are dropped together into one dead letter,
-and from time to time one row is tried.
+and from time to time one row is tried. For rows that run into the time limit, two are enough.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import batched
 from typing import Final, NamedTuple
 
@@ -31,11 +32,12 @@ from graphweft_workers.engine.plan_run import Careful, PlanRun, statement_of, su
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
 from graphweft_workers.engine.suspects import Suspects
+from graphweft_workers.engine.write_budget import WriteBudget
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.event_log import EventLog
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphWrites, Progress, Write
-from graphweft_workers.timing import TIMING, QuarantineTiming
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphWrites, Progress, Write, WriteLimit
+from graphweft_workers.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
 
@@ -43,6 +45,8 @@ FAILURES_TO_QUARANTINE: Final = 20
 """Failed rows in a row of one mutation in one app. Rows with an invalid value do not count."""
 CHATS_TO_QUARANTINE: Final = 5
 """Chats that these rows must belong to at least: what one chat says switches a mutation off for no other."""
+TIMEOUTS_TO_QUARANTINE: Final = 2
+"""The same for rows that run into the time limit, and for their chats: each costs a graph server seconds."""
 STRIKES: Final = 3
 """How often the server may not answer one write, while it answers others, before the row is dropped."""
 _MOST_AHEAD: Final = 64
@@ -76,6 +80,8 @@ class _Failures:
     chats: set[str] = field(default_factory=set[str])
     """Chats of these rows, up to ``CHATS_TO_QUARANTINE``."""
     quarantined: bool = False
+    timeouts: int = 0
+    """Rows that ran into the time limit, one after the other."""
     probe_at: float = 0.0
     probe_after_s: float
     letters: dict[int, DeadLetter] = field(default_factory=dict[int, DeadLetter])
@@ -110,8 +116,10 @@ class Applier:
         names: NameQuota | None = None,
         memory: MemoryQuota | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        timing: QuarantineTiming = TIMING.quarantine,
+        timing: Timing = TIMING,
     ) -> None:
+        """Without ``quarantine`` no app rests either: a replay has the time of nobody to care for."""
+        self._budget = WriteBudget(clock, timing.writes) if quarantine else None
         self._names = names
         self._memory = memory
         self._quarantine = quarantine
@@ -123,7 +131,7 @@ class Applier:
         self._arrangers = arrangers
         self._failures: dict[_Broken, _Failures] = {}
         self._most: dict[str, int] = {}
-        """By statement: rows of one query, after a query with more rows timed out."""
+        """By statement: rows of one query, after a query with more rows timed out or took long."""
         self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
         """By partition and app: the digest of the rules in the graph's note."""
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
@@ -242,6 +250,7 @@ class Applier:
 
     async def _run(self, run: PlanRun, strikes: int) -> Checkpoint:
         end, singly = run.plan.end, bool(strikes)  # whether writes are sent one at a time
+        limit = partial(self._limit, run.app_id)
         if strikes and run.plan.rows:
             run.careful = Careful(statement_of(run.row), 1)
             if strikes >= STRIKES:
@@ -255,7 +264,9 @@ class Applier:
             if self._failures:
                 await self._drop_quarantined(run)
                 run.careful = run.careful or self._probing(run)
-            writes = run.writes(self._most_rows, suspects_first=self._graph.runs_again)[: 1 if singly else None]
+            if self._budget is not None:
+                await self._rest(self._budget, run.app_id)
+            writes = run.writes(self._most_rows, limit, suspects_first=self._graph.runs_again)[: 1 if singly else None]
             if run.plan.failed is not None and not writes[-1].after.plan:
                 await self._tell_skipped(run)  # the last write of a plan removes its note
                 continue
@@ -263,6 +274,7 @@ class Applier:
             if applied is None:
                 singly = True
                 continue
+            self._charge(run.app_id, writes, applied)
             cleared = self._took(run, writes[: applied.count])
             if applied.failure is not None:
                 await self._failure(run, writes[applied.count], applied.failure)
@@ -270,6 +282,40 @@ class Applier:
                 return writes[-1].after
             elif cleared:
                 run.isolate(self._suspects)  # rows that are no suspects any more share queries again
+
+    # Time of the graph server
+
+    async def _rest(self, budget: WriteBudget, app_id: str) -> None:
+        """Let an app rest whose writes took long. Raises ``SlowWrites`` if that is not over soon."""
+        left = budget.rest_s(app_id)
+        if left > self._timing.writes.short_rest_s:
+            raise budget.slow_writes(app_id)
+        if left:
+            await self._clock.sleep(left)
+
+    def _limit(self, app_id: str, statement: str) -> WriteLimit:
+        """Return how long a row of a statement may take that is alone."""
+        return "full" if self._budget is None else self._budget.limit(app_id, statement)
+
+    def _charge(self, app_id: str, writes: Sequence[Write], applied: Applied) -> None:
+        """Count for how long writes kept the server from other work; fit the size of the next queries to that."""
+        timing = self._timing.writes
+        for number, (write, held_s) in enumerate(zip(writes, applied.held_s, strict=False)):
+            rows = len(write.rows)
+            if write.query is None or not rows:
+                continue
+            statement, took_effect = write.query.statement, number < applied.count
+            if rows > 1 and took_effect and held_s > timing.query_s:
+                self._most[statement] = max(1, int(rows * timing.query_s / held_s))
+            elif took_effect and held_s < timing.query_s / 2 and rows == self._most.get(statement):
+                if 2 * rows < MOST_ROWS:
+                    self._most[statement] = 2 * rows
+                else:
+                    del self._most[statement]
+            if self._budget is not None and (rows == 1 or not took_effect):
+                self._budget.charge(app_id, held_s)
+                if took_effect and write.limit == "long" and held_s < timing.long_s:
+                    self._budget.was_quick(app_id, statement)
 
     def _most_rows(self, statement: str) -> int:
         return self._most.get(statement, MOST_ROWS)
@@ -318,8 +364,11 @@ class Applier:
             return
         if timed_out:
             run.careful = Careful(statement, 1)
-            if run.alone is not row:
-                # Try it once more: the time limit includes the wait for other writers.
+            # Try it once more: the time limit includes the wait for other writers.
+            if self._budget is not None:
+                if self._budget.timed_out(run.app_id, statement):
+                    raise self._budget.slow_writes(run.app_id)
+            elif run.alone is not row:
                 run.alone = row
                 return
         else:
@@ -362,7 +411,7 @@ class Applier:
             message=str(failure),
         )
         if not failure.of_value:
-            self._failed(app_id, row, str(failure))
+            self._failed(app_id, row, str(failure), timed_out=failure.code == "timeout")
         return failed
 
     async def _drop(self, run: PlanRun, failed: FailedRows) -> None:
@@ -422,8 +471,9 @@ class Applier:
         for broken, rows in out.items():
             failures = self._failures[broken]
             mutation = rows[0].bound.mutation
+            what = "ran into the time limit" if failures.timeouts else "failed"
             message = (
-                f"{failures.rows} events in a row failed, so the mutation of {mutation.place} is in quarantine until "
+                f"{failures.rows} events in a row {what}, so the mutation of {mutation.place} is in quarantine until "
                 "it works again: fix the rule, push it, then retry this dead letter"
             )
             failed = FailedRows(
@@ -447,18 +497,22 @@ class Applier:
     def _has_quarantine(self) -> bool:
         return any(failures.quarantined for failures in self._failures.values())
 
-    def _failed(self, app_id: str, row: Row, message: str) -> None:
+    def _failed(self, app_id: str, row: Row, message: str, *, timed_out: bool = False) -> None:
         if len(self._failures) >= _MOST_COUNTED:
             self._failures = {broken: failures for broken, failures in self._failures.items() if failures.quarantined}
-        failures = self._failures.setdefault(_broken(app_id, row), _Failures(probe_after_s=self._timing.first_probe_s))
+        failures = self._failures.setdefault(
+            _broken(app_id, row), _Failures(probe_after_s=self._timing.quarantine.first_probe_s)
+        )
         failures.rows += 1
         if len(failures.chats) < CHATS_TO_QUARANTINE:
             failures.chats.add(row.event.event.chatid)
+        failures.timeouts = failures.timeouts + 1 if timed_out else 0
         enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.chats) >= CHATS_TO_QUARANTINE
-        if not self._quarantine or not enough:
+        slow = failures.timeouts >= TIMEOUTS_TO_QUARANTINE and len(failures.chats) >= TIMEOUTS_TO_QUARANTINE
+        if not self._quarantine or not (enough or slow):
             return
         if failures.quarantined:
-            failures.probe_after_s = min(failures.probe_after_s * 2, self._timing.last_probe_s)
+            failures.probe_after_s = min(failures.probe_after_s * 2, self._timing.quarantine.last_probe_s)
         else:
             mutation = row.bound.mutation
             logger.error(
@@ -467,7 +521,8 @@ class Applier:
                 next="fix the rule and run: graphweft rules push; then: graphweft dlq retry --all",
             )  # fmt: skip
         failures.quarantined = True
-        failures.probe_at = self._clock.monotonic() + failures.probe_after_s
+        rest_s = self._budget.rest_s(app_id) if self._budget is not None else 0.0
+        failures.probe_at = self._clock.monotonic() + rest_s + failures.probe_after_s
 
     def _succeeded(self, app_id: str, rows: Sequence[Row]) -> None:
         for row in rows:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import RulesCursor
+from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range
@@ -40,8 +41,9 @@ async def match_compiled(
     only: str | None = None,
     without: Collection[str] = (),
     passed_over: PassedOver = NOTHING,
+    costs: AppCosts | None = None,
 ) -> Range:
-    """Return the same as ``match_range``."""
+    """Return the same as ``match_range``; ``costs``: see ``match_in_turns``."""
     wanted: dict[RuleSet, set[str]] = {}
     for each in decoded:
         event, active = each.event, each.rules
@@ -51,4 +53,6 @@ async def match_compiled(
             wanted.setdefault(active, set()).add(event.workflow)
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
-    return await match_in_turns(partition, decoded, recent, only=only, without=without, passed_over=passed_over)
+    return await match_in_turns(
+        partition, decoded, recent, only=only, without=without, passed_over=passed_over, costs=costs
+    )

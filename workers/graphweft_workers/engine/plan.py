@@ -23,7 +23,7 @@ from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger, Step
 from graphweft_workers.engine.plan_note import PlanNote, compact
 from graphweft_workers.engine.read import MatchedEvent
-from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
+from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write, WriteLimit
 
 _MOST_ITEMS: Final = 10_000
 """Items of the lists of one query's rows; a server that runs one query at a time takes 0.25 s for them."""
@@ -64,6 +64,10 @@ class FailedRows:
     def name(self) -> tuple[str, str]:
         """Rule and mutation."""
         return (self.rule, self.mutation)
+
+
+def _full(_: str) -> WriteLimit:
+    return "full"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,8 +158,13 @@ class Plan:
         """Return the write that replaces the plan before this one, with no row done."""
         return Write(before=self.before, after=Checkpoint(offset=self.before.offset, plan=self.name), note=self.note)
 
-    def writes(self, done: int, most: Callable[[BoundMutation], int]) -> Iterator[Write]:
-        """Yield the writes for the rows after the first ``done``; up to ``most(mutation)`` rows share a query."""
+    def writes(
+        self, done: int, most: Callable[[BoundMutation], int], limit: Callable[[str], WriteLimit] = _full
+    ) -> Iterator[Write]:
+        """Yield the writes for the rows after the first ``done``; up to ``most(mutation)`` rows share a query.
+
+        ``limit`` says for a statement how long a row that is alone may take.
+        """
         total = len(self.rows)
         position = 0
         for step in self.steps:
@@ -177,6 +186,7 @@ class Plan:
                     before=self.checkpoint(first),
                     after=self.checkpoint(last),
                     note=note,
+                    limit=limit(step.mutation.mutation.cypher.statement),
                 )
                 first = last
             position = end

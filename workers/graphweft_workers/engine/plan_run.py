@@ -20,7 +20,7 @@ from graphweft_workers.engine.order import MOST_ROWS, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.engine.suspects import Suspects
-from graphweft_workers.ports.graph_store import Write
+from graphweft_workers.ports.graph_store import Write, WriteLimit
 
 _PARTS: Final = 10
 """Into how many parts a failed query is divided."""
@@ -87,11 +87,13 @@ class PlanRun:
         """Continue with the plan that replaces the present one."""
         self.plan, self.done = plan, 0
 
-    def writes(self, most: Callable[[str], int], *, suspects_first: bool) -> list[Write]:
+    def writes(
+        self, most: Callable[[str], int], limit: Callable[[str], WriteLimit], *, suspects_first: bool
+    ) -> list[Write]:
         """Return the next writes. Those after a failing one have no effect, so suspects are the last ones.
 
-        ``most`` says how many rows of a statement may share a query. With ``suspects_first`` no other write is sent
-        together with a suspect.
+        ``most`` says how many rows of a statement may share a query, and ``limit`` how long one may take. With
+        ``suspects_first`` no other write is sent together with a suspect.
         """
         careful = self.careful
         size = careful.size if careful else 0
@@ -104,7 +106,7 @@ class PlanRun:
             found, size = size, min(size * careful.growth, MOST_ROWS)
             return found
 
-        coming = self.plan.writes(self.done, most_of)
+        coming = self.plan.writes(self.done, most_of, limit)
         if careful:
             return _of_search(coming, careful)
         return self._to_suspect(coming, alone=suspects_first) if self.apart else list(coming)

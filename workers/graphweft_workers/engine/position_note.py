@@ -27,7 +27,8 @@ class Parked:
     reported: str | None = None
     """Its skips and dead letters are written up to this offset; None: as far as those of other apps."""
     why: str = "slow"
-    """``slow``; ``unavailable``: its graph does not answer or refuses work; ``rules_lost``: see ``lost_rules``; or
+    """``slow``: its graph takes its time; ``slow_writes``: it rests, see ``write_budget``; ``dear_events``: see
+    ``app_costs``; ``unavailable``: its graph does not answer or refuses work; ``rules_lost``: see ``lost_rules``; or
     ``needs_rebuild``: see ``older_graph``."""
     since: int = 0
     """Unix time in seconds."""

@@ -76,6 +76,9 @@ class Range:
     lost: dict[str, str] = field(default_factory=dict[str, str])
     """By app: the digest of a lost rule set that an event of it needs. The app waits; what else is here of it, too."""
 
+    dear: set[str] = field(default_factory=set[str])
+    """Apps whose events took too much of the worker's time: the rest of them is not matched. They are to be parked."""
+
     def check_rules(self, app_id: str) -> None:
         """Raise ``RulesLost`` if an event of the app needs a lost rule set."""
         if app_id in self.lost:

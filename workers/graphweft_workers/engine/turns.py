@@ -1,19 +1,23 @@
 """Reads ranges of the log in turns: other partitions, leases and health checks run between two turns.
 
 A turn ends with the event after which its time is over. How long one event may take is bounded elsewhere: by the limits
-of terms and of conditions.
+of terms and of conditions. An event that may take longer than a turn is matched in a thread: the loop runs between two
+of its conditions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.active_rules import RulesCursor
+from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range, decode_range, match_range
@@ -46,23 +50,44 @@ async def match_in_turns(
     without: Collection[str] = (),
     passed_over: PassedOver = NOTHING,
     turns: TurnClock | None = None,
+    costs: AppCosts | None = None,
 ) -> Range:
-    """Return the same as ``match_range``."""
+    """Return the same as ``match_range``.
+
+    With ``costs``, apps are charged for the time of their events, and those that have taken too much are left out from
+    then on: see ``Range.dear``.
+    """
     found = Range()
     turns = turns or TurnClock()
+    out = {*without}
     matching = partial(
-        match_range, partition, recent=recent, only=only, without=without, passed_over=passed_over, into=found
+        match_range, partition, recent=recent, only=only, without=out, passed_over=passed_over, into=found
     )
-    start = 0
-    for at in (*(at for at, each in enumerate(entries) if each.size > LARGE), len(entries)):
-        left = deque(entries[start:at])
+
+    def leave_out(left: Iterable[Decoded]) -> None:
+        if costs is not None and (over := costs.over()):
+            dear = {each.event.appid for each in left if each.event is not None and each.event.appid in over} - out
+            found.dear.update(dear)
+            out.update(dear)
+
+    def may_take_long(each: Decoded) -> bool:
+        event = each.event
+        if each.size > LARGE:
+            return True
+        if event is None or each.rules is None or event.appid in out or only not in (None, event.appid):
+            return False
+        return each.rules.may_take_long(event, each.size)
+
+    for is_long, some in groupby(entries, may_take_long):
+        left = deque(some)
         while left:
-            matching(turns.one(left))
+            leave_out(left)
+            turn = turns.one(left, costs)
+            if is_long:
+                await _aside(partial(matching, turn))
+            else:
+                matching(turn)
             await turns.rest()
-        if at < len(entries):
-            await _aside(partial(matching, [entries[at]]))
-            await turns.rest()
-        start = at + 1
     return found
 
 
@@ -84,12 +109,21 @@ class TurnClock:
         self._turn_s = turn_s
         self._since = clock.monotonic()
 
-    def one[T](self, left: deque[T]) -> Iterator[T]:
-        """Take from the left until the turn is over: the clock is read after each, which takes 0.1 us."""
+    def one[T: Entry | Decoded](self, left: deque[T], costs: AppCosts | None = None) -> Iterator[T]:
+        """Take from the left until the turn is over: the clock is read after each, which takes 0.1 us.
+
+        ``costs`` are told of events that take long.
+        """
         monotonic, end = self._clock.monotonic, self._since + self._turn_s
+        least_s = math.inf if costs is None else costs.least_s
+        now = monotonic()
         while left:
-            yield left.popleft()
-            if monotonic() > end:
+            each = left.popleft()
+            yield each
+            before, now = now, monotonic()
+            if now - before >= least_s and costs is not None and isinstance(each, Decoded) and each.event is not None:
+                costs.charge(each.event.appid, now - before)
+            if now > end:
                 return
 
     async def rest(self) -> None:

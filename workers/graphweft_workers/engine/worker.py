@@ -395,7 +395,12 @@ class MutationWorker:
         without = partition.queues.parked
         taken = window.take(self._batch_events, free=without)
         read = await match_compiled(
-            number, taken.entries, partition.recent, without=without, passed_over=partition.passed_over
+            number,
+            taken.entries,
+            partition.recent,
+            without=without,
+            passed_over=partition.passed_over,
+            costs=self._state.costs,
         )
         if behind:
             for events in read.apps.values():
@@ -436,6 +441,8 @@ class MutationWorker:
         read, queues = batch.read, partition.queues
         for app_id in read.lost:
             queues.park(app_id)
+        for app_id in read.dear:
+            queues.park(app_id, why="dear_events")
         for app_id in {skip.event.appid for skip in read.skips if skip.reason == "no_rules"} - queues.parked:
             if await queues.is_half_done(app_id):
                 queues.park(app_id)

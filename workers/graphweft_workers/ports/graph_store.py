@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 
@@ -49,6 +49,10 @@ class Progress:
     """Text that the engine needs to continue the current plan. Only the engine reads it."""
 
 
+type WriteLimit = Literal["short", "long", "full"]
+"""``short`` is less than a context request waits, ``long`` a few seconds, ``full`` what the store has as its limit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """Rows of one mutation that take effect only if the checkpoint equals ``before``, and move it to ``after``.
@@ -66,6 +70,8 @@ class Write:
     after: Checkpoint
     note: str | None = None
     """The note to store with the checkpoint; None keeps the present one."""
+    limit: WriteLimit = "full"
+    """How long it may take where nobody else can use the server meanwhile; elsewhere each has the full time."""
 
     def batch_query_for(self, dialect: GraphDialect) -> BatchQuery | None:
         """Return how rows share a query on a kind of server; None if only the checkpoint moves."""
@@ -81,6 +87,8 @@ class Applied:
 
     count: int
     failure: QueryFailed | None = None
+    held_s: Sequence[float] = field(default=(), compare=False)
+    """By write, with the one that failed: for how long the server may have done nothing else. Empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

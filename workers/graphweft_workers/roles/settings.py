@@ -101,7 +101,10 @@ class Settings(ConsoleSettings):
         default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."
     )
     mutation_timeout_ms: int = Field(
-        default=5_000, ge=1, le=MOST_TIMEOUT_MS, description="Server-side limit of one mutation query."
+        default=5_000,
+        ge=1,
+        le=MOST_TIMEOUT_MS,
+        description="Server-side limit of one mutation query; on FalkorDB 1.5 s if it computes after its first write.",
     )
     query_timeout_ms: int = Field(
         default=5_000, ge=1, le=MOST_TIMEOUT_MS, description="Server-side limit of one injection query."

@@ -48,7 +48,7 @@ from graphweft_workers.drivers.falkordb.property_names import read_property_name
 from graphweft_workers.drivers.falkordb.query_check import check_query
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.rows import bound_amount, plain_table, run_time_ms, table_of
-from graphweft_workers.drivers.falkordb.shared_queries import SHARED_MS, SLOW_MS, SharedQueries, WriteQuery
+from graphweft_workers.drivers.falkordb.shared_queries import SLOW_MS, SharedQueries, WriteQuery
 from graphweft_workers.drivers.falkordb.statements import (
     DROP_COPIES,
     LIST_NAMES,
@@ -66,6 +66,7 @@ from graphweft_workers.drivers.falkordb.statements import (
 )
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
+from graphweft_workers.drivers.falkordb.write_times import WriteTimes
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Committed
@@ -85,8 +86,6 @@ logger = get_logger("graphweft.graph")
 type _Index = tuple[str, str, str]
 """Label, property and kind."""
 
-_PIPELINE: Final = 500
-"""Queries of one round trip; it bounds the server's queue."""
 _INDEXES_OF_LABEL: Final = 128
 """Indexed properties of one label. The server ends at 344 of them (4.22), also if each is waited for."""
 _THREADS: Final = 2
@@ -132,6 +131,7 @@ class FalkorDBStore:
         self._named: BoundedDict[str, set[str]] = BoundedDict()
         """By app: the statements whose labels and types the server knows."""
         self._shared_queries = SharedQueries()
+        self._times = WriteTimes(timing)
         self._senders: BoundedDict[str, Together] = BoundedDict()
         """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: BoundedDict[tuple[str, int], str] = BoundedDict()
@@ -255,13 +255,15 @@ class FalkorDBStore:
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         """See ``GraphStore.apply``."""
         count = 0
-        for start in range(0, len(writes), _PIPELINE):
-            part = writes[start : start + _PIPELINE]
+        held_s: list[float] = []
+        while count < len(writes) and sum(held_s) < self._timing.round_s:
+            part = writes[count : count + self._times.most(writes, count, self._timing.round_s)]
             applied = await self._apply(app_id, partition, part)
             count += applied.count
+            held_s += applied.held_s
             if applied.failure is not None or applied.count < len(part):
-                return Applied(count=count, failure=applied.failure)
-        return Applied(count=count)
+                return Applied(count=count, failure=applied.failure, held_s=held_s)
+        return Applied(count=count, held_s=held_s)
 
     async def durable(self, run: str, move: PositionMove | None = None) -> None:
         """See ``GraphStore.durable``. A server without an append-only file cannot; a warning is logged once."""
@@ -456,12 +458,10 @@ class FalkorDBStore:
                 queries.append(query)
         except QueryFailed as error:
             unsendable = error
+        limits_ms = [min(timeout_ms, self._times.limit_ms(writes, each)) for each in queries]
         commands: list[Command] = [
-            (
-                *("GRAPH.QUERY", name, each.text, "--compact", "TIMEOUT"),
-                min(timeout_ms, SHARED_MS) if each.shared else timeout_ms,
-            )
-            for each in queries
+            ("GRAPH.QUERY", name, each.text, "--compact", "TIMEOUT", limit_ms)
+            for each, limit_ms in zip(queries, limits_ms, strict=True)
         ]
         # The server runs one writing query of a graph at a time, and waiting counts toward a query's time limit. One
         # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
@@ -469,6 +469,7 @@ class FalkorDBStore:
         self._senders.move_to_end(app_id)
         try:
             replies = await sender.execute_all(commands) if commands else []
+            held_s = self._times.held_s(writes, queries, replies, limits_ms)
             spared = unsendable is None and all(
                 write.query is None or spares_checkpoints(write.query.statement) for write in writes
             )
@@ -476,7 +477,7 @@ class FalkorDBStore:
                 for query, reply in zip(queries, replies, strict=True):
                     if query.shared and (run_time_ms(reply) or 0.0) > SLOW_MS:
                         self._shared_queries.keep_apart(writes[query.first : query.end])
-                return self._applied(app_id, partition, writes)
+                return self._applied(app_id, partition, writes, held_s=held_s)
             answered = list(zip(queries, replies, strict=True))
             failed = next(((query, reply) for query, reply in answered if isinstance(reply, Exception)), None)
             reason = translate(failed[1]) if failed else None
@@ -504,28 +505,34 @@ class FalkorDBStore:
             if checkpoint is None and done:
                 # One of these writes deleted the checkpoint. Without it they would run again, for ever.
                 await self._restore(app_id, partition, writes[: done[-1]])
-                return Applied(count=done[-1])
+                return Applied(count=done[-1], held_s=held_s)
             if checkpoint != (writes[count - 1].after if count else writes[0].before):
                 raise Fenced(
                     f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                     retry_after_s=0.05,
                 )
         if failed is None or reason is None:
-            return self._applied(app_id, partition, writes[:count], unsendable)
+            return self._applied(app_id, partition, writes[:count], unsendable, held_s=held_s)
         if not failed[0].shared:
-            return self._applied(app_id, partition, writes[:count], placed(reason, writes[count]))
-        self._applied(app_id, partition, writes[:count])
+            return self._applied(app_id, partition, writes[:count], placed(reason, writes[count]), held_s=held_s)
+        self._applied(app_id, partition, writes[:count], held_s=held_s)
         self._shared_queries.keep_apart(writes[failed[0].first : failed[0].end])
         rest = await self._apply_now(app_id, partition, writes[count:], share=False)
-        return Applied(count=count + rest.count, failure=rest.failure)
+        return Applied(count=count + rest.count, failure=rest.failure, held_s=(*held_s[:count], *rest.held_s))
 
     def _applied(
-        self, app_id: str, partition: int, writes: Sequence[Write], failure: QueryFailed | None = None
+        self,
+        app_id: str,
+        partition: int,
+        writes: Sequence[Write],
+        failure: QueryFailed | None = None,
+        *,
+        held_s: Sequence[float],
     ) -> Applied:
         notes = [self._notes.pop((app_id, partition), None), *(write.note for write in writes)]
         if known := [note for note in notes if note is not None]:  # most writes have none
             self._notes[app_id, partition] = known[-1]
-        return Applied(count=len(writes), failure=failure)
+        return Applied(count=len(writes), failure=failure, held_s=held_s)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
         """Create every label and type of the writes before the server plans the first of them.

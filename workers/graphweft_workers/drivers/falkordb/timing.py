@@ -46,6 +46,14 @@ class FalkorDBTiming:
     """How long a write lets waiting reads go first. Without an end, many slow reads would keep it out for ever."""
     write_ms: int = 20_000
     """The longest round trip of writes."""
+    short_ms: int = 250
+    """Limit of a query that may keep the server from other work: a context request has half a second."""
+    rows_ms: int = 500
+    """The same with many rows: if it is too short, the next query has fewer."""
+    long_ms: int = 1_500
+    """The same for one row that ran into the short limit."""
+    round_s: float = 1.0
+    """How long the writes of an app that are sent together may take."""
     end_ms: int = 500
     """Extra time of a read for the server to end it."""
 

@@ -25,6 +25,7 @@ from graphweft_rules.cypher.parts import (
     UnwindPart,
 )
 from graphweft_rules.cypher.problems import QueryProblem, Role
+from graphweft_workers.drivers.falkordb.late_work import late_work
 
 
 def falkordb_problems(query: Outline, role: Role) -> Iterator[QueryProblem]:
@@ -52,6 +53,12 @@ def falkordb_problems(query: Outline, role: Role) -> Iterator[QueryProblem]:
     for name, start in old_reads(query):
         message = f"{name!r} still has its value from before this SET: repeat the expression, or use two mutations"
         yield QueryProblem("warning", "set-reads-old", message, start)
+    for what, start in late_work(query):
+        message = (
+            f"this {what} after the first write, and until the mutation ends FalkorDB does nothing else, for any app: "
+            "do it before the first write"
+        )
+        yield QueryProblem("warning", "work-after-write", message, start)
     for text, start in names_from_data(query):
         message = (
             f"{text!r} turns keys of the data into property names, of which a FalkorDB graph holds 65,535 and never "

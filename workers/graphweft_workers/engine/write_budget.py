@@ -1,0 +1,73 @@
+"""How long the writes of an app may keep a graph server from the work of others.
+
+On FalkorDB nothing else runs while a write does its work, so an app whose writes take long rests afterwards: what it
+costs the others stays a small share of the time. A write that ran into its time limit is tried once more, alone and
+with more time, when the app has rested. One that fails
+again becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+from graphweft_contracts import GraphUnavailable
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.ports.graph_store import WriteLimit
+from graphweft_workers.timing import TIMING, WriteTiming
+
+
+class SlowWrites(GraphUnavailable):
+    """The writes of an app took too long: it goes on after ``retry_after_s`` seconds."""
+
+
+class WriteBudget:
+    """Which apps rest, and which of their mutations get more time. It lasts as long as the process."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, timing: WriteTiming = TIMING.writes) -> None:
+        self._clock = clock
+        self._timing = timing
+        self._free_at: BoundedDict[str, float] = BoundedDict()
+        """By app: when it may write again, on the monotonic clock."""
+        self._ran_long: BoundedDict[tuple[str, str], None] = BoundedDict()
+        """App and statement of mutations that ran into the short limit."""
+
+    def rest_s(self, app_id: str) -> float:
+        """Return for how many seconds the app is to write nothing."""
+        free_at = self._free_at.get(app_id)
+        left = 0.0 if free_at is None else free_at - self._clock.monotonic()
+        if free_at is not None and left <= 0:
+            del self._free_at[app_id]
+        return max(0.0, left)
+
+    def charge(self, app_id: str, held_s: float) -> None:
+        """Let an app rest for a write of a single row that kept the server from other work."""
+        timing = self._timing
+        if held_s >= timing.least_s:
+            self._rest(app_id, held_s * (timing.long_rest if held_s >= timing.long_s else timing.rest))
+
+    def limit(self, app_id: str, statement: str) -> WriteLimit:
+        """Return how long a row of a statement may take that is alone."""
+        return "long" if (app_id, statement) in self._ran_long else "short"
+
+    def timed_out(self, app_id: str, statement: str) -> bool:
+        """Note that a lone row ran into its limit; tell whether it is to be tried once more, after a rest."""
+        self._rest(app_id, self._timing.again_s)
+        again = (app_id, statement) not in self._ran_long
+        self._ran_long[app_id, statement] = None
+        return again
+
+    def was_quick(self, app_id: str, statement: str) -> None:
+        """Note that a row with the long limit needed no more than the short one."""
+        self._ran_long.pop((app_id, statement), None)
+
+    def slow_writes(self, app_id: str) -> SlowWrites:
+        """Return the error that lets the app rest."""
+        left = self.rest_s(app_id)
+        return SlowWrites(
+            f"writes of {app_id!r} take long, and on some graph servers nobody else can read or write meanwhile: the "
+            f"app goes on in {left:.1f} s. `graphweft lint` names mutations that compute after their first write",
+            retry_after_s=left,
+        )
+
+    def _rest(self, app_id: str, seconds: float) -> None:
+        now = self._clock.monotonic()
+        self._free_at[app_id] = max(self._free_at.get(app_id, now), now + seconds)

@@ -21,7 +21,7 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.ports.graph_store import Applied, Write, WriteLimit
 from graphweft_workers.timing import Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
@@ -66,17 +66,19 @@ COUNT_DEAR = """
 
 
 class Counting(FalkorDBStore):
-    """Keeps the time limit of each write that ran into it."""
+    """Keeps the rows and the limit of each write that ran into it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.held: list[float] = []
+        self.tries: list[tuple[int, WriteLimit]] = []
 
     @override
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         found = await super().apply(app_id, partition, writes)
         if found.failure is not None and found.failure.code == "timeout":
-            self.held.append(found.held_s[-1])
+            failed = writes[found.count]
+            self.tries.append((len(failed.rows), failed.limit))
+            assert found.held_s[-1] > 0
         return found
 
 
@@ -144,7 +146,7 @@ async def test_a_neighbour_goes_on_while_an_app_rests_after_a_slow_write(
                 lambda: visits(graph, QUIET), lambda found: found == ((50,),), why="the neighbour's events count"
             )
             found = await parked(bus)
-        assert graph.held == [0.25]  # one try, of the short kind
+        assert len(graph.tries) == 1  # and it has the short limit, or many rows
     assert found.keys() == {SLOW}
     assert found[SLOW].why == "slow_writes"
     assert [each.lag for each in await bus.partitions.status()] != [0]
@@ -163,8 +165,9 @@ async def test_endless_writes_are_tried_a_few_times_and_the_rest_of_the_app_goes
         letters = await bus.dead_letters.read(limit=100)
         assert await visits(graph, SLOW) == ((12,),)
         # The first event has a second try, with more time; two that ran into that put the mutation in quarantine.
-        assert sum(held > 1.0 for held in graph.held) <= 2
-        assert len(graph.held) <= 5  # rows that shared a query at first
+        assert graph.tries.count((1, "long")) <= 2
+        assert graph.tries.count((1, "short")) == 1
+        assert len(graph.tries) <= 5  # rows that shared a query at first
     assert {letter.mutation for letter in letters} == {"endless"}
     assert {letter.reason for letter in letters} == {"timeout", "quarantined"}
     assert len({each for letter in letters for each in letter.offsets or (letter.offset,)}) == 12
@@ -185,7 +188,7 @@ async def test_a_large_event_takes_effect_as_a_whole_or_becomes_a_dead_letter(
         letters = [letter.reason for letter in await bus.dead_letters.read(limit=10)]
         assert (found, letters) in ((120_000, []), (0, ["timeout"]))  # the latter on a machine that is too busy
         assert await visits(graph, SLOW) == ((1,),)
-        assert len(graph.held) <= 2
+        assert len(graph.tries) <= 2
 
 
 async def test_a_backlog_of_dear_events_delays_its_app_alone(url: str, one_partition: Bus, rules: RuleSet) -> None:

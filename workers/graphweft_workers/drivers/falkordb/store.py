@@ -468,8 +468,9 @@ class FalkorDBStore:
         sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._lines, connections=1))
         self._senders.move_to_end(app_id)
         try:
+            began = self._clock.monotonic()
             replies = await sender.execute_all(commands) if commands else []
-            held_s = self._times.held_s(writes, queries, replies, limits_ms)
+            held_s = self._times.held_s(writes, queries, replies, self._clock.monotonic() - began)
             spared = unsendable is None and all(
                 write.query is None or spares_checkpoints(write.query.statement) for write in writes
             )

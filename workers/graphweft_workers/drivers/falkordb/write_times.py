@@ -54,18 +54,21 @@ class WriteTimes:
         return self._timing.short_ms if len(write.rows) == 1 else self._timing.rows_ms
 
     def held_s(
-        self, writes: Sequence[Write], queries: Sequence[WriteQuery], replies: Sequence[Any], limits_ms: Sequence[int]
+        self, writes: Sequence[Write], queries: Sequence[WriteQuery], replies: Sequence[Any], elapsed_s: float
     ) -> list[float]:
         """Return, by write, for how long the server may have done nothing else; learn from it.
 
-        A write that ran into its limit is the last one: those after it had no effect.
+        A write that ran into its limit is the last one: those after it had no effect. To undo it may take longer than
+        the limit, and the server does not say how long, so it has what is left of ``elapsed_s``.
         """
         found: list[float] = []
-        for query, reply, limit_ms in zip(queries, replies, limits_ms, strict=True):
+        for query, reply in zip(queries, replies, strict=True):
             failed = isinstance(reply, Exception)
             if failed and not str(reply).startswith(TIMED_OUT):
                 return [*found, 0.0]
-            took_s = (limit_ms if failed else run_time_ms(reply) or 0.0) / 1000 / (query.end - query.first)
+            took_s = max(0.0, elapsed_s) if failed else (run_time_ms(reply) or 0.0) / 1000
+            elapsed_s -= took_s
+            took_s /= query.end - query.first
             for write in writes[query.first : query.end]:
                 late = write.query is not None and works_late(write.query.statement)
                 found.append(took_s if late or query.shared else 0.0)

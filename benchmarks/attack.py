@@ -75,7 +75,7 @@ async def run(bus: Bus, bench: Bench, services: Services) -> list[Result]:
         (rules / "Loud").mkdir()
         (rules / "Loud/graph_injection.yaml").write_text(_RULES)
         tokens = {APP: new_token(), _LOUD: new_token()}
-        _write_tokens(Path(folder, "tokens.yaml"), tokens)
+        write_tokens(Path(folder, "tokens.yaml"), tokens)
         settings = await services.settings(bus, "falkordb", rules)
         settings = settings.model_copy(update={"gateway_tokens": Path(folder, "tokens.yaml")})
         for round_number in bench.turns(title):
@@ -94,7 +94,8 @@ async def run(bus: Bus, bench: Bench, services: Services) -> list[Result]:
     ]
 
 
-def _write_tokens(file: Path, tokens: Mapping[str, str]) -> None:
+def write_tokens(file: Path, tokens: Mapping[str, str]) -> None:
+    """Write the file of tokens, by app; each may emit and read."""
     entries = [
         {"sha256": sha256_of(token), "app_id": app, "name": app, "roles": ["emit", "read"]}
         for app, token in tokens.items()
@@ -116,7 +117,7 @@ async def _measured(
         http = await ends.enter_async_context(
             httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {tokens[APP]}"}, timeout=30)
         )
-        await _up(http)
+        await until_answered(http)
         if name != "alone":
             await ends.enter_async_context(_loud(name, settings, url, tokens[_LOUD]))
         asked: list[float] = []
@@ -129,16 +130,16 @@ async def _measured(
                 await asking
     emitted = sorted(late)
     asked.sort()
-    return (*_percentiles(emitted), *_percentiles(asked))
+    return (*percentiles(emitted), *percentiles(asked))
 
 
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
     if not values:
         raise Died("nothing was answered")
     return values[len(values) // 2] * 1000, values[len(values) * 99 // 100] * 1000
 
 
-async def _up(http: httpx.AsyncClient) -> None:
+async def until_answered(http: httpx.AsyncClient) -> None:
     until = time.monotonic() + _START_S
     while True:
         with contextlib.suppress(httpx.TransportError, Died):

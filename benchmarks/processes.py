@@ -34,14 +34,14 @@ _PROCESS_CLOCK: Final = 2
 
 @asynccontextmanager
 async def process(
-    arguments: tuple[str, ...], settings: Settings, *, kill: bool = False
+    arguments: tuple[str, ...], settings: Settings, *, kill: bool = False, log: Path | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a Python process with the settings in its environment while the block runs.
+    """Run a Python process with the settings in its environment while the block runs. ``log`` gets what it writes.
 
     With ``kill`` it ends at once and leaves what it holds, which is for those whose bus is emptied next or read by
     nobody again; otherwise it finishes what it has in hand.
     """
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() if log is None else log.open("w+b") as errors:
         started = await asyncio.create_subprocess_exec(
             *(sys.executable, *arguments),
             cwd=ROOT,

@@ -33,6 +33,7 @@ _WARM_UP_S: Final = 5.0
 _PROBE: Final = "graphweft-bench-probe"
 """Name under which Neo4j knows our own connections."""
 _IDLE_S: Final = 60.0
+_IDLE_POLL_S: Final = 0.5
 _POLL_S: Final = 0.02
 
 
@@ -108,6 +109,24 @@ class Services:
         if bus == "redis":
             async with _client(await self.url("redis")) as client:
                 await client.flushall()
+
+    async def drop_log(self, bus: Bus) -> None:
+        """Forget all events, also those that a worker has not read. No process may use the bus meanwhile.
+
+        ``clear`` does so on Redis. On Kafka it takes seconds, so only those do it who leave a backlog.
+        """
+        if bus == "redis":
+            return
+        from aiokafka.admin import AIOKafkaAdminClient
+
+        admin = AIOKafkaAdminClient(bootstrap_servers=(await self.url(bus)).removeprefix("kafka://"))
+        await admin.start()
+        try:
+            while topics := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
+                await admin.delete_topics(topics)
+                await asyncio.sleep(_IDLE_POLL_S)
+        finally:
+            await admin.close()
 
     async def _redis(self, folder: Path) -> str:
         server = EmbeddedServer(folder, fsync=self._fsync)

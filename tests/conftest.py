@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.flaky",
     "tests.services.embedded",
     "tests.services.fixtures",
+    "tests.services.loop_holds",
     "tests.services.drivers",
     "tests.services.models",
     "tests.services.runtime_environments",

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from graphweft.outbox import Outbox, PartitionQueue, Pending
+from graphweft.outbox import EncodedEvent, Outbox, PartitionQueue, Pending
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
@@ -186,9 +186,12 @@ class Client:
         return [outcome if isinstance(outcome, str) else None for outcome in outcomes]
 
     async def emit_each(
-        self, events: Sequence[Event], *, wait_s: float = 1.0
+        self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0
     ) -> list[str | InvalidEvent | PartitionRefused | None]:
-        """Do the same as ``emit_all``, and return an error in place of None for each event that is refused for good."""
+        """Do the same as ``emit_all``, and return an error in place of None for each event that is refused for good.
+
+        Events that are encoded already (``client_messages.encoded_event``) take no time of the event loop for it.
+        """
         taken = self._accept(events)
         if not (self._bus_unavailable or self._pacing):
             waiting = [each.position for each in taken if isinstance(each, Pending) and not _is_held(each)]
@@ -550,7 +553,7 @@ class Client:
     def _rates(self) -> Iterable[TokenBucket]:
         return (bucket for bucket in (self._events_left, self._bytes_left) if bucket is not None)
 
-    def _accept(self, events: Sequence[Event]) -> list[Pending | InvalidEvent | None]:
+    def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[Pending | InvalidEvent | None]:
         """Put the events into the outbox, all or none; return them, or an error or None for one that is refused."""
         if self._closed:
             self.stats.rejected += len(events)
@@ -574,10 +577,11 @@ class Client:
         """Put the events into the outbox; return their positions, None for one that is refused."""
         return [each.position if isinstance(each, Pending) else None for each in self._accept(events)]
 
-    def _taken(self, event: Event) -> Pending | InvalidEvent:
+    def _taken(self, given: Event | EncodedEvent) -> Pending | InvalidEvent:
         """Return the encoded event, or an error, which is counted, if it is invalid or not JSON."""
+        event = given.event if isinstance(given, EncodedEvent) else given
         try:
-            outgoing = self._encode(event)
+            outgoing = given.outgoing if isinstance(given, EncodedEvent) else self._encode(event)
             size = len(outgoing.key) + sum(map(len, outgoing.fields.values()))
             return Pending(event_id=event.id, outgoing=outgoing, size=size)
         except InvalidEvent as error:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
+from graphweft.outbox import EncodedEvent
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, with_bus_step
 from graphweft_contracts import (
     BusUnavailable,
@@ -23,6 +24,11 @@ from graphweft_contracts import (
 from graphweft_contracts.admission import check_admission
 
 logger = logging.getLogger("graphweft.client")
+
+
+def encoded_event(event: Event) -> EncodedEvent:
+    """Return an event and what is sent of it; raises what ``encoded`` raises. It may run in a thread."""
+    return EncodedEvent(event=event, outgoing=encoded(event))
 
 
 def encoded(event: Event) -> Outgoing:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from graphweft.transport import Outgoing
-    from graphweft_contracts import InvalidEvent, Layout, PartitionRefused
+    from graphweft_contracts import Event, InvalidEvent, Layout, PartitionRefused
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,6 +39,19 @@ class PartitionQueue:
     def first(self, count: int) -> list[Pending]:
         """Return the first events."""
         return list(islice((pending for pending in self.events if not pending.settled), count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedEvent:
+    """An event, and what is sent of it."""
+
+    event: Event
+    outgoing: Outgoing
+
+    @property
+    def size(self) -> int:
+        """Bytes of its fields."""
+        return sum(map(len, self.outgoing.fields.values()))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

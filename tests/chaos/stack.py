@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 from pydantic import SecretStr
 from tests.services.environment import clean_environment
+from tests.services.loop_holds import SWITCH, check_log
 
 from graphweft import Client
 from graphweft.transport import Transport
@@ -77,11 +78,16 @@ class Role:
         self._process.send_signal(signal.SIGCONT)
 
     async def stop(self) -> int:
-        """Ask it to finish and return its exit code; a worker that does not end in time is killed."""
+        """Ask it to finish and return its exit code; a worker that does not end in time is killed.
+
+        Raises ``AssertionError`` if its event loop was held for long, in all of its runs.
+        """
         assert self._process is not None
         self._process.terminate()
         try:
-            return await asyncio.to_thread(self._process.wait, _STOP_S)
+            ended = await asyncio.to_thread(self._process.wait, _STOP_S)
+            check_log(self.log)
+            return ended
         except subprocess.TimeoutExpired:
             self.kill()
             return -signal.SIGKILL
@@ -121,6 +127,7 @@ class Stack:
             "GRAPHWEFT_BATCH_EVENTS": str(batch_events),
             "GRAPHWEFTLEASE_S": str(LEASE_S),
             "GRAPHWEFT_LOG_FORMAT": "json",
+            **SWITCH,
         }
         return Worker(name, environment, log)
 

@@ -30,6 +30,7 @@ from tests.fuzz.requests import Sender
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.layouts import events_on_bus
+from tests.services.loop_holds import SWITCH
 from tests.services.virtual_time import VirtualClock
 from tests.services.waiting import until
 
@@ -118,6 +119,7 @@ class Stack:
             "GRAPHWEFT_DATA": str(folder / "data"),
             "GRAPHWEFT_RULES": str(folder / "rules"),
             "GRAPHWEFT_LOG_LEVEL": "warning",
+            **SWITCH,
         }
 
     def command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -138,7 +140,8 @@ class Stack:
         finally:
             if process.returncode is None:
                 process.terminate()
-                process.communicate(timeout=120)
+                _, log = process.communicate(timeout=120)
+                assert "kind=held" not in log or "importlib" in log, log
 
 
 @pytest.fixture(scope="module")

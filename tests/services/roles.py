@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.services.loop_holds import SWITCH, check_log
+
 __all__ = ("Responder", "counted", "role")
 
 
@@ -30,7 +32,7 @@ class Responder:
 
 @asynccontextmanager
 async def role(name: str, folder: Path, url: str, **settings: str) -> AsyncIterator[Responder]:
-    """Run one role as a process of its own."""
+    """Run one role as a process of its own. Its event loop must not be held for long."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -45,6 +47,7 @@ async def role(name: str, folder: Path, url: str, **settings: str) -> AsyncItera
                 "GRAPHWEFT_BUS_URL": url,
                 "GRAPHWEFT_RULES": str(folder / "workflows"),
                 "GRAPHWEFT_LOG_FORMAT": "json",
+                **SWITCH,
                 **settings,
             },
             stderr=output,
@@ -56,6 +59,7 @@ async def role(name: str, folder: Path, url: str, **settings: str) -> AsyncItera
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
             await process.wait()
+    check_log(log)
 
 
 @contextmanager

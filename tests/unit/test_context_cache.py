@@ -54,6 +54,11 @@ def test_the_same_value_is_found_again() -> None:
         assert key(value) == key(json.loads(json.dumps(value)))
 
 
+def test_long_values_make_no_key() -> None:
+    assert key_of("shop", bound(v=[[1]] * 20_000)) is None
+    assert key_of("shop", bound(v="a" * 20_001)) is None
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

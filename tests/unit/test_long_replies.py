@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_rules import BoundQuery, MatchedQueries
@@ -13,7 +14,9 @@ from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.reply import ReplyBuilder
 from graphweft_workers.injection.rows import RequestRows
+from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.ports.graph_store import Table
+from graphweft_workers.timing import TIMING
 
 KEY = "sk-" + "a1B2c3D4" * 6
 CYPHER = parse("RETURN 1", role="injection")
@@ -27,7 +30,9 @@ class Reply:
 
     def __init__(self, *, redact: bool = True) -> None:
         self.threads: set[threading.Thread] = set()
-        self._builder = ReplyBuilder(Cache(0), 0.0, self._count, redact=redact)
+        self._builder = ReplyBuilder(
+            Cache(0), 0.0, self._count, redact=redact, turns=WorkTurns(VIRTUAL, TIMING.context)
+        )
 
     def _count(self, text: str) -> int:
         self.threads.add(threading.current_thread())

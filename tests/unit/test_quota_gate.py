@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.services.virtual_time import VirtualClock
 
+from graphweft.client_messages import encoded_event
+from graphweft.outbox import EncodedEvent
 from graphweft_contracts import Event
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.gateway.problems import Problem
@@ -16,12 +18,12 @@ from graphweft_workers.gateway.quotas import QuotaLimiter
 HOG, NEIGHBOUR = "hog", "neighbour"
 
 
-def events(number: int, app_id: str = HOG, **data: Any) -> Sequence[Event]:
+def events(number: int, app_id: str = HOG, **data: Any) -> Sequence[EncodedEvent]:
     made = Event.create("x.y", app_id=app_id, chat_id="c", data=data, source="/s", id="i")
-    return [made] * number
+    return [encoded_event(made)] * number
 
 
-ERASE = Event.create("memory.erase", app_id=HOG, chat_id="c", data={"user_id": "u"}, source="/s", id="e")
+ERASE = encoded_event(Event.create("memory.erase", app_id=HOG, chat_id="c", data={"user_id": "u"}, source="/s", id="e"))
 
 
 def gate_of(clock: VirtualClock, **quotas: float) -> QuotaLimiter:

@@ -1,4 +1,4 @@
-"""Opening a connection to Redis: the time limit is for the network, not for a busy event loop."""
+"""Connections to Redis: the time limit is for the network, not for a busy event loop, and errors quote no command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 from typing import Any
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 from tests.services.virtual_time import VIRTUAL
 
 from graphweft.transports.redis import connection
@@ -71,3 +72,27 @@ def test_a_failure_that_nobody_waits_for_any_more_is_no_warning() -> None:
     asyncio.run(scene())
     gc.collect()  # asyncio warns when nothing refers to the opening any more
     assert not warnings
+
+
+REFUSED = b"OOM command not allowed when used memory > 'maxmemory'."
+
+
+async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Refuse each command of a transaction as a full server does."""
+    while said := await reader.read(1_000_000):
+        writer.write(b"+OK\r\n" * (said.count(b"CLIENT") + said.count(b"MULTI")))
+        writer.write((b"-" + REFUSED + b"\r\n") * said.count(b"XADD"))
+        writer.write(b"-EXECABORT Transaction discarded\r\n" * said.count(b"EXEC"))
+    writer.close()
+
+
+async def test_the_error_of_a_transaction_does_not_quote_the_event() -> None:
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        client = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}", io_timeout_s=None)
+        pipeline = client.pipeline(transaction=True)
+        pipeline.xadd("events", {"data": "the secret of a user " * 2})
+        pipeline.xadd("events", {"data": "another"})
+        with pytest.raises(OutOfMemoryError) as caught:
+            await pipeline.execute()
+        await client.aclose()
+    assert str(caught.value) == REFUSED.decode().removeprefix("OOM ")

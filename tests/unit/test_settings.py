@@ -102,6 +102,7 @@ GIVEN = {
     "audit_log": "-",
     "fsync": "everysec",
     "log_level": "debug",
+    "loop_limit_ms": 20,
     "log_format": "json",
 }
 CAPPED = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results")

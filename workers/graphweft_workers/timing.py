@@ -150,6 +150,10 @@ class ContextTiming:
     """Limit of a look at the log for a position."""
     turn_s: float = 0.001
     """How long its events are decoded, at 50 us for a small one, before other tasks get a turn."""
+    begin_s: float = 0.005
+    """How long requests are begun, or rules of a request are matched, before other tasks get a turn."""
+    most_rest_s: float = 0.05
+    """The longest rest after long work of a request, in which other tasks run; otherwise as long as the work took."""
     first_retry_s: float = 0.05
     last_retry_s: float = 0.5
     """After a failure of the bus. Short: requests wait for the bus meanwhile."""

@@ -5,7 +5,7 @@ Matching is pure, so workers, replays and rule tests use it alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -311,6 +311,16 @@ class RuleSet:
 
     def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
         """Return the queries for a context request. ``now`` is the time of clock functions. Never raises."""
+        steps = self.request_steps(request, now)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: MatchedQueries = end.value
+                return found
+
+    def request_steps(self, request: ContextRequest, now: datetime) -> Generator[None, None, MatchedQueries]:
+        """Do the same in steps of one rule each: a condition may take 10 ms, and an agent may have many rules."""
         workflow = self._workflow(request.workflow)
         rules = workflow.injections_for(request.agent) if workflow else ()
         scope = Scope.of_request(request)
@@ -324,6 +334,7 @@ class RuleSet:
                         skipped.append(bound)
                     else:
                         queries.append(bound)
+            yield
         return MatchedQueries(queries=tuple(queries), skipped=tuple(skipped))
 
     def find_mutation(self, workflow: str, rule: str, mutation: str) -> CompiledMutation | None:

@@ -24,8 +24,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from graphweft import Client
+from graphweft.client_messages import encoded_event
+from graphweft.outbox import EncodedEvent
 from graphweft.transport import Transport
-from graphweft_contracts import ContextReply, Event, PartitionRefused, Permanent, Transient
+from graphweft_contracts import ContextReply, Event, InvalidEvent, PartitionRefused, Permanent, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
@@ -153,13 +155,13 @@ class _Gateway:
         with self._taking(app_id):
             kind = media_type(request)
 
-            def read(body: bytes) -> list[Event]:
+            def read(body: bytes) -> list[EncodedEvent]:
                 events = read_events(kind, request.headers, body, app_id=app_id, limits=self.limits)
                 access.check_events(events, lambda number, attribute: place_of(kind, number, attribute))
-                return events
+                return _encoded(events)
 
             events = await self._read(app_id, request, read, self.limits.events_bytes)
-            note_events(request, app_id, events)
+            note_events(request, app_id, [each.event for each in events])
             positions = await self._publish(app_id, events)
         return JSONResponse({"positions": positions}, 202)
 
@@ -169,11 +171,12 @@ class _Gateway:
         with self._taking(app_id):
             _check_json(request)
 
-            def read(body: bytes) -> list[Event]:
-                return read_messages(body, app_id=app_id, limits=self.limits, refusal=self.refusal)
+            def read(body: bytes) -> list[EncodedEvent]:
+                events = read_messages(body, app_id=app_id, limits=self.limits, refusal=self.refusal)
+                return _encoded(events)
 
             events = await self._read(app_id, request, read, self.limits.events_bytes)
-            note_events(request, app_id, events)
+            note_events(request, app_id, [each.event for each in events])
             positions = await self._publish(app_id, events)
         return JSONResponse({"message": "the bus has the messages", "success": True, "positions": positions}, 202)
 
@@ -187,16 +190,17 @@ class _Gateway:
                 raise Problem(415, "unsupported-media-type", f"send OTLP as {PROTOBUF} or {JSON}")
             encoding = encoding_of(request)
 
-            def read(body: bytes) -> Traces:
+            def read(body: bytes) -> tuple[Traces, list[EncodedEvent]]:
                 plain = decompress(encoding, body, limits=self.limits)
                 values = self.limits.values_for(len(body)) if encoding == "gzip" else self.limits.values
-                return read_traces(
+                found = read_traces(
                     kind, plain, app_id=app_id, limits=self.limits, values=values, may_use=access.may_use
                 )
+                return found, _encoded(found.events)
 
-            found = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
+            found, events = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
             note_events(request, app_id, found.events)
-            await self._publish(app_id, found.events)
+            await self._publish(app_id, events)
         if found.rejected:
             logger.warning("spans_refused", app_id=app_id, spans=found.rejected, reasons=[*found.reasons])
         return Response(found.answer(kind), media_type=kind)
@@ -282,7 +286,7 @@ class _Gateway:
                 self.quotas.check(app_id)  # before the body is read; what it holds is counted later
             yield
 
-    async def _publish(self, app_id: str, events: Sequence[Event]) -> list[str]:
+    async def _publish(self, app_id: str, events: Sequence[EncodedEvent]) -> list[str]:
         """Publish events and return their positions. Raises ``Problem`` with the positions that the bus confirmed."""
         if self.quotas is not None and events:
             self.quotas.take(app_id, events)
@@ -351,6 +355,14 @@ class _Gateway:
 def _no_rules(workflow: str) -> ContextReply:
     """Return the reply that a responder gives for a workflow that the app may not use, or that does not exist."""
     return ContextReply(id=uuid4().hex, context_id=uuid4().hex, reason="no_rules", detail=no_rules(workflow))
+
+
+def _encoded(events: Sequence[Event]) -> list[EncodedEvent]:
+    """Encode events where their body is read: for a large body that is a thread. Raises ``Problem``."""
+    try:
+        return [*map(encoded_event, events)]
+    except InvalidEvent as error:
+        raise Problem(422, "invalid-event", f"an event breaks the contract; nothing was taken: {error}") from None
 
 
 def _check_json(request: Request) -> None:

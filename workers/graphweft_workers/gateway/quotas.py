@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from graphweft.outbox import EncodedEvent
 from graphweft.token_bucket import TokenBucket
-from graphweft_contracts import Event, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import QuotaName, Quotas
 from graphweft_workers.gateway.problems import Problem
@@ -60,18 +60,18 @@ class QuotaLimiter:
         if quotas.graph_bytes is not None:
             self._check_stored(app_id, "graph_bytes", quotas.graph_bytes)
 
-    def take(self, app_id: str, events: Sequence[Event]) -> None:
-        """Count events that can be encoded. Raises ``Problem`` (429, or 507 for what is kept) and counts none then.
+    def take(self, app_id: str, events: Sequence[EncodedEvent]) -> None:
+        """Count events. Raises ``Problem`` (429, or 507 for what is kept) and counts none then.
 
         An app that keeps too much can still erase.
         """
         self.check(app_id)
-        if not all(event.type in _ERASING for event in events):
+        if not all(each.event.type in _ERASING for each in events):
             self._check_kept(app_id)
         if (bucket := self._buckets.get((app_id, "events_per_s"))) is not None:
             bucket.take(len(events))
         if (bucket := self._buckets.get((app_id, "bytes_per_s"))) is not None:
-            bucket.take(sum(len(value) for event in events for value in wire.encode(event).values()))
+            bucket.take(sum(each.size for each in events))
 
     def _check_rate(self, app_id: str, quota: QuotaName, per_s: float | None) -> None:
         if per_s is None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.versions import Version
+from graphweft_workers.long_values import are_long
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.ports.offsets import is_after
 
@@ -30,6 +31,8 @@ _FLAT: Final[frozenset[type]] = frozenset({str, bytes, int, float, bool, type(No
 """Types of values without content, by far the most of them."""
 _NESTED: Final[frozenset[type]] = frozenset({tuple, list, dict})
 _MOST_LEVELS: Final = 50
+_LONG: Final = 20_000
+"""Characters and items of values that make no key."""
 """Queries with values nested more deeply are not cached."""
 _TODAY: Final = frozenset({"__date"})
 """The only clock parameter whose value repeats."""
@@ -160,9 +163,11 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
     """Return the key of a query, equal for equal values only: 1, 1.0 and true differ.
 
     None if the query cannot be cached: its values contain the time or unknown types, or its rows change without a
-    write.
+    write. Also None if its values are long: a key of a million values takes 0.2 s, and who sends these asks once.
     """
     cypher = bound.cypher
+    if are_long(bound.params.values(), _LONG):
+        return None
     if bound.graphrag is not None or (
         bound.search is not None and bound.search.memory is not None and bound.search.of in {"all", "facts"}
     ):

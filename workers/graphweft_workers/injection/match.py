@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Final
 
 from graphweft_contracts import ContextRequest
+from graphweft_contracts.clock import Clock
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import BoundQuery, MatchedQueries, RuleSet
 from graphweft_rules.cypher.clauses import outline
@@ -14,18 +16,48 @@ from graphweft_rules.cypher.request_query import request_problem
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.searches import parse_retrieval
+from graphweft_workers.injection.work_turns import WorkTurns
+from graphweft_workers.long_values import are_long
 
+_LONG: Final = 1_000
+"""Characters and items of a context that is matched in a thread: the conversion for one condition takes long, too."""
 _NAME: Final = "search"
 _PLACE: Final = Place(file="request")
 _QUERY: Final = InjectionQuery(id=_NAME, inject_as=_NAME, format="results", place=_PLACE)
 
 
-def match_request(rules: RuleSet, request: ContextRequest, now: datetime) -> MatchedQueries | str:
-    """Return the queries for a request, or an error message about the Cypher of its search."""
-    if request.search is None:
-        return rules.match_request(request, now)
-    bound = bind_search(request.search, now)
-    return bound if isinstance(bound, str) else MatchedQueries(queries=(bound,))
+async def match_request(
+    rules: RuleSet, request: ContextRequest, *, clock: Clock, slice_s: float, turns: WorkTurns
+) -> MatchedQueries | str:
+    """Return the queries for a request, or an error message about the Cypher of its search.
+
+    A condition takes 10 ms at most, but all conditions of an agent may take a second. So what is not matched within
+    ``slice_s`` is matched in slices of it, for which the apps take turns.
+    """
+    now = clock.now()
+    if request.search is not None:
+        bound = bind_search(request.search, now)
+        return bound if isinstance(bound, str) else MatchedQueries(queries=(bound,))
+    steps = rules.request_steps(request, now)
+
+    def advance() -> MatchedQueries | None:
+        until = clock.monotonic() + slice_s
+        try:
+            while True:
+                next(steps)
+                if clock.monotonic() > until:
+                    return None
+        except StopIteration as end:
+            found: MatchedQueries = end.value
+            return found
+
+    is_long = are_long([request.context], _LONG)
+    found = None if is_long else advance()
+    while found is None:
+        await asyncio.sleep(0)  # a turn that is free comes at once
+        async with turns.turn(request.app_id):
+            found = await asyncio.to_thread(advance) if is_long else advance()
+    return found
 
 
 def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from graphweft_contracts import ContextReply, ContextRequest, ReasonCode
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_rules import RuleSet
+from graphweft_rules import MatchedQueries, RuleSet
 from graphweft_rules.files.findings import errors
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.active_rules import ActiveRules, FixedRules
@@ -27,7 +26,6 @@ from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
 from graphweft_workers.injection.index_versions import IndexVersions
-from graphweft_workers.injection.long_values import are_long
 from graphweft_workers.injection.match import match_request
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
 from graphweft_workers.injection.purges import PurgeFollower
@@ -36,6 +34,7 @@ from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
 from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.versions import GraphVersions
+from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.bus import Bus
@@ -49,8 +48,6 @@ logger = get_logger("graphweft.injection")
 
 _PURGES_SHARE: Final = 0.5
 """The share of a request's time after which the purges are read, in case the graph returns nothing."""
-_LONG: Final = 1_000
-"""Characters and items of a context that is matched in a thread."""
 _WAIT_SHARE: Final = 0.6
 """Largest share of the budget for ``after``, if queries follow."""
 
@@ -139,7 +136,10 @@ class ContextPipeline:
             query_timeout_s=query_timeout_s,
             clock=clock,
         )
-        self._replies = ReplyBuilder(self.cache, last_good_s, count, redact=redact, root=root, clock=clock)
+        self._turns = WorkTurns(clock, timing.context)
+        self._replies = ReplyBuilder(
+            self.cache, last_good_s, count, redact=redact, root=root, turns=self._turns, clock=clock
+        )
         self._root = root
 
     async def answer(self, request: ContextRequest) -> ContextReply:
@@ -186,23 +186,9 @@ class ContextPipeline:
         if request.search is None and not self._may_use(app_id, request.workflow):
             return self._empty(request, started, "no_rules", no_rules(request.workflow))
         rules = self.rules.current(app_id)
-        if request.search is None and isinstance(rules, MissingRules):
-            return self._empty(request, started, "no_rules", str(RulesLost(rules.digest)))
-        if request.search is None and not await self._compiled(rules, request.workflow, until):
-            detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
-            return self._empty(request, started, "timeout", detail)
-        # Each condition takes some milliseconds at most, but all conditions of the rules together may take long.
-        matching = partial(match_request, rules, request, self._clock.now())
-        matched = await asyncio.to_thread(matching) if are_long([request.context], _LONG) else matching()
-        if isinstance(matched, str):
-            return self._empty(request, started, "invalid_request", matched)
-        if request.search is None and request.workflow not in rules.workflows:
-            return self._empty(request, started, "no_rules", no_rules(request.workflow))
-        if request.search is None and (problem := rules.problem(request.workflow)) is not None:
-            first = (errors(problem.findings) or problem.findings)[0]
-            detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: "
-            detail += f"{shown_place(first.place, self._root)}: {first.message}"
-            return self._empty(request, started, "no_rules", detail)
+        matched = await self._matched(rules, request, started, until)
+        if isinstance(matched, ContextReply):
+            return matched
         position: Position | None = None
         if request.after is not None:
             if self._positions is None:
@@ -244,9 +230,47 @@ class ContextPipeline:
         stale_by = None
         if request.after is not None and (reached is None or reached.behind is not None):
             stale_by = await self._behind(reached, until)
-        return await self._replies.build(
-            request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest, may_be_erased=may_be_erased
-        )
+        try:
+            # What is later than the time for packing, twice, reaches nobody.
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic()) + 2 * self._timing.most_reserve_s):
+                return await self._replies.build(
+                    request,
+                    started,
+                    matched,
+                    outcomes,
+                    stale_by=stale_by,
+                    rules=rules.digest,
+                    may_be_erased=may_be_erased,
+                )
+        except TimeoutError:
+            return self._empty(request, started, "timeout", "the blocks were not packed in time: ask for fewer rows")
+
+    async def _matched(
+        self, rules: RuleSet, request: ContextRequest, started: float, until: float
+    ) -> MatchedQueries | ContextReply:
+        """Return the queries of a request, or the reply that says why there are none."""
+        if request.search is None and isinstance(rules, MissingRules):
+            return self._empty(request, started, "no_rules", str(RulesLost(rules.digest)))
+        if request.search is None and not await self._compiled(rules, request.workflow, until):
+            detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
+            return self._empty(request, started, "timeout", detail)
+        try:
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
+                matched = await match_request(
+                    rules, request, clock=self._clock, slice_s=self._timing.begin_s, turns=self._turns
+                )
+        except TimeoutError:
+            return self._empty(request, started, "timeout", "the conditions of the rules were not decided in time")
+        if isinstance(matched, str):
+            return self._empty(request, started, "invalid_request", matched)
+        if request.search is None and request.workflow not in rules.workflows:
+            return self._empty(request, started, "no_rules", no_rules(request.workflow))
+        if request.search is None and (problem := rules.problem(request.workflow)) is not None:
+            first = (errors(problem.findings) or problem.findings)[0]
+            detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: "
+            detail += f"{shown_place(first.place, self._root)}: {first.message}"
+            return self._empty(request, started, "no_rules", detail)
+        return matched
 
     def _empty(self, request: ContextRequest, started: float, reason: ReasonCode, detail: str) -> ContextReply:
         return empty_reply(request, self._clock.monotonic() - started, reason, detail)

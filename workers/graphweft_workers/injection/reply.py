@@ -17,10 +17,11 @@ from graphweft_rules.files.model import Place
 from graphweft_rules.output.packing import AllRows, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
-from graphweft_workers.injection.long_values import are_long
 from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
+from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.long_values import are_long
 from graphweft_workers.redaction import REDACTED, redact_cell
 
 logger = get_logger("graphweft.injection")
@@ -66,10 +67,11 @@ class ReplyBuilder:
     """
 
     def __init__(
-        self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool, root: Path | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool, turns: WorkTurns,
+        root: Path | None = None, clock: Clock = SYSTEM_CLOCK,
     ) -> None:  # fmt: skip
         self._cache = cache
+        self._turns = turns
         self._clock = clock
         self._last_good_s = last_good_s
         self._count = count
@@ -124,7 +126,11 @@ class ReplyBuilder:
             gate=_Redaction() if self._redact else None,
         )
         # A long text takes longer than others may wait; a thread lets them run between two patterns.
-        packed = await asyncio.to_thread(packing) if are_long([each.rows for each in found], _LONG) else packing()
+        if are_long([each.rows for each in found], _LONG):
+            async with self._turns.turn(request.app_id):
+                packed = await asyncio.to_thread(packing)
+        else:
+            packed = packing()
         places = {(each.bound.rule, each.bound.query.id): each.bound.query.place for each in found}
         missing += [self._without_path(one, places[one.rule, one.query]) for one in packed.missing]
         for bound, error in packed.errors:

@@ -195,7 +195,13 @@ class InjectionResponder:
     async def _take(self, found: Sequence[PendingRequest]) -> None:
         """Begin requests, let them wait, or refuse them."""
         refusals: list[_Refusal] = []
+        since = self._clock.monotonic()
         for one in found:
+            if (
+                self._clock.monotonic() - since > self._timing.begin_s
+            ):  # a request begins with its rules, up to its first wait
+                await asyncio.sleep(0)
+                since = self._clock.monotonic()
             request = self._read(one)
             if request is None:
                 self._queue.done(one.token)

@@ -24,6 +24,7 @@ from graphweft_workers.roles.http_server import (
     server_config,
     short_turns,
 )
+from graphweft_workers.roles.loop_monitor import watched
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
 from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.settings import Settings
@@ -55,11 +56,11 @@ async def run_gateway(
         None if settings.gateway_tokens is None else WatchedFile(settings.gateway_tokens, read_tokens, gone=NO_TOKENS)
     )
     policies = open_policies(settings)
-    watched = {"tokens": tokens, "apps": policies}
+    files = {"tokens": tokens, "apps": policies}
     ontologies = load_ontologies(settings)
 
     def faults() -> dict[str, str]:
-        faulty = {name: file for name, file in watched.items() if file is not None and file.problem is not None}
+        faulty = {name: file for name, file in files.items() if file is not None and file.problem is not None}
         found = {name: _GONE if file.is_gone else _FAULTY for name, file in faulty.items()}
         if audit is not None and audit.failed:
             found["audit"] = f"{counted(audit.failed, 'line')} could not be written; the log says why"
@@ -88,10 +89,10 @@ async def run_gateway(
         )
         shown = f"[{host}]" if ":" in host else host
         own_port = listener.getsockname()[1]
-        following = [asyncio.create_task(file.follow()) for file in watched.values() if file is not None]
+        following = [asyncio.create_task(file.follow()) for file in files.values() if file is not None]
         try:
             async with _counting(settings, quotas, current, name=gateway_name(own_port)):
-                with limited_logs(), short_turns():
+                with limited_logs(), short_turns(), watched(settings.loop_limit_ms):
                     await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
         finally:
             for task in following:

@@ -42,6 +42,7 @@ from graphweft_workers.roles.connections import (
     new_layout,
 )
 from graphweft_workers.roles.heartbeat import beating
+from graphweft_workers.roles.loop_monitor import watched
 from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.rules import load_new_rules, logged_rules, push_if_new
@@ -133,11 +134,12 @@ def _app(settings: Settings | None, role: str, open_service: _Open) -> FastStrea
             heartbeat.begin()
             # A service that ends by itself has a defect; without this FastStream would wait for a signal for ever.
             working.add_done_callback(lambda _: app.exit())
-            try:
-                yield
-            finally:
-                service.stop()
-                await working
+            with watched(given.loop_limit_ms):
+                try:
+                    yield
+                finally:
+                    service.stop()
+                    await working
 
     # FastStream handles signals. The worker also runs before and after the broker is connected.
     broker = make_broker(given, logger=logger)

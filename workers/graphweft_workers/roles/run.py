@@ -37,18 +37,24 @@ async def run_injection(settings: Settings) -> None:
 
 async def run_memory(settings: Settings) -> None:
     """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
+    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.hosting import memory_app
 
-    await memory_app(settings).run()
+    jobs = memory_app(settings)
+    collect_less_often()
+    await jobs.run()
 
 
 async def run_archive(settings: Settings) -> None:
     """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
+    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.connections import make_archive
     from graphweft_workers.roles.hosting import archive_app
 
     make_archive(settings)  # says what is missing before anything starts
-    await archive_app(settings).run()
+    archiver = archive_app(settings)
+    collect_less_often()
+    await archiver.run()
 
 
 async def run_gateway(
@@ -58,8 +64,10 @@ async def run_gateway(
     # google is protobuf.
     with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.roles import gateway as serving
+    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.heartbeat import beating
 
+    collect_less_often()
     async with beating("gateway") as heartbeat:
 
         def listens(url: str) -> None:

@@ -266,6 +266,13 @@ class Settings(ConsoleSettings):
         default="always", description="Embedded server: write each change to disk at once, or every second."
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    loop_limit_ms: int | None = Field(
+        default=None,
+        ge=1,
+        le=60_000,
+        description="For developers: a role logs the error `event_loop_held` with the stack when one piece of work "
+        "takes its event loop for more than so many milliseconds of processor time. It costs a few per cent.",
+    )
     log_format: Literal["console", "json"] = "console"
 
     @field_validator("embedder_url", "summariser_url", "extractor_url")

@@ -56,6 +56,5 @@ def _code(error: Exception) -> str:
 
 
 def _text(error: Exception) -> str:
-    """Return the server's text. A pipeline of redis-py puts the command, with an event in it, in front of it."""
-    text = str(error.args[0]) if error.args else ""
-    return text.rpartition(" of pipeline caused error: ")[2].removeprefix("(").strip("'\",)")
+    """Return the server's text."""
+    return str(error.args[0]) if error.args else ""

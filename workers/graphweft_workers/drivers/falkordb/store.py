@@ -68,6 +68,7 @@ from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBT
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.falkordb.write_times import WriteTimes
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.long_values import are_long
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import (
@@ -86,6 +87,8 @@ logger = get_logger("graphweft.graph")
 type _Index = tuple[str, str, str]
 """Label, property and kind."""
 
+_LONG: Final = 10_000
+"""Characters and items of parameters whose text is made in a thread."""
 _INDEXES_OF_LABEL: Final = 128
 """Indexed properties of one label. The server ends at 344 of them (4.22), also if each is waited for."""
 _THREADS: Final = 2
@@ -371,7 +374,9 @@ class FalkorDBStore:
         to_end: bool = False,
     ) -> Table:
         """Like ``read``; without ``limited`` the number of rows is not limited."""
-        text = header(params) + statement if params else statement
+        # A text of a million values takes 0.2 s; a thread lets others run meanwhile.
+        values = await asyncio.to_thread(header, params) if are_long(params.values(), _LONG) else header(params)
+        text = values + statement if params else statement
         try:
             ask = partial(self._ask, text, limited, enough, elements)
             return await self._places.run(app_id, statement, ask, timeout_s=timeout_s, to_end=to_end)

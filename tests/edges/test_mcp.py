@@ -365,7 +365,7 @@ async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
         await memories.remember([{"role": "user", "text": "# Giraffes\n" + "giraffe " * 5_000}])
         assert len((await memories.recall("giraffe", index_type="fulltext", budget_ms=BUDGET_MS)).results) == 1
         tools = Tools(client, McpScope(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
-        for wanted, most, size in ((None, 2_000, 6_400), (300, 300, 400), (70, 70, 150)):
+        for wanted, most, size in ((None, 2_000, 6_400), (300, 300, 400), (70, 70, 50)):
             answer = await tools.call("memory_search", {"query": "giraffe", "max_tokens": wanted})
             assert answer.data is not None, answer.text
             [row] = answer.data["results"]

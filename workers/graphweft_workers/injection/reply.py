@@ -232,9 +232,10 @@ def _as_rows(block: Block, found: AllRows, packed: PackedBlocks) -> Block:
     """Return the one block of a search with its rows as values; a text that was cut is the same passage there."""
     [places], [size] = packed.kept, packed.sizes
     value = [dict(zip(found.columns, found.rows[place], strict=True)) for place in places]
-    for row in value if size is not None else ():
-        if isinstance(text := row.get("text"), str):
-            row["text"] = found.passage(size, text)
+    if size is not None:
+        for row in value:
+            if isinstance(text := row.get("text"), str):
+                row["text"] = found.passage(size, text)
     return block.model_copy(update={"format": "list", "value": value})
 
 

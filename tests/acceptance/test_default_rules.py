@@ -1,4 +1,4 @@
-"""``graphweft up`` in a folder without rules: the default rules are active and visible, until there are others."""
+"""``graphweft up`` brings the default rules: they are active and visible until there is a workflow of their name."""
 
 from __future__ import annotations
 
@@ -108,14 +108,45 @@ def test_the_first_context_without_any_rules_is_not_empty(tmp_path: Path) -> Non
         rules.parent.mkdir(parents=True)
         rules.write_text(OWN)
         assert process.stdout is not None
-        replaced = next(line for line in process.stdout if not line.startswith("console: "))
-        assert "the default rules are not active any more: copy them to workflows/" in replaced
+        activated = next(line for line in process.stdout if not line.startswith("console: "))
+        assert activated.endswith("are active: Support/graph_injection.yaml\n")
+        assert "Where is my lamp?" in talk(tmp_path, "Where is my lamp?", "c9"), "the default rules go on"
+        [active] = told(tmp_path, "status")["rules"]
+        assert (active["workflows"], active["with_default_rules"], active["default"]) == (
+            ["Support", "default"], True, False,
+        )  # fmt: skip
+        assert "Support, default (default rules)" in inside(["status"], ENVIRONMENT, folder=tmp_path).out
+        (tmp_path / "workflows/default").mkdir()
+        assert "the default rules are not active any more" in process.stdout.readline()
         assert process.stdout.readline().startswith("rules ")
-        assert [each["default"] for each in told(tmp_path, "rules", "list")] == [True, False]
-    (tmp_path / "workflows/Support/graph_injection.yaml").unlink()
-    with up(tmp_path) as (line, _):  # rules that were replaced do not come back
-        assert "with the rules of workflows;" in line
-        assert [each["active"] for each in told(tmp_path, "rules", "list")] == [False, True]
+        (tmp_path / "workflows/default").rmdir()
+        assert process.stdout.readline().startswith("rules ")
+        assert [each["with_default_rules"] for each in told(tmp_path, "status")["rules"]] == [True]
+    with up(tmp_path) as (line, _):
+        assert "with the rules of workflows and the default rules of the workflow 'default', because" in line
+
+
+def test_up_starts_beside_a_file_with_errors_and_says_which(tmp_path: Path) -> None:
+    rules = tmp_path / "workflows/Support/graph_injection.yaml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text("mutation_rules: [")
+    with up(tmp_path) as (line, process):  # the first line is about the errors
+        assert line == "the rules of Support have errors, and there are none from before:\n"
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("workflows/Support/graph_injection.yaml:1:18: error ")
+        assert "and the default rules of the workflow 'default'" in process.stdout.readline()
+        assert "I will look." in talk(tmp_path, "Where is my lamp?", "c1")
+        faults = told(tmp_path, "status")["faulty_rules"]
+        assert faults[1].startswith("workflows/Support/graph_injection.yaml:1:18: error ")
+        rules.write_text(OWN)
+        said = next(line for line in process.stdout if not line.startswith("console: "))
+        assert said.endswith("are active: Support/graph_injection.yaml\n")
+        assert told(tmp_path, "status")["faulty_rules"] == []
+        rules.write_text("mutation_rules: [")
+        assert "have errors, so the ones before go on" in process.stdout.readline()
+    with up(tmp_path) as (line, process):
+        assert line.startswith("the rules of workflows have errors, so the ones before go on:")
+        assert [each["workflows"] for each in told(tmp_path, "status")["rules"]] == [["Support", "default"]]
 
 
 def test_a_folder_that_is_named_gets_no_default_rules(tmp_path: Path) -> None:

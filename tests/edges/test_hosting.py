@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -34,6 +35,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles import rules as rule_loading
 from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.hosting import injection_app, mutation_app
+from graphweft_workers.roles.rule_faults import read_faults
 from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -179,6 +181,48 @@ async def test_broken_rules_end_it_before_anything_starts(settings: Settings, bu
     (settings.rules / "Support/graph_injection.yaml").write_text(RULES.replace("MERGE (a", "MERGE a"))
     with pytest.raises(RulesError, match=r"graph_injection\.yaml:8:39"):
         await build(settings).run()
+
+
+@pytest.mark.parametrize("build", [mutation_app, injection_app])
+@pytest.mark.parametrize(
+    "fault", [RULES.replace("MERGE (a", "MERGE a"), RULES.replace("CREATE SET a.", "CREATE SET b.")]
+)
+async def test_one_broken_file_does_not_stop_a_start(
+    settings: Settings, bus: Bus, build: Builder, fault: str, logs: Logs
+) -> None:
+    """Static errors, and a query that the server refuses: what is active goes on, and what is sound becomes active."""
+    async with aclosing(make_bus(settings)) as own:
+        await own.partitions.count()
+        await rule_loading.push(own, rule_loading.load_rules(settings, as_stored=True))
+        before = await rule_loading.active_files(own)
+        assert [*before] == ["Support/graph_injection.yaml"]
+        (settings.rules / "Support/graph_injection.yaml").write_text(fault)
+        other = settings.rules / "Other/graph_injection.yaml"
+        other.parent.mkdir()
+        other.write_text(RULES)
+        app = build(settings)
+        started = started_of(app)
+        async with running(app) as task:
+            await started.wait()
+            await until(lambda: "rules_have_errors" in events_of(logs), beside=task)
+
+            async def is_kept() -> bool:
+                return bool(await read_faults(own))
+
+            await until(is_kept)
+            assert not task.done()
+        assert await rule_loading.active_files(own) == {**before, "Other/graph_injection.yaml": RULES.encode()}
+        place = re.compile(r"Support/graph_injection\.yaml:\d+:\d+: error ")
+        assert place.search(await read_faults(own))
+        assert any(place.search(entry.get("error", "")) for entry in logs if entry["event"] == "rules_have_errors")
+        (settings.rules / "Support/graph_injection.yaml").write_text(RULES)
+        app = build(settings)
+        async with running(app) as task:
+
+            async def is_gone() -> bool:
+                return not await read_faults(own)
+
+            await until(is_gone)
 
 
 async def test_rules_that_are_active_are_not_compiled_again(

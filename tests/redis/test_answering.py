@@ -475,6 +475,18 @@ async def test_an_answer_waits_for_a_worker_that_comes_late(
         assert (reply.injected["n"]["n"], reply.stale_by) == (2, None)
 
 
+@pytest.mark.parametrize(("left_s", "wait_s"), [(10.0, 9.0), (2.5, 1.5), (1.0, 0.6), (0.05, 0.03), (-1.0, 0.0)])
+async def test_a_wait_leaves_a_second_for_the_queries_at_most(
+    graph: FalkorDBStore, rules: RuleSet, left_s: float, wait_s: float
+) -> None:
+    clock = VirtualClock()
+    pipeline = ContextPipeline(rules, graph, clock=clock)
+    now = clock.monotonic()
+    assert max(0.0, pipeline._wait_until(now + left_s, queries=True) - now) == pytest.approx(wait_s)
+    assert pipeline._wait_until(now + left_s, queries=False) == now + left_s
+    await pipeline.aclose()
+
+
 async def test_what_is_not_there_in_time_is_counted(url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client, answering(rules, graph, bus=bus) as pipeline:
         async with working(bus, graph, rules):

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
 from tests.edges.test_cli import Call, call
+from tests.services.waiting import until
 
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import newest
 from graphweft_rules import RulesError
 from graphweft_rules.matching.sound_rules import load_sound
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.new_project import default_rule_files
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.rules_folder import RulesFolder
+from graphweft_workers.roles.rule_faults import read_faults
+from graphweft_workers.roles.rules import load_new_rules, push_if_new
+from graphweft_workers.roles.rules_folder import RulesFolder, state_of
 from graphweft_workers.roles.settings import Settings
 
 __all__ = ("call",)  # a fixture
@@ -157,3 +162,114 @@ def test_a_changed_base_of_a_broken_workflow_is_refused(tmp_path: Path) -> None:
         load_sound(tmp_path, before=before)
     assert {finding.code for finding in refused.value.findings} == {"changed-base", "unknown-key"}
     assert str(base) in str(refused.value)
+
+
+async def test_the_default_rules_stay_until_there_is_a_folder_of_their_name(
+    tmp_path: Path, url: str, bus: Bus, graph: FalkorDBStore, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [default] = default_rule_files().values()
+    both = {"default": default.decode(), "Good": RULES}
+    settings = Settings.load(bus_url=url, graph_url=url)
+    folder = RulesFolder(settings, bus, graph, said.append)
+    said.clear()
+    await folder.start(await folder.load())
+    assert await active(bus) == {"default": default.decode()}
+    rules = tmp_path / "workflows"
+    write(rules, "Good", RULES)
+    assert await folder.look()
+    assert await active(bus) == both
+    assert await folder.load() is None, "they are active, so nothing is loaded at the next start"
+    # Nothing else that makes a folder active takes them away: a worker's start, and a push.
+    named = Settings.load(rules=rules, bus_url=url, graph_url=url)
+    assert await load_new_rules(named, bus) is None
+    write(rules, "Good", RULES.replace("BY", "better"))
+    new = await load_new_rules(named, bus)
+    assert new is not None
+    await push_if_new(bus, new, rules)
+    assert await active(bus) == both | {"Good": RULES.replace("BY", "better")}
+    write(rules, "Good", RULES.replace("BY", "best"))
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    done = await asyncio.to_thread(call, "rules", "push", str(rules), **servers)
+    assert (done.code, "the default rules stay active beside them" in done.out) == (0, True)
+    assert await active(bus) == both | {"Good": RULES.replace("BY", "best")}
+    own = await asyncio.to_thread(call, "rules", "push", str(rules), "--app", "shop", **servers)
+    assert "the default rules stay active beside them" in own.out
+    # A broken file beside them changes nothing either.
+    write(rules, "Good", BROKEN["yaml"])
+    assert await folder.look()
+    assert await active(bus) == both | {"Good": RULES.replace("BY", "best")}
+    # With a folder of the name they end, whatever it holds.
+    write(rules, "Good", RULES)
+    write(rules, "default", RULES)
+    assert await folder.look()
+    assert await active(bus) == {"default": RULES, "Good": RULES}
+    assert "not active any more" not in "".join(said)
+
+
+async def test_an_empty_folder_switches_the_default_rules_off(
+    tmp_path: Path, url: str, bus: Bus, graph: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RulesFolder(Settings.load(bus_url=url, graph_url=url), bus, graph, said.append)
+    said.clear()
+    write(tmp_path / "workflows", "Good", RULES)
+    await folder.start(await folder.load())
+    assert sorted(await active(bus)) == ["Good", "default"]
+    (tmp_path / "workflows/default").mkdir()
+    assert await folder.look()
+    assert await active(bus) == {"Good": RULES}
+    assert "the default rules are not active any more" in said[0]
+    (tmp_path / "workflows/default").rmdir()
+    assert await folder.look()
+    assert sorted(await active(bus)) == ["Good", "default"]
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_start_uses_what_is_sound_and_keeps_the_errors(
+    folder: RulesFolder, bus: Bus, tmp_path: Path, fault: str
+) -> None:
+    await folder.start(await folder.load())
+    assert (await active(bus), said) == ({"Bad": RULES, "Good": RULES}, [])
+    better = RULES.replace("BY", "better")
+    write(tmp_path / "rules", "Bad", BROKEN[fault])
+    write(tmp_path / "rules", "Good", better)
+    await folder.start(await folder.load())
+    assert await active(bus) == {"Bad": RULES, "Good": better}
+    [told] = said
+    assert told.startswith("the rules of Bad have errors, so the ones before go on:\n")
+    assert re.search(r"Bad/graph_injection\.yaml:\d+:\d+: error ", told)
+    assert kept[-1] == told == await read_faults(bus)
+    write(tmp_path / "rules", "Bad", RULES)
+    assert await folder.look()
+    assert (kept[-1], await read_faults(bus)) == ("", "")
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_first_start_without_any_sound_rules_fails(
+    tmp_path: Path, url: str, bus: Bus, graph: FalkorDBStore, fault: str
+) -> None:
+    write(tmp_path / "rules", "Bad", BROKEN[fault])
+    folder = RulesFolder(Settings.load(rules=tmp_path / "rules", bus_url=url, graph_url=url), bus, graph, said.append)
+    with pytest.raises(RulesError):
+        await folder.start(await folder.load())
+    assert await bus.rules.activations() == []
+
+
+async def test_a_file_that_is_saved_while_everything_starts_is_looked_at(
+    folder: RulesFolder, bus: Bus, tmp_path: Path
+) -> None:
+    seen = state_of(tmp_path / "rules")
+    await folder.start(await folder.load())
+    better = RULES.replace("BY", "better than before")
+    write(tmp_path / "rules", "Good", better)  # before the folder is followed
+    following = asyncio.create_task(folder.follow(seen))
+
+    async def is_active() -> bool:
+        return await active(bus) == {"Bad": RULES, "Good": better}
+
+    try:
+        await until(is_active)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -76,6 +76,29 @@ def test_what_only_one_search_finds_can_come_first() -> None:
     assert names(fused([], said))[0] == "s"
 
 
+def test_a_hit_that_vectors_cannot_find_wins_over_an_unrelated_nearest_one() -> None:
+    facts = [Hit("f", "f", 7.0, of=1), Hit("g", "g", 6.5, of=1)]
+    near = hits(a=0.58, b=0.55, c=0.54)  # cosines of unrelated texts
+    assert names(fused(near, facts, apart=[1])) == ["f", "g", "a", "b", "c"]
+    assert [hit.score for hit in fused(near, facts, apart=[1])[:2]] == [1.0, pytest.approx(6.5 / 7)]
+    # A node without a vector is not compared by it either, if all vectors are known.
+    said = hits(x=7.0, y=6.5)
+    assert names(fused(near, said, all_near=True))[:2] == ["x", "y"]
+    assert names(fused(near, said))[:3] == ["a", "x", "b"], "it may be far away"
+
+
+def test_vectors_that_are_equally_near_tell_nothing_apart() -> None:
+    near = hits(a=0.5, b=0.5, c=0.5)  # a cosine of 0
+    found = fused(near, hits(b=2.0))
+    assert [(hit.handle, hit.score) for hit in found] == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
+    assert fused(hits(a=0.95), [])[0].score == pytest.approx(0.45), "one vector alone counts by its cosine"
+
+
+def test_of_equal_hits_the_newest_is_first() -> None:
+    candidates = [Candidate(name, name, 5, {"x": 1}, place=place) for place, name in enumerate("cadb")]
+    assert names(bm25(candidates, ["x"], total=9, mean_length=5)) == ["c", "a", "d", "b"]
+
+
 def test_scores_that_fall_keep_an_order_that_others_sort_by() -> None:
     found = falling([Hit(n, "", score) for n, score in enumerate([1.0, 1.0, 1.0, 0.4, 0.4, 0.0, 0.0])])
     scores = [hit.score for hit in found]

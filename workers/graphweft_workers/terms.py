@@ -123,6 +123,13 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
     return list(wanted or others)[:_MOST_QUERY_TERMS][::-1]
 
 
+def placed_terms(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each term of a text with the place of its piece: of the characters around it up to the blanks."""
+    for at, word in _words(_PIECE.finditer(text)):
+        for term in _terms_of(word):
+            yield at, term
+
+
 def name_key(name: str) -> str:
     """Return a name in the form that is equal for all its spellings: NFKC, case-folded, single blanks."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())

@@ -36,12 +36,12 @@ class GraphInjectionLoader:
         self._config: GraphInjectionConfig | None = None
 
     def load(self, workflow_path: Path) -> GraphInjectionConfig | None:
-        """Return the rules of a workflow's folder, or of a rule file; None if the folder has no rule file.
+        """Return the rules of a workflow's folder, or of a rule file; None without the folder, or a rule file in it.
 
         Raises ``RulesError`` if the file, or one that it extends, has an error. It holds all findings.
         """
         path = workflow_path
-        if path.is_dir():
+        if path.is_dir() or (not path.suffix and not os.path.lexists(path)):
             path = path / FILE_NAME
             if not path.exists():
                 self._config = None

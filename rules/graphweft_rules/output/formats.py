@@ -63,6 +63,8 @@ _in_broken_line: Final = json.JSONEncoder(ensure_ascii=False, separators=(",\n  
 
 type Gate = Callable[[str, str], str]
 """Returns what a model may read of a string, given the name of its column or key, and the string."""
+type Cut = Callable[[str], str]
+"""Returns a text, or a passage of a long one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,10 @@ class RenderedRows:
     use, which raises ``ValueError`` for a row that does not fit ``columns``.
     """
 
-    __slots__ = ("_cells", "_ends", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_rows", "count")
+    __slots__ = (
+        "_cells", "_columns", "_cut", "_ends", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_rows",
+        "count",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,16 +94,23 @@ class RenderedRows:
         rows: Sequence[Sequence[Any]],
         max_results: int | None = None,
         gate: Gate | None = None,
+        *,
+        cut: Cut | None = None,
     ) -> None:
-        """``gate`` replaces each string of the text. The values of ``list`` and ``single`` do not pass it."""
+        """``gate`` replaces each string of the text. The values of ``list`` and ``single`` do not pass it.
+
+        ``cut`` shortens the texts of ``results``, behind ``gate``: a part of a secret may not look like one.
+        """
         self._format: Format = format
+        self._columns = columns
         self._gate = gate
+        self._cut = cut
         self._names = _names(columns)
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
         self._line = (
             _Line(self._names)
             if format in {"markdown", "facts"}
-            else _Result(self._names)
+            else _Result(self._names, cut)
             if format == "results"
             else None
         )
@@ -129,14 +141,34 @@ class RenderedRows:
             self._last = (count, harmless(self._write(self._first(count))))
         return self._last[1]
 
+    def chosen(self, places: Sequence[int]) -> RenderedRows:
+        """Return the rows at these places alone."""
+        rows = [self._rows[place] for place in places]
+        found = RenderedRows(self._format, self._columns, rows, None, self._gate, cut=self._cut)
+        cells = self._first(max(places, default=-1) + 1)
+        found._cells = [cells[place] for place in places]
+        return found
+
+    def shortened(self, cut: Cut) -> RenderedRows:
+        """Return the rows with shorter texts."""
+        return RenderedRows(self._format, self._columns, self._rows, self.count, self._gate, cut=cut)
+
+    def size(self, place: int) -> int:
+        """Return the approximate number of characters of a row; renders all rows up to it."""
+        self._first(place + 1)
+        return self._size(self._cells[place])
+
     def within(self, characters: int) -> int:
         """Return about how many first rows fit into so many characters; renders few more."""
         while len(self._ends) < self.count and (not self._ends or self._ends[-1] <= characters):
             end = self._ends[-1] if self._ends else 0
             for row in self._first(min(self.count, 2 * len(self._ends) + 1))[len(self._ends) :]:
-                end += len(row) if isinstance(row, str) else sum(map(_size, row.values())) + self._names_size
+                end += self._size(row)
                 self._ends.append(end)
         return bisect_right(self._ends, characters)
+
+    def _size(self, row: Any) -> int:
+        return len(row) if isinstance(row, str) else sum(map(_size, row.values())) + self._names_size
 
     def _write(self, rows: Sequence[Any]) -> str:
         match self._format:
@@ -341,9 +373,10 @@ class _Result:
     become parentheses, and a line of text that begins with a bracket or like a heading gets a backslash.
     """
 
-    __slots__ = ("_names", "_score", "_text", "_width")
+    __slots__ = ("_cut", "_names", "_score", "_text", "_width")
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], cut: Cut | None) -> None:
+        self._cut = cut
         self._text = _place_of("text", names)
         self._score = _place_of("score", names)
         self._names = [
@@ -362,8 +395,12 @@ class _Result:
             if value := _in_brackets(cells[place]):
                 head.append(f"[{name}: {'quoted ' if (name, value.lower()) in _COMMANDING else ''}{value}]")
         lines = [" ".join(head)] if head else []
-        if self._text is not None and (text := _quoted(cells[self._text])):
-            lines.append(text)
+        if self._text is not None:
+            text = cells[self._text]
+            if self._cut is not None and type(text) is str:
+                text = self._cut(text)
+            if text := _quoted(text):
+                lines.append(text)
         return "\n".join(lines)
 
 

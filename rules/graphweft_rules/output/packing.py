@@ -1,19 +1,22 @@
 """Packs the rows of several queries into the blocks of one reply, within a token budget. Pure.
 
-Blocks get tokens by the priority of their rules, and appear in the order of the rule files. A block is cut after whole
-rows. Each block is counted separately, but tokenizers are not additive, so the assembled text is counted once more.
+Blocks get tokens by the priority of their rules, and appear in the order of the rule files. If the rows of a block do
+not fit, long texts of ``results`` are cut to a passage, and a row that still does not fit is left out. Each block is
+counted separately, but tokenizers are not additive, so the assembled text is counted once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from graphweft_contracts import Block, Explanation, Missing, ReasonCode
 from graphweft_contracts.prompt_text import enclose
 from graphweft_rules.matching.rule_set import BoundQuery
 from graphweft_rules.output.formats import Gate, RenderedRows, heading
+from graphweft_rules.output.passages import passage
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 
 _USUAL: Final = 4
@@ -22,6 +25,14 @@ _LONGEST: Final = 32
 """Upper bound of the average characters of a token. A text that exceeds the budget by this bound is not counted at all,
 because a tokenizer takes too long for a megabyte."""
 _BREAK: Final = "\n\n"
+_PASSAGES: Final = (6_400, 1_600, 400, 150, 50)
+"""Characters of a passage."""
+_LONG_PASSAGE: Final = 400
+"""Longer ones are for a few rows that all fit with them, shorter ones for a budget that has no room for this size."""
+_LATER: Final = 200
+"""Rows behind the first one that does not fit of which some may fit."""
+_MOST_MISSES: Final = 8
+"""Of these, rows that are counted in vain: a count may take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +40,7 @@ class AllRows:
     """All rows of one query, before ``max_results``.
 
     Packing only reads them, and blocks share nothing with them. ``age_ms`` and ``explanation`` go into the block.
+    ``place`` tells where a passage of so many characters begins in a text; without it, passages begin at the start.
     """
 
     bound: BoundQuery
@@ -36,13 +48,22 @@ class AllRows:
     rows: Sequence[Sequence[Any]]
     age_ms: int | None = None
     explanation: Explanation | None = None
+    place: Callable[[str, int], int] | None = None
+
+    def passage(self, size: int, text: str) -> str:
+        """Return a text, or of a longer one a passage of about ``size`` characters."""
+        if len(text) <= size:
+            return text
+        return passage(text, size, 0 if self.place is None else self.place(text, size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBlocks:
     """Blocks and missing blocks in the order of the queries, and the text of the blocks with its tokens.
 
-    ``errors`` holds the exceptions behind the missing blocks with ``internal_error``, for a log.
+    ``kept`` holds the places of each block's rows among all rows of its query, ``sizes`` the size of the passages to
+    which its long texts were cut, and ``errors`` the exceptions behind the missing blocks with ``internal_error``, for
+    a log.
     """
 
     blocks: tuple[Block, ...]
@@ -50,6 +71,8 @@ class PackedBlocks:
     text: str
     tokens: int
     errors: tuple[tuple[BoundQuery, Exception], ...] = ()
+    kept: tuple[tuple[int, ...], ...] = ()
+    sizes: tuple[int | None, ...] = ()
 
 
 def pack(
@@ -68,8 +91,9 @@ def pack(
     are a quarter of its characters. Without ``headings``, the text has none. With ``enclosed``, it is what
     ``envelope.enclose`` returns, within the same budget. ``gate`` replaces each string of the text; it must not raise.
 
-    A block is missing with ``token_budget`` if no row fits, and with ``internal_error`` if it cannot be rendered, which
-    does not affect other blocks. A query without rows gives an empty block without tokens. ``count`` must not raise.
+    A block is missing with ``token_budget`` if no row fits, not even a passage of one, and with ``internal_error`` if
+    it cannot be rendered, which does not affect other blocks. A query without rows gives an empty block without tokens.
+    ``count`` must not raise.
     """
     budget = _Budget(found, max_tokens, count, headings=headings, enclosed=enclosed, gate=gate)
     sections = budget.sections
@@ -80,19 +104,38 @@ def pack(
         text=text,
         tokens=tokens,
         errors=tuple([(section.bound, section.error) for section in sections if section.error is not None]),
+        kept=tuple([section.places for section in sections if section.missing is None]),
+        sizes=tuple([section.size for section in sections if section.missing is None]),
     )
 
 
-class _Section:
-    """The result for one query: the first ``kept`` rows, or ``missing``."""
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Rows of a section that fit: ``rows`` begins with them, or holds all of them."""
 
-    __slots__ = ("_found", "_lead", "bound", "error", "kept", "missing", "rows", "tokens")
+    rows: RenderedRows
+    size: int | None
+    places: tuple[int, ...]
+    tokens: int
+
+
+class _Section:
+    """The result for one query: the first ``kept`` of ``rows``, or ``missing``.
+
+    ``rows`` are all rows, or those of them that fit one by one.
+    """
+
+    __slots__ = ("_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total")
 
     def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None) -> None:
         self._found = found
         self.bound = found.bound
         query = self.bound.query
         self.rows = RenderedRows(query.format, found.columns, found.rows, query.max_results, gate)
+        self.total = self.rows.count
+        self.size: int | None = None
+        """Characters of a passage, if long texts are cut."""
+        self._chosen: tuple[int, ...] | None = None
         self._lead = before + (heading(query.inject_as) if headings else "")
         self.kept = 0
         self.tokens = 0
@@ -101,7 +144,76 @@ class _Section:
 
     def text(self, kept: int) -> str:
         """Return the text of the first ``kept`` rows with their heading."""
-        text = self.rows.text(kept)
+        return self._under_heading(self.rows, kept)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The places of the kept rows among all rows."""
+        return tuple(range(self.kept)) if self._chosen is None else self._chosen[: self.kept]
+
+    def forms(self) -> Iterator[tuple[RenderedRows, int | None]]:
+        """Yield the rows as they may be shown if not all fit, and the size of passages; the best form first."""
+        rows = self.rows
+        if self.bound.query.format != "results":
+            yield rows, None
+            return
+        for size in _PASSAGES:
+            yield rows.shortened(partial(self._found.passage, size)), size
+
+    def fill(self, limit: int, count: TokenCounter) -> None:
+        """Keep as many rows as fit: the first ones, and of later ones those that fit one by one.
+
+        A shorter passage of the first row is better than others without it.
+        """
+        best: _Fit | None = None
+        for rows, size in self.forms():
+            if size is not None and size > _LONG_PASSAGE:
+                fit = self._fit_all(rows, size, limit, count)
+            else:
+                fit = self._fit(rows, size, limit, count)
+            if fit.places and (best is None or fit.places[0] == 0 or len(fit.places) > len(best.places)):
+                best = fit
+            if best is not None and best.places[0] == 0:
+                break
+        if best is not None:
+            self.rows, self.size, self._chosen, self.tokens = best.rows, best.size, best.places, best.tokens
+            self.kept = len(best.places)
+        else:
+            self.kept = self.tokens = 0
+
+    def _fit_all(self, rows: RenderedRows, size: int, limit: int, count: TokenCounter) -> _Fit:
+        """Return all rows, or none."""
+        if rows.within(limit * _LONGEST) == rows.count:
+            tokens = count(self._under_heading(rows, rows.count))
+            if tokens <= limit:
+                return _Fit(rows, size, tuple(range(rows.count)), tokens)
+        return _Fit(rows, size, (), 0)
+
+    def _fit(self, rows: RenderedRows, size: int | None, limit: int, count: TokenCounter) -> _Fit:
+        over = rows.count if rows is self.rows else rows.count + 1  # the rows as they are do not all fit
+        kept, tokens = _most(rows, over, limit, partial(self._under_heading, rows), count)
+        places, chosen = list(range(kept)), rows
+        misses = 0
+        # A row as long as one that did not fit will not fit either, nearly always.
+        least = rows.size(kept) if kept < rows.count else 0
+        for place in range(kept + 1, min(rows.count, kept + _LATER)):
+            if misses == _MOST_MISSES or tokens >= limit:
+                break
+            length = rows.size(place)
+            if length >= least or length > (limit - tokens) * _LONGEST:
+                continue
+            more = rows.chosen([*places, place])
+            more_tokens = count(self._under_heading(more, more.count))
+            if more_tokens > limit:
+                least = length
+                misses += 1
+                continue
+            places.append(place)
+            chosen, tokens = more, more_tokens
+        return _Fit(chosen, size, tuple(places), tokens)
+
+    def _under_heading(self, rows: RenderedRows, kept: int) -> str:
+        text = rows.text(kept)
         return self._lead + text if text else ""
 
     def drop(self, reason: ReasonCode, detail: str) -> None:
@@ -125,7 +237,7 @@ class _Section:
             rule=self.bound.rule,
             query=query.id,
             tokens=self.tokens,
-            cut=self.rows.count - self.kept,
+            cut=self.total - self.kept,
             age_ms=self._found.age_ms,
             explanation=self._found.explanation,
         )
@@ -198,7 +310,7 @@ class _Budget:
                 return
             if self._just_fits(section, of_request, of_rule):
                 return
-        section.kept, section.tokens = _most(section.rows, rows, limit, section.text, self._count)
+        section.fill(limit, self._count)
         if section.kept:
             self._take(section, of_request, of_rule)
         else:

@@ -155,6 +155,13 @@ def test_a_load_that_fails_keeps_the_last_rules(tmp_path: Path) -> None:
     assert loader.get_injection_rules("BlueprintAgent") != []
 
 
+def test_a_folder_that_does_not_exist_has_no_rules(tmp_path: Path) -> None:
+    loader = GraphInjectionLoader()
+    loader.load(CONTRACT / "AgentGenerator")
+    assert loader.load(tmp_path / "Nowhere") is None
+    assert loader.get_injection_rules("InterviewAgent") == []
+
+
 def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "nowhere.yaml") == ["nowhere.yaml:1:1 error missing-file"]
 

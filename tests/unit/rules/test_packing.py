@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_no_text_and_no_rule_is_over_its_budget(count: TokenCounter, data: st.Da
     for each in given_rows:
         if (most := each.bound.max_tokens) is not None:
             assert sum(block.tokens for block in packed.blocks if block.rule == each.bound.rule) <= most
-    # Every query is there once, in order; its block is made of its first rows, and the text of the blocks.
+    # Every query is there once, in order; its block is made of rows of it, in order, and the text of the blocks.
     assert packed.text == assemble(packed.blocks)
     assert packed.errors == ()
     by_name: dict[str, Block | Missing] = {one.name: one for one in (*packed.blocks, *packed.missing)}
@@ -152,7 +153,9 @@ def test_no_text_and_no_rule_is_over_its_budget(count: TokenCounter, data: st.Da
         assert (block.rows > 0) == (whole.rows > 0)
         assert block.rows + block.cut == whole.rows
         if block.format == "list":
-            assert block.value == whole.value[: block.rows]
+            kept = packed.kept[packed.blocks.index(block)]
+            assert block.value == [whole.value[place] for place in kept]
+            assert kept == tuple(sorted(set(kept)))
         elif not block.cut:
             assert block.value == whole.value
     assert all(uncut[gone.name].rows and gone.reason == "token_budget" for gone in packed.missing)
@@ -205,7 +208,7 @@ def test_a_search_counts_little_of_what_does_not_fit() -> None:
     wide = found("wide", [("x" * 1_000_000,)], format="single", rule="b", priority=2)
     late = found("late", [("a",), ("x" * 1_000_000,), ("b",)], rule="c", priority=3)
     packed = pack([endless, wide, late], max_tokens=508, count=count)
-    assert shapes(packed) == ["endless 140-19860", "late 1-2", "wide token_budget"]
+    assert shapes(packed) == ["endless 139-19861", "late 2-1", "wide token_budget"]
     assert sum(counted) < 500 * 4 * 10
     # What bounds nothing is not counted.
     counted.clear()
@@ -306,6 +309,47 @@ def test_the_reason_says_numbers_and_what_to_do() -> None:
     )
     (missing,) = pack([found("one", [("x" * 10_000,)])], max_tokens=20).missing
     assert "the first row takes more than 20 tokens" in missing.detail
+
+
+LONG = "A long answer about the plans of the week. " * 100
+
+
+@pytest.mark.parametrize("max_tokens", [40, 60, 100, 150, 300, 600])
+def test_a_long_text_of_results_is_cut_and_empties_no_block(max_tokens: int) -> None:
+    rows = [(LONG, 0.9, "user"), ("My cat is called Tom", 0.8, "user")]
+    packed = pack([found("r", rows, format="results", columns=("text", "score", "role"))], max_tokens=max_tokens)
+    assert packed.missing == ()
+    assert "My cat is called Tom" in packed.text or max_tokens < 60
+    [block], [size] = packed.blocks, packed.sizes
+    assert (block.rows, packed.kept) == (2, ((0, 1),)) or max_tokens < 60
+    assert size is not None
+    assert "\u2026" in packed.text
+
+
+def test_texts_are_cut_only_if_not_all_fit() -> None:
+    rows = [(LONG, 0.9), ("short", 0.8)]
+    packed = pack([found("r", rows, format="results", columns=("text", "score"))], max_tokens=2000)
+    assert (packed.sizes, LONG.strip() in packed.text) == ((None,), True)
+
+
+def test_a_passage_begins_where_it_fits_and_behind_the_gate() -> None:
+    text = "x " * 400 + "the secret is here: hush hush, and so on " + "y " * 400
+    one = replace(
+        found("r", [(text,)], format="results", columns=("text",)), place=lambda text, size: text.index("the secret")
+    )
+    packed = pack([one], max_tokens=60, gate=lambda name, value: value.replace("hush hush", "[redacted]"))
+    assert "the secret is here: [redacted]" in packed.text
+    assert "hush" not in packed.text
+
+
+@pytest.mark.parametrize("format", ["list", "json", "markdown", "facts"])
+def test_a_row_that_does_not_fit_is_left_out_and_later_ones_are_shown(format: Format) -> None:
+    rows = [("x" * 4000,), ("one",), ("y" * 4000,), ("two",), ("z" * 4000,)]
+    packed = pack([found("r", rows, format=format)], max_tokens=100)
+    assert (packed.kept, packed.blocks[0].cut) == (((1, 3),), 3)
+    assert "one" in packed.text
+    assert "two" in packed.text
+    assert "x" * 10 not in packed.text
 
 
 def test_a_single_comes_whole_or_not_at_all() -> None:

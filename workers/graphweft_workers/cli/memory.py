@@ -59,7 +59,8 @@ _STAYS: Final = (
 )
 _NOTHING_FOUND: Final = (
     "nothing was found: check --app and the scope, of which `graphweft memory list` shows the latest memories, and the "
-    "words: without an embedder, only texts with one of them are found"
+    "words: without an embedder, only texts with one of them are found. `graphweft doctor` says whether another model "
+    "embedded the memories than the one that is set: then no search by vector finds them"
 )
 DEFAULT_INDEX_TYPE: Final = "by words, and also by vector where the responder has an embedder"
 

@@ -13,6 +13,7 @@ import typer
 
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.layout import ALL_APPS
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
@@ -22,7 +23,8 @@ from graphweft_workers.garbage_collection import collect_less_often
 from graphweft_workers.iso_time import in_utc, iso_time
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.rules import load_given_rules, logged_rules
+from graphweft_workers.roles.default_rules import with_default_rules
+from graphweft_workers.roles.rules import active_files, load_given_rules, logged_rules
 from graphweft_workers.roles.running import running_graph, running_log
 from graphweft_workers.roles.second_graph import drop_second, second_place
 from graphweft_workers.roles.settings import Settings
@@ -120,9 +122,10 @@ async def rebuild(
     set_up_command_logs(settings)
     given = None if options.rules is None else load_given_rules(settings, options.rules)
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
-        if given is not None:
+        if given is not None and options.rules is not None:
             from graphweft_workers.roles.query_check import refuse_wrong_queries
 
+            given = with_default_rules(given, options.rules, await active_files(bus, app or ALL_APPS))
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, to)
         rules = logged_rules(settings, bus, without_lost=True)  # only the apps whose events need a lost one fail

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
+from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, changed_files, newest
 from graphweft_workers.cli.options import Data, Json, check_app, command
@@ -54,8 +55,9 @@ async def rules_push(
     """
     from graphweft_rules import RuleSet
     from graphweft_workers.roles.connections import make_graph
+    from graphweft_workers.roles.default_rules import with_default_rules
     from graphweft_workers.roles.query_check import refuse_wrong_queries
-    from graphweft_workers.roles.rules import load_rules, load_sound_rules, push, store
+    from graphweft_workers.roles.rules import active_files, load_rules, load_sound_rules, push, store
 
     scope = _scope(app)
     settings = Settings.load(data=data, rules=folder)
@@ -73,6 +75,7 @@ async def rules_push(
                 rules = sound.rules
             if not rules.workflows:
                 raise InvalidSettings(f"{settings.rules} holds no rules: put them into <Workflow>/graph_injection.yaml")
+            rules = with_default_rules(rules, settings.rules, await active_files(bus, scope))
             await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
         except GraphUnavailable as error:
             if not unchecked:
@@ -101,16 +104,21 @@ async def rules_push(
         return
     if sound is not None and sound.findings:
         _warn_of(sound)
+    _say_changes(changes, rules.files, settings.rules)
+    short = rules.digest[:_SHORT]
+    if found_again and not dry_run:
+        say(f"{short} was lost, and is on the bus again: the events that wait for it are applied")
+    say(f"{short} was not pushed" if dry_run else _state_of(short, scope, pushed, is_active=is_active))
+
+
+def _say_changes(changes: Mapping[str, list[str]], files: Mapping[str, bytes], root: Path) -> None:
+    from graphweft_workers.roles.default_rules import has_default_rules
+
     for change, names in changes.items():
         for name in names:
             say(f"{change:>8}  {name}")
-    short = rules.digest[:_SHORT]
-    if dry_run:
-        say(f"{short} was not pushed")
-        return
-    if found_again:
-        say(f"{short} was lost, and is on the bus again: the events that wait for it are applied")
-    say(_state_of(short, scope, pushed, is_active=is_active))
+    if has_default_rules(files) and not (root / DEFAULT_WORKFLOW).exists():
+        say(f"the default rules stay active beside them, until there is a folder {root / DEFAULT_WORKFLOW}")
 
 
 @command

@@ -85,9 +85,11 @@ async def up(data: Data = None, rules: Rules = None) -> None:
     def ready() -> None:
         used = f"the rules of {settings.rules}"
         if supervisor.uses_default_rules:
-            used = f"the default rules of the workflow {DEFAULT_WORKFLOW!r}, because {settings.rules} holds none"
+            defaults = f"the default rules of the workflow {DEFAULT_WORKFLOW!r}"
+            none = f"because {settings.rules} holds none"
+            used = f"{used} and {defaults}, {none} of that name" if supervisor.uses_own_rules else f"{defaults}, {none}"
         say(f"graphweft is up on {settings.data} with {used}; Ctrl-C stops it")
-        if supervisor.uses_default_rules and (near := project_below(Path.cwd(), settings.rules)):
+        if not supervisor.uses_own_rules and (near := project_below(Path.cwd(), settings.rules)):
             warn(f"{near} has rules: to use them, stop this and start it in the folder {near.parent}")
         if supervisor.console:
             say(supervisor.console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.cli.options import Data, Json, command
@@ -12,7 +13,7 @@ from graphweft_workers.cli.output import print_json, print_table, say, shown_rul
 from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.status import MAX_LETTERS, read_status
+from graphweft_workers.roles.status import MAX_LETTERS, ServiceStatus, read_status
 
 _MAX_CAUSES: Final = 50
 _FEW: Final = 8
@@ -44,9 +45,9 @@ async def status(data: Data = None, json: Json = False) -> None:
         say(f"{counted(len(partitions) - len(shown), 'other partition')}; `graphweft status --json` shows all")
     if found.rules:
         print_table(
-            ("app", "rules", "active since"),
+            ("app", "rules", "workflows", "active since"),
             [
-                (scope, shown_rules(each.digest), f"{each.time:%Y-%m-%d %H:%M:%SZ}")
+                (scope, shown_rules(each.digest), _workflows(found, each.digest), f"{each.time:%Y-%m-%d %H:%M:%SZ}")
                 for scope, each in found.rules.items()
             ],
             title="Rules",
@@ -81,10 +82,23 @@ async def status(data: Data = None, json: Json = False) -> None:
         say(f"and {counted(len(causes) - _MAX_CAUSES, 'other cause')}: run `graphweft status --json`")
     if found.letters > MAX_LETTERS:
         say(f"only the first {MAX_LETTERS:,} dead letters are counted by cause")
+    if found.rule_faults:
+        warn(found.rule_faults)
     for fault in found.faults.values():
         warn(f"{fault}\nrunning processes keep the earlier content of this file, and new ones do not start")
     say(found.archive.text())
     say(counted(found.letters, "dead letter") + (" (graphweft dlq list)" if found.letters else ""))
+
+
+def _workflows(found: ServiceStatus, digest: str) -> str:
+    names = list(found.workflows.get(digest, ()))
+    shown = [f"{name} (default rules)" if _is_default(found, digest, name) else name for name in names[:_FEW]]
+    more = [f"and {len(names) - _FEW} more"] if len(names) > _FEW else []
+    return ", ".join([*shown, *more])
+
+
+def _is_default(found: ServiceStatus, digest: str, workflow: str) -> bool:
+    return workflow == DEFAULT_WORKFLOW and digest in found.with_defaults
 
 
 def _clock(seconds: int) -> str:

@@ -54,15 +54,18 @@ class MemorySearchQuestion(ScopeQuestion):
 
 
 async def scopes(sources: Sources, viewer: Viewer, question: ScopesQuestion) -> dict[str, Any]:
-    """Return the scopes of the first memories of an app, those with the most memories first."""
+    """Return the scopes of the first memories of an app, those with the most memories first.
+
+    A limit that left some out is among the result; the others are null.
+    """
     app_id = viewer.app(question.app)
-    given = {"scan": MOST_SCANNED, "limit": _SCOPES}
+    given = {"scan": MOST_SCANNED + 1, "limit": _SCOPES + 1}  # one more of each tells that there are more
     table = await sources.graph.read(app_id, list_scopes(), given, timeout_s=_READ_S)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     return {
-        "scopes": [shown(row, redacts=False) for row in rows],
-        "partly": sum(row["memories"] for row in rows) >= MOST_SCANNED or len(rows) == _SCOPES,
-        "scanned": MOST_SCANNED,
+        "scopes": [shown(row, redacts=False) for row in rows[:_SCOPES]],
+        "scopes_limit": _SCOPES if len(rows) > _SCOPES else None,
+        "memories_limit": MOST_SCANNED if sum(row["memories"] for row in rows) > MOST_SCANNED else None,
     }
 
 

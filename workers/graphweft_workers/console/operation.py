@@ -64,5 +64,6 @@ def _of_app(found: dict[str, Any], layout: Layout, app_id: str, *, named: bool) 
         "archive": None,
         "apps": apps,
         "faulty_files": {},
+        "faulty_rules": [],
         "parked": [row for row in found["parked"] if row["app_id"] == app_id],
     }

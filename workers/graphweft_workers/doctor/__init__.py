@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Literal
 
-from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
@@ -22,8 +23,10 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.python_build import PythonBuild, this_build
+from graphweft_workers.retrieval.embedded_models import models_text, other_models
 from graphweft_workers.roles import connections
 from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles.apps import apps_of_graphs
 from graphweft_workers.roles.archive_state import archive_state
 from graphweft_workers.roles.connections import make_archive, make_bus, make_graph
 from graphweft_workers.roles.embedder import make_embedder
@@ -77,6 +80,8 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     checks += [*graph, *connections.exposure("graph", settings.graph)]
     if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
         checks.append(await _queries(settings, rules))
+    if all(check.state != "fail" for check in graph if check.name == "graph"):
+        checks += await _embedded(settings)
     states = {check.name: check.state for check in bus}
     if states["bus"] != "ok" or rights == "responder":
         return checks
@@ -190,6 +195,31 @@ async def _embedder(settings: Settings) -> Check:
         return Check(name="embedder", state="ok", found=f"{settings.embedder}, recorded as {embedder.model!r}")
     finally:
         await embedder.aclose()
+
+
+async def _embedded(settings: Settings) -> list[Check]:
+    """Say which apps have memories with vectors of another model than the embedder's."""
+    try:
+        embedder = make_embedder(settings)
+    except InvalidSettings:  # see ``_embedder``
+        return []
+    if embedder is None:
+        return []
+    found: list[str] = []
+    async with aclosing(embedder), aclosing(make_graph(settings)) as graph:
+        try:
+            for app_id in (await apps_of_graphs(graph))[:_MOST_GRAPHS]:
+                if models := await other_models(graph, app_id, embedder.model, timeout_s=_GRAPH_S):
+                    found.append(f"{app_id}: {models_text(models)}")
+        except (GraphUnavailable, QueryFailed) as error:
+            advice = "check the graph server, then run this again"
+            return [Check(name="embedded memories", state="warn", found=f"not known: {error}", advice=advice)]
+    if not found:
+        return []
+    shown = "; ".join(found[:_MOST_NAMES]) + ("; and others" if len(found) > _MOST_NAMES else "")
+    advice = "searches find these memories by words only: set GRAPHWEFT_EMBEDDER to the model that embedded them"
+    text = f"memories have vectors of another model than {embedder.model!r} ({shown})"
+    return [Check(name="embedded memories", state="warn", found=text, advice=advice)]
 
 
 async def _extractor(settings: Settings) -> Check:

@@ -48,8 +48,9 @@ logger = get_logger("graphweft.injection")
 
 _PURGES_SHARE: Final = 0.5
 """The share of a request's time after which the purges are read, in case the graph returns nothing."""
-_WAIT_SHARE: Final = 0.6
-"""Largest share of the budget for ``after``, if queries follow."""
+_QUERIES_SHARE: Final = 0.4
+_QUERIES_S: Final = 1.0
+"""How much of the budget a wait for ``after`` leaves for the queries behind it: a share, and this time at most."""
 
 
 class ContextPipeline:
@@ -276,8 +277,8 @@ class ContextPipeline:
         return empty_reply(request, self._clock.monotonic() - started, reason, detail)
 
     def _wait_until(self, until: float, queries: bool) -> float:
-        now = self._clock.monotonic()
-        return now + max(0.0, until - now) * (_WAIT_SHARE if queries else 1.0)
+        left_s = max(0.0, until - self._clock.monotonic())
+        return until - (min(left_s * _QUERIES_SHARE, _QUERIES_S) if queries else 0.0)
 
     async def _behind(self, reached: Reached | None, until: float) -> int:
         """Return how many events the graph lacks, as far as that is known in time; at least 1."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -14,7 +14,7 @@ from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery, MatchedQueries, Skipped
 from graphweft_rules.files.model import Place
-from graphweft_rules.output.packing import AllRows, pack
+from graphweft_rules.output.packing import AllRows, PackedBlocks, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
 from graphweft_workers.injection.rows import QueryFailure, RequestRows
@@ -23,6 +23,8 @@ from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.long_values import are_long
 from graphweft_workers.redaction import REDACTED, redact_cell
+from graphweft_workers.retrieval.passages import best_place
+from graphweft_workers.terms import query_terms
 
 logger = get_logger("graphweft.injection")
 
@@ -113,8 +115,11 @@ class ReplyBuilder:
             explanation = self._explained(bound, rows) if request.explain else None
             table = rows.table
             found.append(
-                AllRows(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
-            )
+                AllRows(
+                    bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation,
+                    place=_place_of(bound),
+                )
+            )  # fmt: skip
         # The one block of a search needs no heading.
         packing = partial(
             pack,
@@ -139,7 +144,7 @@ class ReplyBuilder:
             )
         blocks = packed.blocks
         if request.search is not None and blocks:
-            blocks = (_as_rows(blocks[0], found[0]),)  # rows as values, for programs
+            blocks = (_as_rows(blocks[0], found[0], packed),)  # rows as values, for programs
         return ContextReply(
             id=request.id,
             context_id=uuid4().hex,
@@ -220,8 +225,23 @@ def empty_reply(request: ContextRequest, elapsed_s: float, reason: ReasonCode, d
     )
 
 
-def _as_rows(block: Block, found: AllRows) -> Block:
-    value = [dict(zip(found.columns, row, strict=True)) for row in found.rows[: block.rows]]
+def _place_of(bound: BoundQuery) -> Callable[[str, int], int] | None:
+    """Return what finds the passages that fit the question of a search."""
+    if bound.search is None or not bound.search.text:
+        return None
+    text, filtered = bound.search.text, bound.search.filter_stop_words
+    terms = cache(lambda: query_terms(text, filter_stop_words=filtered))  # few replies need them
+    return lambda long, size: best_place(long, size, terms())
+
+
+def _as_rows(block: Block, found: AllRows, packed: PackedBlocks) -> Block:
+    """Return the one block of a search with its rows as values; a text that was cut is the same passage there."""
+    [places], [size] = packed.kept, packed.sizes
+    value = [dict(zip(found.columns, found.rows[place], strict=True)) for place in places]
+    if size is not None:
+        for row in value:
+            if isinstance(text := row.get("text"), str):
+                row["text"] = found.passage(size, text)
     return block.model_copy(update={"format": "list", "value": value})
 
 

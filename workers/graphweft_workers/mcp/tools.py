@@ -12,8 +12,6 @@ from graphweft import Client
 from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
-from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_contracts.prompt_text import enclose, inside
 from graphweft_contracts.search import EMBEDDED
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.mcp.access import McpScope
@@ -46,10 +44,6 @@ _NOT_ERRORS: Final[frozenset[ReasonCode]] = frozenset({"disabled", "no_rules"})
 """Reasons for a turn without context that are not errors."""
 _MORE_TOKENS: Final = "there was no room for it: give a larger `max_tokens`, or leave it out"
 """Replaces the text of ``token_budget`` when the call itself asked for fewer tokens than it could have."""
-_NO_LIMIT: Final = 1_000_000
-"""More tokens than any search result has. With a limit, tokens are counted as a model counts them."""
-_MIN_CHARACTERS: Final = 200
-"""A shorter result would have scores and names, and none of the text."""
 _MAX_FAULTS: Final = 1_000
 """Characters about invalid arguments. Their names come from the caller and can have any length."""
 _NOT_SENT: Final = "a memory that was added before is not on the bus yet, so no search can find it yet"
@@ -111,57 +105,25 @@ class Tools:
 
     async def _search(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemorySearchArguments.model_validate(raw)
-        started = SYSTEM_CLOCK.monotonic()
-        reply = await self._searched(given, given.top_k, self._tokens(given.max_tokens), self._access.budget_ms)
-        if _SEARCH_BLOCK not in reply.injected and _reason(reply) == "token_budget":
-            left_ms = self._access.budget_ms - int((SYSTEM_CLOCK.monotonic() - started) * 1000)
-            return await self._beginning(given, left_ms)
-        _log(reply, "memory_search")
-        if _SEARCH_BLOCK not in reply.injected:
-            raise _Refused(_TEXTS[_reason(reply)])
-        notes = self._notes(reply, given.max_tokens)
-        rows = reply.results
-        text = reply.text if rows else "no results" + ("" if given.of == "all" else f" ({given.of})")
-        return ToolAnswer(text=_joined(text, notes), data={"results": rows, "notes": notes})
-
-    async def _searched(
-        self, given: MemorySearchArguments, top_k: int, max_tokens: int, budget_ms: int
-    ) -> ContextReply:
         access = self._access
-        return await self._client.search(
+        reply = await self._client.search(
             given.query,
             memory=self._narrowed(given.thread_id),
             of=given.of,
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,
-            top_k=top_k,
+            top_k=given.top_k,
             app_id=access.app_id,
-            budget_ms=budget_ms,
-            max_tokens=max_tokens,
+            budget_ms=access.budget_ms,
+            max_tokens=self._tokens(given.max_tokens),
             after=self._position,
         )
-
-    async def _beginning(self, given: MemorySearchArguments, budget_ms: int) -> ToolAnswer:
-        """Return the beginning of the best result, which alone is longer than the maximum.
-
-        Otherwise one long message would hide all other results of every search that finds it.
-        """
-        reply = await self._searched(given, 1, _NO_LIMIT, budget_ms)
         _log(reply, "memory_search")
-        if not reply.results:
-            raise _Refused(_TEXTS[_reason(reply)])
-        text = inside(reply.text)
-        left = self._tokens(given.max_tokens) - reply.tokens * (len(reply.text) - len(text)) // max(1, len(reply.text))
-        characters = left * len(reply.text) // max(1, reply.tokens)
-        if characters < _MIN_CHARACTERS:
-            raise _Refused(self._text_of("token_budget", given.max_tokens))
-        [row] = reply.results
-        notes = [
-            f"this is the beginning of the best result, which has {len(text)} characters; others did not fit: "
-            "search for something narrower to see them",
-            *self._notes(reply, given.max_tokens),
-        ]
-        results = [{**row, "text": str(row["text"])[:characters]}]
-        return ToolAnswer(text=_joined(enclose(text[:characters]), notes), data={"results": results, "notes": notes})
+        if _SEARCH_BLOCK not in reply.injected:
+            raise _Refused(self._text_of(_reason(reply), given.max_tokens))
+        notes = self._notes(reply, given.max_tokens)
+        rows = reply.results
+        text = reply.text if rows else "no results" + ("" if given.of == "all" else f" ({given.of})")
+        return ToolAnswer(text=_joined(text, notes), data={"results": rows, "notes": notes})
 
     async def _add(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryAddArguments.model_validate(raw)
@@ -184,7 +146,7 @@ class Tools:
         access = self._access
         variables = dict(access.variables)
         if given.query is not None:
-            variables["last_message"] = given.query
+            variables |= {"messages": [{"role": "user", "text": given.query}], "last_message": given.query}
         reply = await self._client.context(
             agent=self._agent(given.agent),
             chat_id=access.chat,

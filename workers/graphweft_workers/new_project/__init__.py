@@ -1,7 +1,7 @@
 """A small project that runs: rules of two workflows, their tests, the JSON Schemas of both, and a script.
 
 The files are in ``template``, as a user gets them. Only the name of the workflow is replaced. The other workflow,
-``default``, has the default rules, which ``graphweft up`` uses while there are no others.
+``default``, has the default rules, which ``graphweft up`` uses while there is no folder of this name.
 """
 
 from __future__ import annotations

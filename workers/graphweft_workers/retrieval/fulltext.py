@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from graphweft_workers.ports.dialect import GraphDialect, SearchTarget
@@ -109,9 +109,9 @@ async def _part(
         holding = {str(term): int(count) for term, count in counted.rows}
         asked = _selected(dialect, target, select(holding, most))
     tables = await asyncio.gather(*map(ask, asked))
-    at = 2 if has_terms else 1
+    at = 3 if has_terms else 1
     rows = {row[at]: row for table in tables for row in table.rows}
-    long = [row[at] for row in rows.values() if at == 2 and row[1] is None]
+    long = [row[at] for row in rows.values() if has_terms and row[1] is None]
     counts = dict((await ask(statements.long_counts(dialect, target, long, terms))).rows) if long else {}
     found = await _weighable(list(rows.values()), target, of, terms, counts)
     if holding is None:
@@ -135,20 +135,23 @@ async def _weighable(
     """Return the candidates that hold a term; ``counts`` are those of long texts, by key."""
     wanted = frozenset(terms)
     with_terms = target.text is not None and target.text.terms is not None
+    if with_terms:  # the latest first, as an index has them
+        rows = sorted(rows, key=lambda row: str(row[-1]))
+        rows.sort(key=lambda row: str(row[2] or ""), reverse=True)
     found: list[Candidate] = []
     for number, row in enumerate(rows):
         if number % _TOGETHER == _TOGETHER - 1:
             await asyncio.sleep(0)
         candidate = _with_terms(row, of, wanted, terms, counts) if with_terms else _with_texts(row, of, wanted)
         if candidate.counts:
-            found.append(candidate)
+            found.append(replace(candidate, place=number) if with_terms else candidate)
     return found
 
 
 def _with_terms(
     row: Sequence[Any], of: int, wanted: frozenset[str], terms: Sequence[str], counted: Mapping[Any, str]
 ) -> Candidate:
-    length, held, handle = row[:3]
+    length, held, _, handle = row[:4]
     counts: Mapping[str, int] = {}
     if held is None:  # a node that was deleted meanwhile has no counts
         numbers = counted[handle].split() if handle in counted else []

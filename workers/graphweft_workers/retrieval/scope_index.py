@@ -279,7 +279,7 @@ class ScopeIndex:
                 if number in counts:
                     counts[number][term] = held
         return [
-            Candidate(self.keys[number], self.keys[number], lengths[number], held, of)
+            Candidate(self.keys[number], self.keys[number], lengths[number], held, of, number)
             for number, held in counts.items()
         ]
 

@@ -18,6 +18,7 @@ from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import statements
+from graphweft_workers.retrieval.arrangement import Arrangement
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.ranking import Handle, Hit, falling, fused
@@ -33,6 +34,10 @@ _EMBEDDING: Final = 0.5
 _MOST_COMPARED: Final = 2_000
 """Limit of nodes that an index names to be compared: where more are nearly equal, the server finds the nearest."""
 _FIRST: Final = ("text", "score")
+_WIDEST: Final = 1_000
+"""Limit of hits among which a search looks for ones that tell something."""
+_MOST_MORE: Final = 20
+"""Rows that are read beyond ``top_k``, in place of those that tell nothing or repeat another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +93,14 @@ class Searcher:
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.
 
-    Ties go by key (the id, for memories). Scope and validity filter before ``top_k``: a search returns ``top_k`` rows
-    if the scope has so many hits. Nodes that are deleted during the search are missing.
+    Ties go by time within a scope, the latest first, then by key (the id, for memories); nodes that are equally near go
+    by key alone. Scope and validity filter before ``top_k``: a search returns ``top_k`` rows if the scope has so many
+    hits with different texts. Nodes that are deleted during the search are missing.
+
+    A question within a scope ranks memories that tell nothing (``tells_nothing``) behind all other hits, however
+    often somebody asked: the search goes on until ``top_k`` others are found, among 1,000 hits at most. Of memories of
+    one author with equal texts, the latest counts. No score is higher than the one before. A search by recency keeps
+    the order of time, and all texts.
     """
 
     def __init__(
@@ -158,6 +169,8 @@ class _Search:
         """The indexes of targets, by ``id`` of the target."""
         self._vector: list[float] | _NoVector | None = None
         """The question's, once it is asked for."""
+        self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
+        """Limit of hits before they are combined, arranged or filtered."""
 
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
         kind = self._kind()
@@ -174,8 +187,28 @@ class _Search:
             if not self._query.text.strip():
                 return SearchRows(table=Table(columns=_FIRST, rows=()))
             targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
-        hits, degraded = await self._found(kind, targets, scopes if self._query.memory else None)
-        return SearchRows(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
+        if not self._query.memory:
+            hits, degraded = await self._found(kind, targets, None)
+            return SearchRows(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
+        while True:
+            hits, degraded = await self._found(kind, targets, scopes)
+            arranged = await self._arranged(targets, hits[: self._width])
+            if arranged.full or len(hits) < self._width or self._width >= _WIDEST:
+                break
+            self._width = _WIDEST
+        if self._query.retrieval_query is not None:
+            return SearchRows(table=await self._shown(targets, [hit for hit, _ in arranged.shown]), degraded=degraded)
+        rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in arranged.shown)
+        return SearchRows(table=Table(columns=_columns(targets), rows=rows), degraded=degraded)
+
+    async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
+        """Read the first hits, until enough of them tell something."""
+        arrangement = Arrangement(_columns(targets), self._query.top_k)
+        looked, count = 0, self._query.top_k + min(self._query.top_k, _MOST_MORE)
+        while looked < len(hits) and not arrangement.full:
+            arrangement.add(await self._rows(targets, hits[looked : looked + count]))
+            looked, count = looked + count, 2 * count
+        return arrangement
 
     async def _found(
         self, kind: IndexType | None, targets: Sequence[SearchTarget], scopes: ScopeIndexes | None
@@ -238,14 +271,15 @@ class _Search:
     async def _by_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
         found = {of: self._indexed[id(each)] for of, each in enumerate(targets) if id(each) in self._indexed}
-        limit = max(self._wide(), self._query.top_k)
+        limit = max(self._width, self._query.top_k)
         return await by_words(self._ask, self._dialect, targets, terms, limit=limit, indexes=found)
 
     async def _by_vector(self, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         """Return hits by vector, and by words for kinds without vectors; and why there is no vector, if so."""
         words, near = await self._words_and_near([target for target in targets if target.vector is None], targets)
         if not isinstance(near, _NoVector):
-            return (fused(near, words[: self._wide()]) if words else near), None
+            apart = range(len(targets))  # no search covers what the other does
+            return (fused(near, words[: self._width], apart=apart) if words else near), None
         if all(target.text is None for target in targets):
             return [], f"{near.reason}; the label has no fulltext index, so nothing was searched"
         return await self._by_words(targets), f"{near.reason}; words were searched instead"
@@ -253,8 +287,9 @@ class _Search:
     async def _by_both(self, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         words, near = await self._words_and_near(targets, targets)
         if isinstance(near, _NoVector):
-            return fused([], words[: self._wide()]), f"{near.reason}; words alone were searched"
-        return fused(near, words[: self._wide()]), None
+            return fused([], words[: self._width]), f"{near.reason}; words alone were searched"
+        apart = [of for of, target in enumerate(targets) if target.vector is None]
+        return fused(near, words[: self._width], apart=apart, all_near=len(near) < self._width), None
 
     async def _words_and_near(
         self, worded: Sequence[SearchTarget], targets: Sequence[SearchTarget]
@@ -278,7 +313,7 @@ class _Search:
             self._vector = await self._embedded()
         if isinstance(self._vector, _NoVector):
             return self._vector
-        return await self._nearest(target, of, self._vector, self._wide())
+        return await self._nearest(target, of, self._vector, self._width)
 
     async def _nearest(
         self, target: SearchTarget, of: int, vector: Sequence[float], limit: int
@@ -299,7 +334,7 @@ class _Search:
         elif side.index is None:
             asked = statements.nearest(self._dialect, target, vector, model=model, limit=limit)
         else:
-            wide = max(self._wide(), limit)
+            wide = max(self._width, limit)
             asked = statements.nearest_by_index(self._dialect, target, vector, wide=wide, limit=limit)
         try:
             table = await self._ask(asked)
@@ -338,30 +373,23 @@ class _Search:
             return _NoVector("the embedder returned a vector that is zero or not finite")
         return vector
 
-    def _wide(self) -> int:
-        """Return the limit of hits before they are combined or filtered."""
-        return min(MOST_ROWS, max(100, 10 * self._query.top_k))
-
     async def _shown(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Table:
-        shown = sorted(
-            dict.fromkeys(name for target in targets for name in target.shown), key=lambda name: name == "id"
-        )
-        kinds = ("kind",) if any(target.kind for target in targets) else ()
-        columns = (*_FIRST, *kinds, *shown)
-        if not hits:
-            return Table(columns=columns, rows=())
-        parts = [(target, [hit for hit in hits if hit.of == of]) for of, target in enumerate(targets)]
-        parts = [part for part in parts if part[1]]
-        if self._query.retrieval_query is not None:
-            return await self._enriched(parts, hits, self._query.retrieval_query)
+        if hits and self._query.retrieval_query is not None:
+            return await self._enriched(_by_target(targets, hits), hits, self._query.retrieval_query)
+        return Table(columns=_columns(targets), rows=tuple(row for _, row in await self._rows(targets, hits)))
+
+    async def _rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
+        """Return the hits that still exist, with their rows; these have the columns of ``_columns``."""
+        others = _columns(targets)[len(_FIRST) :]
+        parts = _by_target(targets, hits)
         tables = await self._each(statements.rows(self._dialect, target, some) for target, some in parts)
         found: dict[tuple[int, Handle], tuple[Any, ...]] = {}
         for (target, some), table in zip(parts, tables, strict=True):
             for handle, text, *cells in table.rows:
                 row = dict(zip(target.shown, cells, strict=True)) | {"kind": target.kind}
-                found[some[0].of, handle] = (text, *(row.get(name) for name in (*kinds, *shown)))
+                found[some[0].of, handle] = (text, *(row.get(name) for name in others))
         rows = [(hit, found[hit.of, hit.handle]) for hit in hits if (hit.of, hit.handle) in found]
-        return Table(columns=columns, rows=tuple((text, hit.score, *cells) for hit, (text, *cells) in rows))
+        return [(hit, (text, hit.score, *cells)) for hit, (text, *cells) in rows]
 
     async def _enriched(
         self, parts: Sequence[tuple[SearchTarget, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
@@ -403,6 +431,19 @@ class _Search:
 
     def _left_s(self) -> float:
         return max(self._least_s, self._until - self._clock.monotonic())
+
+
+def _columns(targets: Sequence[SearchTarget]) -> tuple[str, ...]:
+    """Return the columns of a search's rows without a retrieval query."""
+    shown = dict.fromkeys(name for target in targets for name in target.shown)
+    kinds = ("kind",) if any(target.kind for target in targets) else ()
+    return (*_FIRST, *kinds, *sorted(shown, key=lambda name: name == "id"))
+
+
+def _by_target(targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[SearchTarget, list[Hit]]]:
+    """Return each target that has hits, with these."""
+    parts = [(target, [hit for hit in hits if hit.of == of]) for of, target in enumerate(targets)]
+    return [part for part in parts if part[1]]
 
 
 def _unscored(table: Table) -> Table:

@@ -66,7 +66,7 @@ def candidates(
     found_by: Sequence[str],
     limit: int | None = None,
 ) -> Statement:
-    """Return the nodes that hold one of ``found_by``: length and terms, or a list of texts; then handle and key.
+    """Return the nodes that hold one of ``found_by``: length, terms and time, or a list of texts; then handle and key.
 
     Terms of long texts are null: see ``long_counts``. ``limit`` keeps the latest nodes, or the first by key if nodes
     have no time.
@@ -80,7 +80,8 @@ def candidates(
         params["__gw_limit"] = limit
     if text.terms and text.length:
         held, length = f"n.{dialect.quoted(text.terms)}", f"n.{dialect.quoted(text.length)}"
-        shown = f"{length}, CASE WHEN {length} > {LONG} THEN null ELSE {held} END"
+        time = f"n.{dialect.quoted(target.time)}" if target.time else "null"
+        shown = f"{length}, CASE WHEN {length} > {LONG} THEN null ELSE {held} END, {time}"
     else:
         texts = ", ".join(_cut(f"toStringOrNull(n.{dialect.quoted(name)})") for name in text.properties)
         shown = f"[{texts}]"

@@ -18,19 +18,28 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, override
 from uuid import uuid4
 
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, GraphweftError, channels
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    ContextRequest,
+    GraphUnavailable,
+    GraphweftError,
+    InvalidRules,
+    QueryFailed,
+    channels,
+)
 from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
+from graphweft_workers.roles.apps import apps_of_graphs
 from graphweft_workers.roles.connections import (
     make_archive,
     make_broker,
@@ -45,7 +54,8 @@ from graphweft_workers.roles.heartbeat import beating
 from graphweft_workers.roles.loop_monitor import watched
 from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.policies import may_use, open_policies
-from graphweft_workers.roles.rules import load_new_rules, logged_rules, push_if_new
+from graphweft_workers.roles.rule_faults import keep_faults
+from graphweft_workers.roles.rules import load_new_rules, load_usable_rules, logged_rules, push_if_new
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,6 +77,8 @@ _FOLLOW_S: Final = 0.5
 _CHECK_S: Final = 5.0
 """How long a responder waits for the active rules, and for the check of its queries: unanswered requests get no
 context."""
+_MOST_APPS: Final = 300
+"""Apps whose memories are looked at when a responder starts."""
 _REPORT_S: Final = 1.0
 """How long a responder that ends tries to write its record of usage."""
 
@@ -172,7 +184,7 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
     async with AsyncExitStack() as stack:
         bus = make_bus(settings)
         stack.push_async_callback(bus.aclose)
-        rules = await load_new_rules(settings, bus)
+        rules = await _folder_rules(settings, bus)
         graph = make_graph(settings)
         stack.push_async_callback(graph.aclose)
         policies = open_policies(settings)
@@ -190,7 +202,7 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
             obstacle=GraphObstacles(bus, graph).of,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,
         )
-        yield _Checked(worker, graph, bus, rules, settings.rules, waits=True)
+        yield _Checked(worker, graph, bus, rules, settings, waits=True)
 
 
 @asynccontextmanager
@@ -247,7 +259,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     policies = open_policies(settings)
     bus = make_bus(settings)
     try:
-        rules = await load_new_rules(settings, bus)
+        rules = await _folder_rules(settings, bus)
     except BaseException:
         await bus.aclose()
         raise
@@ -255,7 +267,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     if embedder is not None:
         embedder = CachedEmbedder(embedder)
     graph = make_graph(settings)
-    active = logged_rules(settings, bus, none=rules, without_lost=True)
+    active = logged_rules(settings, bus, none=None if isinstance(rules, InvalidRules) else rules, without_lost=True)
     with suppress(BusUnavailable, TimeoutError):  # else the first requests would find no rules
         async with asyncio.timeout(_CHECK_S):
             await active.refresh()
@@ -280,6 +292,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     tasks = [asyncio.create_task(_follow(active, settings, pipeline.purges)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:
         tasks.append(asyncio.create_task(_wake(embedder)))
+        tasks.append(asyncio.create_task(_name_other_models(graph, embedder.model)))
     if policies is not None:
         tasks.append(asyncio.create_task(policies.follow()))
     usage = ResponderUsage(bus.usage, graph.without_turn, name=name)
@@ -292,7 +305,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         check=None if keyring is None else keyring.check_request,
     )
     try:
-        yield _Checked(responder, graph, bus, rules, settings.rules, waits=False)
+        yield _Checked(responder, graph, bus, rules, settings, waits=False)
     finally:
         for task in tasks:
             task.cancel()
@@ -316,6 +329,20 @@ async def _wake(embedder: Embedder) -> None:
         logger.warning("embedder_unavailable", error=str(error), next="searches use words only until it answers")
 
 
+async def _name_other_models(graph: GraphStore, model: str) -> None:
+    """Warn of apps whose memories have vectors of another model, once at the start."""
+    from graphweft_workers.retrieval.embedded_models import models_text, other_models
+
+    with suppress(GraphUnavailable, QueryFailed):
+        for app_id in (await apps_of_graphs(graph))[:_MOST_APPS]:
+            if models := await other_models(graph, app_id, model, timeout_s=_CHECK_S):
+                logger.warning(
+                    "embedder_changed", app_id=app_id, embedder=model, memories=models_text(models),
+                    next="searches find these memories by words only: set GRAPHWEFT_EMBEDDER to the model that "
+                    "embedded them",
+                )  # fmt: skip
+
+
 async def _follow(rules: LoggedRules, settings: Settings, purges: PurgeFollower | None) -> None:
     """Read new activations of rules, and purges of cached rows, twice a second."""
     warns = not settings.graphrag_enabled
@@ -336,11 +363,21 @@ async def _follow(rules: LoggedRules, settings: Settings, purges: PurgeFollower 
         await asyncio.sleep(_FOLLOW_S)
 
 
+async def _folder_rules(settings: Settings, bus: Bus) -> RuleSet | InvalidRules | None:
+    """Return the rules of the folder, or their errors; None if they are active already."""
+    try:
+        return await load_new_rules(settings, bus)
+    except InvalidRules as error:
+        return error
+
+
 class _Checked:
     """A service whose folder of rules the graph server checks, and which pushes them then if they are new.
 
-    ``run`` raises ``RulesError`` if the server refuses a query. While the server or the bus is unavailable, a service
-    with ``waits`` does not begin. Any other begins, and ends if a query is refused later.
+    Workflows with errors, or with a query that the server refuses, keep the rules that are active; the log and
+    ``status`` name the errors. ``run`` raises ``RulesError`` only if there would be no rules at all. While the server
+    or the bus is unavailable, a service with ``waits`` does not begin. Any other begins, and ends if nothing can be
+    used later.
     """
 
     def __init__(
@@ -348,8 +385,8 @@ class _Checked:
         service: _Service,
         graph: GraphStore,
         bus: Bus,
-        rules: RuleSet | None,
-        folder: Path,
+        rules: RuleSet | InvalidRules | None,
+        settings: Settings,
         *,
         waits: bool,
     ) -> None:
@@ -358,7 +395,7 @@ class _Checked:
         self._graph = graph
         self._bus = bus
         self._rules = rules
-        self._folder = folder
+        self._settings = settings
         self._waits = waits
         self._begin = asyncio.Event()
         self._stopping = False
@@ -393,20 +430,10 @@ class _Checked:
         self._service.stop()
 
     async def _check(self) -> None:
-        from graphweft_workers.roles.query_check import refuse_wrong_queries
-
-        rules = self._rules
-        if rules is None:
-            return
-        every: list[CompiledMutation | CompiledInjection] = [*rules.mutations, *rules.injections]
-        parts = [part for part in every if part.cypher is not None]
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                if parts:
-                    await self._graph.check()
-                    await refuse_wrong_queries(self._graph, parts, self._folder)
-                await push_if_new(self._bus, rules, self._folder)
+                await self._push()
                 return
             except (GraphUnavailable, BusUnavailable) as error:
                 if wait_s == _FIRST_WAIT_S:
@@ -419,6 +446,32 @@ class _Checked:
                     self._begin.set()
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _LAST_WAIT_S)
+
+    async def _push(self) -> None:
+        from graphweft_workers.roles.query_check import refuse_wrong_queries
+
+        rules, folder = self._rules, self._settings.rules
+        if rules is None:
+            await keep_faults(self._bus, str(folder), "")
+            return
+        try:
+            if isinstance(rules, InvalidRules):
+                raise rules
+            every: list[CompiledMutation | CompiledInjection] = [*rules.mutations, *rules.injections]
+            if parts := [part for part in every if part.cypher is not None]:
+                await self._graph.check()
+                await refuse_wrong_queries(self._graph, parts, folder)
+            await push_if_new(self._bus, rules, folder)
+            if rules.workflows:  # a process without a folder says nothing about that of another one
+                await keep_faults(self._bus, str(folder), "")
+        except InvalidRules as error:
+            await self._graph.check()
+            found = await load_usable_rules(self._settings, self._bus, self._graph, error)
+            if found.rules is not None:
+                await push_if_new(self._bus, found.rules, folder)
+            for line in found.faults.splitlines():
+                logger.error("rules_have_errors", error=line)
+            await keep_faults(self._bus, str(folder), found.faults)
 
 
 class _Together:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidSettings
+from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidRules, InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.new_project import default_rule_files
 from graphweft_workers.roles.connections import dialects
+from graphweft_workers.roles.default_rules import added_files, with_default_rules
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
@@ -52,13 +52,6 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None, as_st
     return RuleSet.load(settings.rules, packs, dialects(), only=only, as_stored=as_stored)
 
 
-def default_rules(settings: Settings) -> RuleSet:
-    """Return the rules that graphweft brings, for the workflow ``default``."""
-    from graphweft_rules import RuleSet
-
-    return RuleSet.of_files(default_rule_files(), _packs(settings), dialects())
-
-
 def load_given_rules(settings: Settings, folder: Path) -> RuleSet:
     """Load the rules of a folder that a command names. Raises like ``load_rules``, and if it holds none."""
     rules = load_rules(settings.model_copy(update={"rules": folder}))
@@ -94,6 +87,51 @@ async def load_sound_rules(settings: Settings, graph: GraphStore, before: Mappin
             refused, broken = (*refused, *error.findings), broken | found
             continue
         return sound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsableRules:
+    """What of a folder with errors can be used."""
+
+    rules: RuleSet | None
+    """The rules to make active; None: the active ones go on."""
+    faults: str
+    """The workflows with errors, what becomes of these, and all errors with their places."""
+
+
+async def load_usable_rules(
+    settings: Settings, bus: Bus, graph: GraphStore, error: InvalidRules, *, brings_defaults: bool = False
+) -> UsableRules:
+    """Load what can be used of a folder that has the ``error``: the workflows without errors, with what is active.
+
+    Raises the error if that is nothing, ``BusUnavailable``, and what ``load_sound_rules`` raises for servers.
+    """
+    root, before = settings.rules, await active_files(bus)
+    try:
+        sound = await load_sound_rules(settings, graph, before)
+    except InvalidRules as refused:
+        if not before:
+            raise
+        return UsableRules(rules=None, faults=f"the rules of {root} have errors, so the ones before go on:\n{refused}")
+    rules = with_default_rules(sound.rules, root, before, brings=brings_defaults)
+    if not rules.workflows and not before:
+        raise error
+    if not rules.workflows or rules.files == before:
+        return UsableRules(rules=None, faults=f"the rules of {root} have errors, so the ones before go on:\n{error}")
+    lines: list[str] = []
+    if sound.kept:
+        lines.append(f"the rules of {', '.join(sound.kept)} have errors, so the ones before go on:")
+    if sound.absent:
+        lines.append(f"the rules of {', '.join(sound.absent)} have errors, and there are none from before:")
+    return UsableRules(rules=rules, faults="\n".join([*lines, *map(str, sound.findings)]))
+
+
+def check_usable(settings: Settings, error: InvalidRules) -> None:
+    """Raise the ``error`` of a folder of which no workflow can be used, as far as that is known without servers."""
+    from graphweft_rules.matching.sound_rules import load_sound
+
+    if not load_sound(settings.rules, _packs(settings), dialects(), before={}).rules.workflows:
+        raise error
 
 
 def _workflows_of(rules: RuleSet, files: Collection[str]) -> frozenset[str]:
@@ -153,19 +191,27 @@ def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
     return made
 
 
-async def load_new_rules(settings: Settings, bus: Bus) -> RuleSet | None:
+async def load_new_rules(settings: Settings, bus: Bus, *, brings_defaults: bool = False) -> RuleSet | None:
     """Load the rules of the folder ``as_stored``; None if they are active for all apps already.
 
-    Then nothing is compiled. If the bus does not answer, the rules are loaded.
+    Then nothing is compiled. If the bus does not answer, the rules are loaded. ``brings_defaults`` says that the
+    default rules belong to them: see ``default_rules.added_files``.
     """
     with contextlib.suppress(BusUnavailable, TimeoutError):
         async with asyncio.timeout(_ANSWER_S):
-            if await _is_active(settings, bus):
+            if await _is_active(settings, bus, brings_defaults):
                 return None
     return await asyncio.to_thread(load_rules, settings, as_stored=True)
 
 
-async def _is_active(settings: Settings, bus: Bus) -> bool:
+async def active_files(bus: Bus, scope: str = ALL_APPS) -> Mapping[str, bytes]:
+    """Return the files of the rules that are active for a scope. Raises ``BusUnavailable``."""
+    active = active_for(await bus.rules.activations(), scope)
+    stored = None if active is None else await bus.rules.stored(active.digest)
+    return {} if stored is None else stored.files
+
+
+async def _is_active(settings: Settings, bus: Bus, brings_defaults: bool) -> bool:
     """Tell whether the active rules are those of the folder, and have a summary of this version.
 
     A folder whose files all have the content of the stored ones, and which has no other workflow, extends the same
@@ -181,8 +227,12 @@ async def _is_active(settings: Settings, bus: Bus) -> bool:
     stored = None if active is None else await bus.rules.stored(active.digest)
     if stored is None or RuleSummary.from_json(stored.summary) is None:
         return False
-    return named.keys() == workflow_files(stored.files).keys() and all(
-        _content(root / name) == data for name, data in stored.files.items()
+    added = added_files(root, stored.files, brings=brings_defaults)
+    if any(name not in stored.files for name in added):
+        return False
+    files = {name: data for name, data in stored.files.items() if name not in added}
+    return named.keys() == workflow_files(files).keys() and all(
+        _content(root / name) == data for name, data in files.items()
     )
 
 
@@ -210,10 +260,12 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
     """Push the rules of a folder for all apps, unless they were pushed before. Raises ``BusUnavailable``.
 
     Rules that were pushed before and then replaced stay replaced: a process that starts with an old folder must not
-    bring them back.
+    bring them back. Default rules that are active stay active, until the folder has a workflow of their name.
     """
     found = await bus.rules.activations()
     active = newest(found, ALL_APPS)
+    if rules.workflows and active is not None:
+        rules = with_default_rules(rules, folder, await active_files(bus))
     if not rules.workflows:
         if not found:
             logger.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,17 +12,18 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
-from graphweft_rules.files.loader import TESTS, workflow_files
+from graphweft_rules.files.loader import TESTS, discover, workflow_files
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.default_rules import has_default_rules, with_default_rules
 from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles.rule_faults import keep_faults, read_faults
 from graphweft_workers.roles.rules import (
-    default_rules,
+    active_files,
     load_new_rules,
     load_rules,
-    load_sound_rules,
+    load_usable_rules,
     push,
     store,
 )
@@ -34,7 +35,8 @@ _LOOK_S: Final = 0.25
 _SETTLE_S: Final = 0.1
 """An editor may write a file in several steps."""
 
-type _State = dict[str, tuple[int, int]]
+type RulesState = dict[str, tuple[int, int]]
+"""Time and size of rule files by path."""
 
 
 class RulesFolder:
@@ -48,9 +50,14 @@ class RulesFolder:
         say: Callable[[str], None],
         keep_faults: Callable[[str], None] = lambda faults: None,
     ) -> None:
-        """``say`` prints a line for the user; ``keep_faults`` gets the errors of the folder, or "" without any."""
+        """``say`` prints a line for the user; ``keep_faults`` gets the errors of the folder, or "" without any.
+
+        The default rules belong to the default folder, until it has a folder ``default``. To a folder that the settings
+        name they belong only if they are active already.
+        """
         self._keep_faults = keep_faults
         self._settings = settings
+        self._brings_defaults = brings_defaults(settings)
         self._bus = bus
         self._graph = graph
         self._say = say
@@ -59,15 +66,40 @@ class RulesFolder:
         self._faulty = False
         """Whether the last look found errors."""
 
-    async def load_new(self) -> RuleSet | None:
-        """Load the rules of the folder; None if they are active already. Raises ``RulesError``."""
-        return await load_new_rules(self._settings, self._bus)
+    async def load(self) -> RuleSet | InvalidRules | None:
+        """Return the rules of the folder, or their errors; None if they are active already."""
+        try:
+            return await load_new_rules(self._settings, self._bus, brings_defaults=self._brings_defaults)
+        except InvalidRules as error:
+            return error
 
-    async def watch_active(self) -> None:
-        """Follow the files of the active rules, which are those of the folder. Raises ``BusUnavailable``."""
-        active = newest(await self._bus.rules.activations(), ALL_APPS)
-        stored = await self._bus.rules.stored(active.digest) if active else None
-        self._files = frozenset(self._settings.rules / name for name in stored.files) if stored else frozenset()
+    async def start(self, rules: RuleSet | InvalidRules | None) -> None:
+        """Make the rules of the folder active, as they were ``load``ed; say and keep their errors.
+
+        Raises ``RulesError`` if there would be no rules at all, and ``BusUnavailable``.
+        """
+        faults = ""
+        try:
+            if isinstance(rules, InvalidRules):
+                raise rules
+            if rules is not None:
+                await self.push(rules)
+        except InvalidRules as error:
+            _, faults = await self._push_usable(error)
+            self._say(faults)
+        await self._keep(faults)
+        await self.know_active()
+
+    async def know_active(self) -> None:
+        """Follow the files of the active rules too: some may lie outside of the folder. Raises ``BusUnavailable``."""
+        self._files |= {self._settings.rules / name for name in await active_files(self._bus)}
+        self._faulty = bool(await read_faults(self._bus))
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the folder holds rules, with errors or without."""
+        root = self._settings.rules
+        return root.is_dir() and bool(discover(root))
 
     async def push(self, rules: RuleSet) -> list[str]:
         """Push rules unless they are active; return the names of the files that changed.
@@ -79,9 +111,11 @@ class RulesFolder:
         self._files = frozenset(root / name for name in rules.files)
         found = await self._bus.rules.activations()
         active = newest(found, ALL_APPS)
+        if not rules.workflows and found:
+            return []
+        before = await active_files(self._bus)
+        rules = with_default_rules(rules, root, before, brings=self._brings_defaults)
         if not rules.workflows:
-            if not found and "rules" not in self._settings.model_fields_set:
-                await self._push_defaults()
             return []
         if active is not None and active.digest == rules.digest:
             await store(self._bus, rules)  # another version may have stored them without a summary
@@ -90,31 +124,26 @@ class RulesFolder:
             await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections), root)
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
-        stored = await self._bus.rules.stored(active.digest) if active else None
-        before: Mapping[str, bytes] = stored.files if stored else {}
         await push(self._bus, rules)
-        if gone := sorted(workflow_files(before).keys() - rules.workflows.keys() - {DEFAULT_WORKFLOW}):
-            self._say(f"no rules are left for {', '.join(gone)}: events of these workflows become dead letters")
-        if active is not None and DEFAULT_WORKFLOW not in rules.workflows and is_default(active.digest):
-            self._say(
-                f"the default rules are not active any more: copy them to {root / DEFAULT_WORKFLOW} to keep them "
-                "(`graphweft init` writes them)"
-            )
+        if has_default_rules(rules.files) and not has_default_rules(before):
+            logger.info("default_rules_pushed", rules=rules.digest[:12], workflow=DEFAULT_WORKFLOW)
+        gone = workflow_files(before).keys() - rules.workflows.keys()
+        if gone - {DEFAULT_WORKFLOW}:
+            self._say(f"no rules are left for {', '.join(sorted(gone))}: events of these workflows become dead letters")
+        elif gone:
+            folder = root / DEFAULT_WORKFLOW
+            self._say(f"the default rules are not active any more: remove the folder {folder} to get them back")
         return _named(before, rules.files)
 
-    async def has_defaults(self) -> bool:
-        """Tell whether the default rules are the active ones. Raises ``BusUnavailable``."""
-        active = newest(await self._bus.rules.activations(), ALL_APPS)
-        return active is not None and is_default(active.digest)
+    async def uses_defaults(self) -> bool:
+        """Tell whether the default rules are among the active ones. Raises ``BusUnavailable``."""
+        return has_default_rules(await active_files(self._bus))
 
-    async def _push_defaults(self) -> None:
-        rules = await asyncio.to_thread(default_rules, self._settings)
-        await push(self._bus, rules)
-        logger.info("default_rules_pushed", rules=rules.digest[:12], workflow=DEFAULT_WORKFLOW)
-
-    async def follow(self) -> None:
-        """Look for changes until cancelled; print what changed, or the findings."""
+    async def follow(self, known: RulesState | None = None) -> None:
+        """Look for changes until cancelled, from the state ``known`` on; print what changed, or the findings."""
         seen = self._state()
+        if known is not None and known != state_of(self._settings.rules):  # saved while everything started
+            seen = {}
         while True:
             await asyncio.sleep(_LOOK_S)
             state = self._state()
@@ -134,7 +163,7 @@ class RulesFolder:
         try:
             rules = await asyncio.to_thread(load_rules, self._settings, as_stored=True)
             changed = await self.push(rules)
-            self._keep_faults("")
+            await self._keep("")
             if changed:
                 self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
             elif not rules.workflows:
@@ -143,7 +172,7 @@ class RulesFolder:
                 self._say(f"the rules of {self._settings.rules} have no errors any more: {rules.digest[:12]} go on")
         except InvalidRules as error:
             self._faulty = True
-            return await self._look_at_sound(error)
+            return await self._look_at_usable(error)
         except BusUnavailable as error:
             self._faulty = was_faulty
             logger.warning("rules_not_pushed", reason=str(error))
@@ -151,57 +180,68 @@ class RulesFolder:
         except GraphweftError as error:
             self._faulty = True
             faults = f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}"
-            self._keep_faults(faults)
+            await self._keep(faults)
             self._say(faults)
         return True
 
-    async def _look_at_sound(self, error: InvalidRules) -> bool:
+    async def _look_at_usable(self, error: InvalidRules) -> bool:
         try:
-            pushed, faults = await self._push_sound(error)
+            pushed, faults = await self._push_usable(error)
+        except InvalidRules as nothing:
+            pushed, faults = (
+                "",
+                f"the rules of {self._settings.rules} have errors, and there are none from before:\n{nothing}",
+            )
         except BusUnavailable as unavailable:
             logger.warning("rules_not_pushed", reason=str(unavailable))
             return False
-        self._keep_faults(faults)
+        await self._keep(faults)
         self._say("\n".join(filter(None, (pushed, faults))))
         return True
 
-    async def _push_sound(self, error: InvalidRules) -> tuple[str, str]:
-        """Push the workflows without errors; return what became active, and the errors. Raises ``BusUnavailable``."""
-        root = self._settings.rules
-        active = newest(await self._bus.rules.activations(), ALL_APPS)
-        stored = await self._bus.rules.stored(active.digest) if active else None
-        before: Mapping[str, bytes] = stored.files if stored else {}
-        try:
-            sound = await load_sound_rules(self._settings, self._graph, before)
-        except InvalidRules as refused:
-            error, sound = refused, None
-        if sound is None or active is None or sound.rules.digest == active.digest:
-            return "", f"the rules of {root} have errors, so the ones before go on:\n{error}"
-        await push(self._bus, sound.rules)
-        self._files |= {root / name for name in sound.rules.files}
-        changed = _named(before, sound.rules.files)
-        lines: list[str] = []
-        if sound.kept:
-            lines.append(f"the rules of {', '.join(sound.kept)} have errors, so the ones before go on:")
-        if sound.absent:
-            lines.append(f"the rules of {', '.join(sound.absent)} have errors, and there are none from before:")
-        pushed = f"rules {sound.rules.digest[:12]} are active: {', '.join(changed)}"
-        return pushed, "\n".join([*lines, *map(str, sound.findings)])
+    async def _keep(self, faults: str) -> None:
+        self._keep_faults(faults)
+        await keep_faults(self._bus, str(self._settings.rules), faults)
 
-    def _state(self) -> _State:
-        """Return time and size of all rule files."""
-        found: _State = {}
+    async def _push_usable(self, error: InvalidRules) -> tuple[str, str]:
+        """Push what can be used; return what became active, and the errors.
+
+        Raises the error if that is nothing, and ``BusUnavailable``.
+        """
         root = self._settings.rules
-        rules = (
-            {path for path in root.rglob("*.yaml") if not path.name.endswith(TESTS)} if root.is_dir() else set[Path]()
+        before = await active_files(self._bus)
+        usable = await load_usable_rules(
+            self._settings, self._bus, self._graph, error, brings_defaults=self._brings_defaults
         )
-        for path in rules | self._files:
-            try:
-                status = path.stat()
-            except OSError:  # removed
-                continue
-            found[str(path)] = (status.st_mtime_ns, status.st_size)
-        return found
+        if usable.rules is None:
+            return "", usable.faults
+        await push(self._bus, usable.rules)
+        self._files |= {root / name for name in usable.rules.files}
+        changed = _named(before, usable.rules.files)
+        return f"rules {usable.rules.digest[:12]} are active: {', '.join(changed)}", usable.faults
+
+    def _state(self) -> RulesState:
+        return state_of(self._settings.rules, self._files)
+
+
+def brings_defaults(settings: Settings) -> bool:
+    """Tell whether the default rules belong to the rules of the folder before they are active."""
+    return "rules" not in settings.model_fields_set
+
+
+def state_of(root: Path, more: Collection[Path] = ()) -> RulesState:
+    """Return the state of the rule files in a folder, and of ``more`` files."""
+    found: RulesState = {}
+    rules = {path for path in root.rglob("*.yaml") if not path.name.endswith(TESTS)} if root.is_dir() else set[Path]()
+    for path in rules | set(more):
+        try:
+            status = path.stat()
+        except OSError:  # removed
+            continue
+        found[str(path)] = (status.st_mtime_ns, status.st_size)
+    if (root / DEFAULT_WORKFLOW).exists():  # it ends the default rules, also without a file
+        found[str(root / DEFAULT_WORKFLOW)] = (0, 0)
+    return found
 
 
 def _named(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.engine.dead_letter_counts import DeadLetterCause, count_causes
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
@@ -17,11 +18,15 @@ from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
 from graphweft_workers.roles.archive_state import ArchiveState, archive_state
 from graphweft_workers.roles.connections import request_fault
+from graphweft_workers.roles.default_rules import has_default_rules
 from graphweft_workers.roles.policies import file_faults
+from graphweft_workers.roles.rule_faults import read_faults
 from graphweft_workers.roles.settings import Settings
 
 MAX_LETTERS: Final = 10_000
 """Dead letters that are counted by their cause, the oldest."""
+_MOST_SETS: Final = 20
+"""Rule sets whose workflows are read: each may have some hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,12 @@ class ServiceStatus:
     causes: Sequence[DeadLetterCause]
     rules: Mapping[str, Activation]
     """By scope: the active rule set."""
+    workflows: Mapping[str, Sequence[str]]
+    """By digest: the workflows of active rule sets. Sets that the bus has lost are missing, and those of many apps."""
+    with_defaults: Collection[str]
+    """Digests of those of them that have the default rules."""
+    rule_faults: str
+    """The errors of the folder of rules that a process looked at last; their workflows are not as in the folder."""
     archive: ArchiveState
     uses: AppUses
     faults: Mapping[str, str]
@@ -70,6 +81,8 @@ class ServiceStatus:
                     "app_id": scope,
                     "rules": each.digest,
                     "default": is_default(each.digest),
+                    "with_default_rules": each.digest in self.with_defaults,
+                    "workflows": list(self.workflows.get(each.digest, ())),
                     "number": each.number,
                     "since": each.time.isoformat(),
                 }
@@ -78,6 +91,7 @@ class ServiceStatus:
             "archive": asdict(self.archive),
             "apps": self.uses.to_json(),
             "faulty_files": dict(self.faults),
+            "faulty_rules": self.rule_faults.splitlines(),
             "lost_rules": [
                 {"rules": digest, "app_id": each.scope, "since": each.time.isoformat(), "next": how_to_restore(each)}
                 for digest, each in self.lost.items()
@@ -102,11 +116,15 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         count_causes(await bus.dead_letters.read(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
     )
     archive = await archive_state(settings, bus, partitions)
+    files = {digest: each.files for digest, each in (await _stored(bus, rules)).items()}
     return ServiceStatus(
         partitions=partitions,
         letters=letters,
         causes=causes,
         rules=rules,
+        workflows={digest: _workflows(each) for digest, each in files.items()},
+        with_defaults=[digest for digest, each in files.items() if has_default_rules(each)],
+        rule_faults=await read_faults(bus),
         archive=archive,
         uses=await app_uses(settings, bus),
         faults=file_faults(settings),
@@ -115,3 +133,16 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         lost=await lost_rule_sets(bus.rules, activations if waits else rules.values()),
         request_fault=await request_fault(settings),
     )
+
+
+async def _stored(bus: Bus, rules: Mapping[str, Activation]) -> dict[str, StoredRules]:
+    """Return the active rule sets: that of all apps, and those of the first apps with their own."""
+    digests = dict.fromkeys(each.digest for _, each in sorted(rules.items(), key=lambda item: item[0] != ALL_APPS))
+    found = {digest: await bus.rules.stored(digest) for digest in list(digests)[:_MOST_SETS]}
+    return {digest: stored for digest, stored in found.items() if stored is not None}
+
+
+def _workflows(files: Collection[str]) -> list[str]:
+    """Return the workflows that have a rule file; without the rules package, which takes long to load."""
+    parts = (name.split("/") for name in files)
+    return sorted({each[0] for each in parts if len(each) == 2 and each[0][0] not in "_."})

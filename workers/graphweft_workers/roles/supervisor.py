@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from graphweft_contracts import BusUnavailable, InvalidSettings, NotRunning
+from graphweft_contracts import BusUnavailable, InvalidRules, InvalidSettings, NotRunning
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
@@ -29,8 +29,8 @@ from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.console_process import ConsoleProcess, RuleFaults
 from graphweft_workers.roles.own_command import own_command
 from graphweft_workers.roles.readiness import waits_for
-from graphweft_workers.roles.rules import load_rules
-from graphweft_workers.roles.rules_folder import RulesFolder
+from graphweft_workers.roles.rules import check_usable, load_rules
+from graphweft_workers.roles.rules_folder import RulesFolder, RulesState, brings_defaults, state_of
 from graphweft_workers.roles.settings import Settings
 
 logger = get_logger("graphweft.up")
@@ -76,7 +76,9 @@ class Supervisor:
         self.console = ""
         """What to tell the user about the console, once all roles serve; empty: nothing."""
         self.uses_default_rules = False
-        """Whether the rules folder held no rules at the start, and the default rules are active."""
+        """Whether the default rules were active at the start."""
+        self.uses_own_rules = True
+        """Whether the folder held rules at the start."""
 
     def stop(self) -> None:
         """Ask everything to stop."""
@@ -101,15 +103,15 @@ class Supervisor:
                 "this user may write"
             ) from error
         # With data of an earlier run, the bus may have the rules already, so they are loaded only if it lacks them.
-        rules = None if self._server.has_data() else load_rules(self._settings, as_stored=True)
+        seen = state_of(self._settings.rules)
+        rules = None if self._server.has_data() else self._load_first()
         await jobs.try_out(self._settings)
         self._folder.acquire()
         try:
             if not await self._start_server():
                 return
-            rules = await self._push_rules(rules)
-            self._faults.keep("")
-            watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(rules))]
+            await self._push_rules(rules)
+            watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(seen))]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             console = ConsoleProcess(self._settings, self._folder.path)
             self.console = console.listen()
@@ -145,30 +147,35 @@ class Supervisor:
         ):
             yield RulesFolder(self._settings, bus, graph, self._say, self._faults.keep)
 
-    async def _push_rules(self, rules: RuleSet | None) -> RuleSet | None:
-        """Make the rules of the folder active, and return them; None if they are active already.
+    def _load_first(self) -> RuleSet | InvalidRules:
+        """Load the rules of the folder, or return their errors. Raises ``RulesError`` if nothing of it can be used."""
+        try:
+            return load_rules(self._settings, as_stored=True)
+        except InvalidRules as error:
+            if not brings_defaults(self._settings):
+                check_usable(self._settings, error)
+            return error
 
-        Raises ``RulesError`` if they have errors, or the server refuses a query.
+    async def _push_rules(self, rules: RuleSet | InvalidRules | None) -> None:
+        """Make the rules of the folder active, as far as they have no errors.
+
+        Raises ``RulesError`` if there would be no rules at all.
         """
         async with self._rules_folder() as folder:
             if rules is None:
-                rules = await folder.load_new()
+                rules = await folder.load()
             try:
-                if rules is not None:
-                    await folder.push(rules)
-                    self.uses_default_rules = not rules.workflows and await folder.has_defaults()
+                await folder.start(rules)
+                self.uses_default_rules = await folder.uses_defaults()
+                self.uses_own_rules = folder.has_own
             except BusUnavailable as error:
                 logger.warning("rules_not_pushed", reason=str(error), next="the services push them")
-            return rules
 
-    async def _watch_rules(self, rules: RuleSet | None) -> None:
+    async def _watch_rules(self, seen: RulesState) -> None:
         async with self._rules_folder() as folder:
             with contextlib.suppress(BusUnavailable):
-                if rules is None:
-                    await folder.watch_active()
-                else:
-                    await folder.push(rules)
-            following = asyncio.create_task(folder.follow())
+                await folder.know_active()
+            following = asyncio.create_task(folder.follow(seen))
             stop = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)

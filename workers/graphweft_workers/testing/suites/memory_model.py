@@ -14,6 +14,7 @@ from graphweft_contracts import Event
 from graphweft_contracts.memory import SCOPES
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.terms import query_terms, terms
 
 DIMENSIONS: Final = 64
@@ -132,6 +133,19 @@ class MemoryModel:
         """Return the ids of a scope, the newest first."""
         found = sorted(self.within(scope), key=lambda memory: memory.id)
         return [memory.id for memory in sorted(found, key=lambda memory: memory.timestamp, reverse=True)]
+
+    def shown(self, scores: Mapping[str, float], most: int) -> list[str]:
+        """Return the ids of the best: what tells nothing behind, equal texts once, of equally good ones the newest."""
+        found = [self.by_id[id] for id in sorted(scores)]
+        found.sort(key=lambda memory: memory.timestamp, reverse=True)
+        found.sort(key=lambda memory: -scores[memory.id])
+        newest: dict[tuple[str, str], ModelMemory] = {}
+        for memory in found:
+            known = newest.setdefault((memory.role, " ".join(memory.text.casefold().split())), memory)
+            if memory.timestamp > known.timestamp:
+                newest[memory.role, " ".join(memory.text.casefold().split())] = memory
+        kept = sorted(newest.values(), key=lambda memory: tells_nothing(memory.text, memory.role))
+        return [memory.id for memory in kept[:most]]
 
     def by_vector(self, scope: Mapping[str, str], vector: Sequence[float]) -> dict[str, float]:
         """Return the score of each memory that has a vector."""

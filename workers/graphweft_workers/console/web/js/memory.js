@@ -43,7 +43,8 @@ export function show(root, { app, signal }) {
         load();
       }, { class: "small", "aria-label": `Choose the scope ${Object.keys(SCOPES).map((name) => row[name]).filter(Boolean).join(", ")}` }) }], found.scopes)
       : el("p", {}, "This app has no memories yet. `graphweft memory add` adds one."),
-      found.partly && el("p", { class: "quiet" }, `Only the first ${counted(found.scanned, "memory was", "memories were")} read, so scopes may be missing.`));
+      found.scopes_limit && el("p", { class: "quiet" }, `These are the ${counted(found.scopes_limit, "scope")} with the most memories; there are more. Write the user or thread above to see another one.`),
+      found.memories_limit && el("p", { class: "quiet" }, `Only the first ${counted(found.memories_limit, "memory was", "memories were")} read, so scopes may be missing.`));
   }
 
   async function load() {

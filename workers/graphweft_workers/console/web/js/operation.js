@@ -54,6 +54,7 @@ function page(found, rate, app) {
     number("Parked apps", count(found.parked_total), found.parked_total ? "bad" : ""),
     number("Partitions without a worker", count(idle), idle ? "bad" : ""))];
   for (const [name, fault] of Object.entries(found.faulty_files)) parts.push(note(`${name}: ${fault}`, "bad"));
+  if (found.faulty_rules.length) parts.push(note(found.faulty_rules.join("\n"), "bad"));
   if (idle) parts.push(note("Events in partitions without a worker wait: start `graphweft run mutation`.", "bad"));
   if (found.parked.length) parts.push(sheet(table("Apps that are behind", [
     { title: "App", header: true, cell: (row) => row.app_id }, { title: "Partition", number: true, cell: (row) => row.partition },

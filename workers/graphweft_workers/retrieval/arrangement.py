@@ -1,0 +1,67 @@
+"""The order in which a search shows its hits: what tells something first, and equal texts once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.ranking import Hit
+
+_MEMORY: Final = "memory"
+_AUTHOR: Final = ("kind", "role", "author_name")
+
+type Row = tuple[Any, ...]
+type Shown = tuple[Hit, Row]
+
+
+class Arrangement:
+    """The hits of a search with their rows, in the order of their scores until they are arranged."""
+
+    def __init__(self, columns: Sequence[str], most: int) -> None:
+        """``columns`` are those of the rows; at most ``most`` hits are shown."""
+        self._places = {name: place for place, name in enumerate(columns)}
+        self._most = most
+        self._telling: list[Shown] = []
+        self._others: list[Shown] = []
+        self._known: dict[tuple[object, ...], tuple[list[Shown], int]] = {}
+        """The author and the text of each memory -> where its hit is."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no later hit would be shown."""
+        return len(self._telling) >= self._most
+
+    @property
+    def shown(self) -> list[Shown]:
+        """The hits to show. Their scores do not rise: no hit has a higher one than the hit before."""
+        shown: list[Shown] = []
+        least = math.inf
+        for hit, row in [*self._telling, *self._others][: self._most]:
+            least = min(least, hit.score)
+            shown.append((replace(hit, score=least), row))
+        return shown
+
+    def add(self, found: Iterable[Shown]) -> None:
+        """Add the next hits. A memory with the text of an earlier one takes its place if it is later."""
+        for hit, row in found:
+            text = self._of(row, "text")
+            if self._of(row, "kind") != _MEMORY or not isinstance(text, str):
+                self._telling.append((hit, row))
+                continue
+            hits = self._others if tells_nothing(text, self._of(row, "role")) else self._telling
+            said = (*(self._of(row, name) for name in _AUTHOR), " ".join(text.casefold().split()))
+            if (known := self._known.get(said)) is None:
+                self._known[said] = (hits, len(hits))
+                hits.append((hit, row))
+                continue
+            same, place = known
+            earlier, its_row = same[place]
+            if str(self._of(row, "timestamp")) > str(self._of(its_row, "timestamp")):
+                same[place] = (replace(hit, score=earlier.score), row)
+
+    def _of(self, row: Row, name: str) -> Any:
+        place = self._places.get(name)
+        return None if place is None else row[place]

@@ -95,6 +95,15 @@ def parsed(arguments: Any) -> Any:
     return arguments
 
 
+def is_json(text: str) -> bool:
+    """Return whether a text is a complete value of JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def structured(text: str) -> Any:
     """Return the object or list in a text of JSON, or else the text. Numbers and words stay text."""
     return parsed(text) if text.lstrip().startswith(("{", "[")) else text

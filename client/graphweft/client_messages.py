@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from graphweft.json_copy import json_copy
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, with_bus_step
 from graphweft_contracts import (
     BusUnavailable,
@@ -34,6 +35,29 @@ def encoded(event: Event) -> Outgoing:
 def request_of(fields: Mapping[str, Any]) -> ContextRequest:
     """Return the request with these fields. Raises ``ValidationError``."""
     return ContextRequest(**fields)
+
+
+class JsonContext(NamedTuple):
+    """Context variables that JSON can represent, and the names of those that it could not."""
+
+    values: dict[str, Any]
+    names: Sequence[str]
+
+
+def json_context(context: Mapping[str, Any]) -> JsonContext | None:
+    """Return a copy of context variables that JSON can represent; None if it can represent the variables themselves."""
+    names = [str(name) for name, value in context.items() if not _is_json(name) or not _is_json(value)]
+    return JsonContext(json_copy(context), [repr(name)[1:-1] for name in names]) if names else None
+
+
+def _is_json(value: object) -> bool:
+    if hasattr(type(value), "__next__"):  # reading would consume it
+        return False
+    try:
+        text = to_json(value, inf_nan_mode="constants")
+        return text == to_json(value, inf_nan_mode="null") and from_json(text) is not ...
+    except Exception:  # noqa: BLE001 - code of a value, or too deeply nested
+        return False
 
 
 def empty_reply(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

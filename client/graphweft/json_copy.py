@@ -11,6 +11,9 @@ from pydantic_core import to_jsonable_python
 _DEPTH: Final = 100
 """Levels of nesting that are kept; JSON parsers fail at about 200."""
 
+_MAX_BITS: Final = 14_000
+"""Bits of a whole number: parsers refuse 4,300 digits, which are about 14,284 bits."""
+
 
 def json_copy(
     values: Mapping[str, Any], *, max_values: int | None = None, max_characters: int | None = None
@@ -32,8 +35,10 @@ class _Copy:
     def value(self, value: object, above: tuple[int, ...]) -> Any:
         """``above`` holds the ids of the containers around ``value``, so that a cycle ends."""
         self._left -= 1
-        if value is None or type(value) in {bool, int}:
+        if value is None or type(value) is bool:
             return value
+        if type(value) is int:
+            return value if value.bit_length() <= _MAX_BITS else _name(value)
         if type(value) is float:
             return value if math.isfinite(value) else None
         if type(value) is str:

@@ -31,7 +31,7 @@ from graphweft.chat_formats import without_reasoning
 from graphweft.client import Client, ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
-from graphweft_contracts import ContextReply
+from graphweft_contracts import ContextReply, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _P = ParamSpec("_P")
@@ -112,6 +112,8 @@ class Adapter:
         timing: AdapterTiming = CLIENT_TIMING.adapters,
     ) -> None:
         settings = ClientSettings.from_environment()
+        if app_id == "":
+            raise InvalidSettings("app_id is empty: name the app, or leave it out")
         self._client = client or Client()
         self._sender = Sender(
             self._client,
@@ -409,7 +411,9 @@ class Adapter:
             value = self._fixed[name] or variables.get(name)
             return (str(value) or None) if value is not None else None  # runtimes write "" for unknown
 
-        app_id, chat_id = text("app_id") or self._client.app_id, text("chat_id")
+        app_id, chat_id = text("app_id"), text("chat_id")
+        if app_id is None and variables.get("app_id") is None:  # "" is an unknown app, and not the client's
+            app_id = self._client.app_id
         if not app_id or not chat_id:
             self.unplaced("app_id and chat_id are required: pass them to the adapter, or as context variables")
             return None

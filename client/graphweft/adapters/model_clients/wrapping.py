@@ -127,6 +127,8 @@ def _recorder(
     place: ContextPlace,
 ) -> Recorder:
     check_place(place)
+    if ids["app_id"] == "":
+        raise InvalidSettings("app is empty: name the app, or leave it out for that of the client")
     if adapter is not None and settings:
         raise TypeError(f"unexpected settings with an adapter: {', '.join(sorted(settings))}; set them on the adapter")
     mine: dict[str, Any] = {"source": source, "budget_ms": _BUDGET_MS, **settings}

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from pydantic_core import to_jsonable_python
 
-_DEPTH: Final = 100
+MAX_DEPTH: Final = 100
 """Levels of nesting that are kept; JSON parsers fail at about 200."""
 
 _MAX_BITS: Final = 14_000
@@ -46,7 +46,7 @@ class _Copy:
         kind, identity = _name(value), id(value)
         if isinstance(value, dict | list | tuple | set | frozenset):
             container = cast("dict[object, object] | list[object]", value)
-            if identity in above or len(above) >= _DEPTH or len(container) > self._left:
+            if identity in above or len(above) >= MAX_DEPTH or len(container) > self._left:
                 return kind
             inside = (*above, identity)
             if isinstance(container, dict):

@@ -37,8 +37,8 @@ logger = logging.getLogger("graphweft.client")
 _SEARCH: Final = "search"
 """Agent, chat and workflow of a search outside of a turn."""
 _ONE_LOOP: Final = (
-    "the transport that this client was given belongs to another event loop: make a client in each loop, or give it the "
-    "URL of the bus in place of a transport"
+    "the transport that this client was given belongs to another event loop: make a client in each loop, or give it "
+    "the URL of the bus in place of a transport"
 )
 _OF_PARENT: Final[list[object]] = []
 """What the parent of a forked process has. It is never collected: that would close what the parent still uses."""
@@ -218,8 +218,8 @@ class Client:
 
         The call returns before the budget ends: it gives up 2 % early, at least 2 ms and at most 5 ms. Budgets above
         ten minutes count as ten minutes. ``context`` holds JSON values. Encoding it is part of the budget but cannot
-        be interrupted: seven megabytes of small values take a few tenths of a second. What JSON cannot represent is sent
-        as null (NaN), with U+FFFD (half a character) or as the name of its type, and a warning names it once.
+        be interrupted: seven megabytes of small values take a few tenths of a second. What JSON cannot represent is
+        sent as null (NaN), with ``?`` (half a character) or as the name of its type, and a warning names it once.
 
         ``max_tokens`` limits the text. ``after`` is a position that ``emit`` returned: the reply reflects that event,
         or ``stale_by`` says that the budget ended first. None does not wait. ``explain`` adds to each block how it was
@@ -519,6 +519,7 @@ class Client:
             self.stats.rejected += 1
             logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
             return InvalidEvent("the event cannot be encoded as JSON")
+
 
 def _is_held(pending: Pending) -> bool:
     return pending.queue is not None and pending.queue.held

@@ -81,7 +81,9 @@ class _JsonCheck:
             inside = (*above, id(value))
             if isinstance(container, dict) and not all(self.passes(name, inside) for name in container):
                 return False
-            return all(self.passes(each, inside) for each in (container.values() if isinstance(container, dict) else container))
+            return all(
+                self.passes(each, inside) for each in (container.values() if isinstance(container, dict) else container)
+            )
         if hasattr(type(value), "__next__"):
             return False
         try:

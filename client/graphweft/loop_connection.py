@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from graphweft.outbox import Outbox, PartitionQueue, Pending

@@ -158,8 +158,8 @@ class SyncClient:
         """See ``Client.turn``. The methods of the turn do not wait."""
         client = self._client
         turn = self.turns.turn(
-            agent, chat, app=client.app_id if app is None else app, user=user, workflow=workflow or client.workflow, message=message,
-            context=context,
+            agent, chat, app=client.app_id if app is None else app, user=user, workflow=workflow or client.workflow,
+            message=message, context=context,
         )  # fmt: skip
         budget = client.budget_ms if budget_ms is None else budget_ms
         self._run(lambda _: turn.start(self._post, budget_ms=budget, max_tokens=max_tokens), None)

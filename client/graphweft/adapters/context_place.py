@@ -9,8 +9,8 @@ from graphweft.chat_formats.values import items
 from graphweft_contracts import InvalidSettings
 
 ContextPlace: TypeAlias = Literal["last_message", "instructions", "own_message"]
-"""``last_message``: below the user's question. ``instructions``: below the instructions, or in a system message if there
-are none. ``own_message``: in a message behind the question.
+"""``last_message``: below the user's question. ``instructions``: below the instructions, or in a system message if
+there are none. ``own_message``: in a message behind the question.
 
 Rejected as a default: the instructions. Models of the families Gemma and Mistral take no system message, and providers
 cache the longest prefix that a request shares with an earlier one; the context differs from turn to turn.

@@ -83,9 +83,9 @@ class Adapter:
     A turn requests its context once and waits at most ``budget_ms`` milliseconds. With ``read_own_writes`` the context
     reflects, if it arrives in time, what this adapter published for the chat or its user before the turn. ``redact``
     sees everything but the ids before it is sent; if it raises, nothing is sent. A turn without callbacks for
-    ``idle_s`` seconds ends as abandoned. What a model thinks aloud in its answer, as in ``<think>…</think>``, is part of
-    no response and no memory, unless ``keep_reasoning``. At most ``buffer`` events wait for the adapter's thread; the client buffers
-    further ones of its own.
+    ``idle_s`` seconds ends as abandoned. What a model thinks aloud in its answer, as in ``<think>…</think>``, is in no
+    response and no memory, unless ``keep_reasoning``. At most ``buffer`` events wait for the adapter's thread; the
+    client buffers further ones of its own.
 
     ``GRAPHWEFT_CONTEXT=off`` disables context requests, ``GRAPHWEFT_CAPTURE=off`` disables events. Raises
     ``InvalidSettings`` for settings that cannot work.
@@ -160,7 +160,6 @@ class Adapter:
     start_run = _callback(TurnBook.start_run)
     end_run = _callback(TurnBook.end_run)
     start_turn = _callback(TurnBook.start_turn)
-    hand_over = _callback(TurnBook.hand_over)
     abandon_turn = _callback(TurnBook.abandon_turn)
     start_tool = _callback(TurnBook.start_tool)
     end_tool = _callback(TurnBook.end_tool)
@@ -174,6 +173,13 @@ class Adapter:
         """End the agent's turn successfully; see ``TurnBook.end_turn``."""
         said = self.spoken(response) or None if isinstance(response, str) else response
         self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), values={"response": said})
+
+    def hand_over(
+        self, variables: Mapping[str, Any], agent: str, to: str, *, run: str = "", response: Any = None
+    ) -> None:
+        """See ``TurnBook.hand_over``."""
+        said = self.spoken(response) or None if isinstance(response, str) else response
+        self._record(variables, partial(TurnBook.hand_over, agent=agent, to=to, run=run), values={"response": said})
 
     def fail_turn(
         self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "", reported: bool = False

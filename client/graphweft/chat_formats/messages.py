@@ -175,7 +175,9 @@ def _of_transcript(entry: Any) -> ChatMessage | None:
     if message is None or message.results:
         return message
     flags = ("isMeta", "isCompactSummary", "isApiErrorMessage")
-    if any(item(entry, flag) is True for flag in flags) or (message.role == "user" and is_of_program(message.text or "")):
+    if any(item(entry, flag) is True for flag in flags) or (
+        message.role == "user" and is_of_program(message.text or "")
+    ):
         return replace(message, role="instructions")
     return message
 

@@ -155,7 +155,7 @@ def _read_text(part: Any, kind: Any, found: Content) -> None:
         return
     if kind in _NO_CONTENT:
         return
-    names = [] if not isinstance(part, Mapping) else [str(name) for name in cast("Mapping[Any, Any]", part)]
+    names = [str(name) for name in part] if isinstance(part, Mapping) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if not any(name in _NO_CONTENT for name in names):
         found.unread.append(str(kind or next(iter(names), type(part).__name__))[:64])
 

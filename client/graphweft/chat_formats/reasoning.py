@@ -26,7 +26,7 @@ _HARMONY_MARK: Final = re.compile(
     r"<\|start\|>assistant|<\|channel\|>(?:final|commentary)[^<]*|<\|(?:message|return|end)\|>"
 )
 """What gpt-oss writes around its reasoning, and around the answer."""
-_QUOTES: Final = ("`", "'", '"', "“", "‘")
+_QUOTES: Final = ("`", "'", '"', "“", "\u2018")
 
 
 def without_reasoning(text: str) -> str:

@@ -49,16 +49,11 @@ def results_of(messages: Sequence[ChatMessage]) -> Results:
 
 def question_of(messages: Sequence[ChatMessage]) -> int | None:
     """Return the place of the user's last question, or None without one."""
-    return next(reversed([*_questions(messages)]), None)
+    return next(reversed([*questions(messages)]), None)
 
 
-def is_question(messages: Sequence[ChatMessage], place: int) -> bool:
-    """Return whether a message is a question of the user."""
-    return place in set(_questions(messages))
-
-
-def _questions(messages: Sequence[ChatMessage]) -> Iterator[int]:
-    """Yield the places of the user's own messages.
+def questions(messages: Sequence[ChatMessage]) -> Iterator[int]:
+    """Yield the places of the user's own messages, in order.
 
     A message of a user behind the result of a tool, before the model speaks again, is the agent's: it holds what a
     result cannot, such as a picture.

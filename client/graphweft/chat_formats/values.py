@@ -9,9 +9,7 @@ from typing import Any, cast
 def item(value: Any, *names: str) -> Any:
     """Return the first field of a map, or attribute of an object, that is not None; or None."""
     for name in names:
-        found = (
-            cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-        )
+        found = cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
         if found is not None:
             return found
     return None

@@ -106,12 +106,12 @@ class TestModelClients(AdapterContract):
     @pytest.mark.parametrize(
         ("api", "role"), [("chat", "system"), ("litellm", "system"), ("responses", "developer"), ("messages", "user")]
     )
-    def test_context_is_a_message_behind_the_question_if_so_set(
-        self, run_scene: RunScene, api: str, role: str
-    ) -> None:
+    def test_context_is_a_message_behind_the_question_if_so_set(self, run_scene: RunScene, api: str, role: str) -> None:
         found = run_scene(f"loop {api} sync", place="own_message")
         for body in found["bodies"]:
-            messages = [one for one in body.get("messages") or body["input"] if one.get("role") != "system" or role == "system"]
+            messages = [
+                one for one in body.get("messages") or body["input"] if one.get("role") != "system" or role == "system"
+            ]
             question = next(n for n, one in enumerate(messages) if one.get("content") == "weather Oslo")
             assert messages[question + 1] == {"role": role, "content": "## Notes\n- block 1"}
         assert self.lines(found) == TURN

@@ -18,7 +18,8 @@ from uuid import uuid4
 from typing_extensions import Self
 
 from graphweft.adapters.background_loop import renew_after_fork
-from graphweft.client import Client, ClientStats
+from graphweft.client import Client
+from graphweft.loop_connection import ClientStats
 from graphweft.timing import CLIENT_TIMING
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event

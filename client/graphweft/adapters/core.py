@@ -28,7 +28,8 @@ from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.values import bounded_copy
 from graphweft.chat_formats import without_reasoning
-from graphweft.client import Client, ClientStats
+from graphweft.client import Client
+from graphweft.loop_connection import ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft_contracts import ContextReply, InvalidSettings

@@ -6,8 +6,9 @@ from graphweft_contracts.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from graphweft.adapters.model_clients import wrap_anthropic, wrap_litellm, wrap_openai
-    from graphweft.client import Client, ClientStats
+    from graphweft.client import Client
     from graphweft.hooks import GraphInjectionHooks, create_graph_injection_hook, create_graph_mutation_hook
+    from graphweft.loop_connection import ClientStats
     from graphweft.memory import MemoryClient, SyncMemoryClient
     from graphweft.sync import SyncClient
     from graphweft_contracts import Block, ContextReply, Event, MemoryScope, Missing
@@ -40,15 +41,13 @@ __getattr__, __dir__ = lazy_names(
             "wrap_litellm",
             "wrap_openai",
         ),
-        "graphweft.client": (
-            "Client",
-            "ClientStats",
-        ),
+        "graphweft.client": ("Client",),
         "graphweft.hooks": (
             "GraphInjectionHooks",
             "create_graph_injection_hook",
             "create_graph_mutation_hook",
         ),
+        "graphweft.loop_connection": ("ClientStats",),
         "graphweft.memory": (
             "MemoryClient",
             "SyncMemoryClient",

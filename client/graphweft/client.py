@@ -5,62 +5,52 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
+import os
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from graphweft.outbox import EncodedEvent, Outbox, PartitionQueue, Pending
+from graphweft.adapters.background_loop import renew_after_fork
+from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
+from graphweft.outbox import EncodedEvent, Pending
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.errors import BusUnavailable, InvalidEvent, InvalidSettings, PartitionRefused
-from graphweft_contracts.plurals import counted
+from graphweft_contracts.errors import InvalidEvent, InvalidSettings, PartitionRefused
 
 if TYPE_CHECKING:
     # The models take most of the time of an import. The class does not need them, only a client does.
     from typing_extensions import Self
 
-    from graphweft.transport import Outcome, PartitionedTransport, Transport
+    from graphweft.transport import Transport
     from graphweft.turns import Turn, Turns
-    from graphweft_contracts.context import ContextReply
+    from graphweft_contracts.context import ContextReply, ContextRequest
     from graphweft_contracts.events import Event
     from graphweft_contracts.memory import MemoryScope
     from graphweft_contracts.search import IndexType, Searched, SearchQuery, WithoutEmbedder
 
 logger = logging.getLogger("graphweft.client")
 
-_BATCH: Final = 500
-"""Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
-_LOG_EVERY: Final = 1_000
-"""Of the events that one partition refuses, every so many are logged."""
 _SEARCH: Final = "search"
 """Agent, chat and workflow of a search outside of a turn."""
-
-
-@dataclass(slots=True)
-class ClientStats:
-    """Counts of the events passed to ``emit``. Each is sent, buffered, dropped or rejected."""
-
-    sent: int = 0
-    buffered: int = 0
-    dropped: int = 0
-    """Events that did not fit into the buffer, or were still buffered when the client closed."""
-    rejected: int = 0
-    """Events that are invalid, not JSON or too large, or whose partition the bus refuses; the log names the reason."""
-    retries: int = 0
-    paced: int = 0
-    """How often buffered events waited because of ``max_events_per_s`` or ``max_bytes_per_s``."""
+_ONE_LOOP: Final = (
+    "the transport that this client was given belongs to another event loop: make a client in each loop, or give it "
+    "the URL of the bus in place of a transport"
+)
+_OF_PARENT: Final[list[object]] = []
+"""What the parent of a forked process has. It is never collected: that would close what the parent still uses."""
 
 
 class Client:
     """Publishes events and requests context. Its calls never raise into an agent's turn.
 
-    Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
-    synchronous callers use ``SyncClient``. ``bus_url`` is the URL of the bus. Without it the client reads
+    Use it as an asynchronous context manager, or call ``aclose`` at the end. Synchronous callers use ``SyncClient``. A
+    client serves several event loops, one after the other or at once in several threads, and forked processes: each
+    loop has connections and a buffer of its own, except with a ``transport``, which belongs to one loop. What a loop
+    has not sent when it ends, the next one sends. ``bus_url`` is the URL of the bus. Without it the client reads
     ``GRAPHWEFT_GATEWAY_URL``, ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults
     of ``context``, and ``budget_ms`` is that of ``context`` and ``search``. ``signing_key`` (``id:secret``) signs
     events and requests; without it the client reads ``GRAPHWEFT_SIGNING_KEY``. A gateway signs itself. Raises
@@ -93,7 +83,6 @@ class Client:
     ) -> None:
         from graphweft import client_messages
         from graphweft.settings import ClientSettings
-        from graphweft.transport import PartitionedTransport
         from graphweft.transports.registry import make_transport
         from graphweft_contracts.signatures import SigningKey
 
@@ -102,20 +91,33 @@ class Client:
         self._empty = client_messages.empty_reply
         self._failed = client_messages.failed_reply
         self._milliseconds = client_messages.milliseconds
+        self._json_context = client_messages.json_context
+        self._has_repaired = False
         settings = ClientSettings.from_environment()
-        if transport is None and not bus_url:
-            transport = settings.gateway()
-        if transport is None:
-            key = signing_key or settings.signing_key
-            transport = make_transport(
+        key = signing_key or settings.signing_key
+
+        def connected() -> Transport:
+            if not bus_url and (gateway := settings.gateway()) is not None:
+                if signing_key is not None:
+                    raise InvalidSettings("signing_key has no effect with a gateway, which signs itself: leave it out")
+                return gateway
+            return make_transport(
                 bus_url or settings.bus_url, signing_key=None if key is None else SigningKey.parse(key)
             )
-        elif signing_key is not None:
+
+        if transport is not None and signing_key is not None:
             raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
-        self._transport = transport
-        self._partitioned: PartitionedTransport | None = (
-            transport if isinstance(transport, PartitionedTransport) else None
-        )
+        self._is_own = transport is None
+        self._make_transport = connected if transport is None else self._same_transport
+        self._transport = connected() if transport is None else transport
+        self._unused: Transport | None = self._transport
+        """The transport of the first event loop, until then."""
+        self._is_shared = False
+        """Whether a transport that the caller gave has served several event loops."""
+        self._connections: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        renew_after_fork(self, threading.Lock)
         self._clock = clock
         self._timing = timing
         self._context_on = settings.context
@@ -124,18 +126,12 @@ class Client:
         self._app_id = app_id
         self._workflow = workflow
         self._budget_ms = budget_ms
-        self._events_left = _bucket("max_events_per_s", max_events_per_s, clock)
-        self._bytes_left = _bucket("max_bytes_per_s", max_bytes_per_s, clock)
-        self._pacing = False
-        """Whether events in the buffer wait, or waited, because of a rate."""
-        self._outbox = Outbox(buffer, buffer_bytes)
-        self._arrived = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._drained.set()
-        self._sender: asyncio.Task[None] | None = None
-        self._holding: set[asyncio.Task[None]] = set()
-        """The tasks that send queues that are held."""
-        self._bus_unavailable = False
+        self._limits = SendingLimits(
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            events=_bucket("max_events_per_s", max_events_per_s, clock),
+            bytes=_bucket("max_bytes_per_s", max_bytes_per_s, clock),
+        )
         self._closed = False
         self.stats = ClientStats()
 
@@ -152,7 +148,10 @@ class Client:
     @property
     def refusals(self) -> Mapping[int, str]:
         """Why partitions of the bus refused the last of their events of this client, by partition."""
-        return self._outbox.refusals
+        found: dict[int, str] = {}
+        for connection in list(self._connections.values()):
+            found |= connection.outbox.refusals
+        return found
 
     @property
     def budget_ms(self) -> int:
@@ -193,7 +192,7 @@ class Client:
         Events that are encoded already (``client_messages.encoded_event``) take no time of the event loop for it.
         """
         taken = self._accept(events)
-        if not (self._bus_unavailable or self._pacing):
+        if not self._closed and not self._connected().at_once:
             waiting = [each.position for each in taken if isinstance(each, Pending) and not _is_held(each)]
             if waiting:
                 await asyncio.wait(waiting, timeout=wait_s)
@@ -222,7 +221,8 @@ class Client:
 
         The call returns before the budget ends: it gives up 2 % early, at least 2 ms and at most 5 ms. Budgets above
         ten minutes count as ten minutes. ``context`` holds JSON values. Encoding it is part of the budget but cannot
-        be interrupted: seven megabytes of small values take a few tenths of a second.
+        be interrupted: seven megabytes of small values take a few tenths of a second. What JSON cannot represent is
+        sent as null (NaN), with ``?`` (half a character) or as the name of its type, and a warning names it once.
 
         ``max_tokens`` limits the text. ``after`` is a position that ``emit`` returned: the reply reflects that event,
         or ``stale_by`` says that the budget ended first. None does not wait. ``explain`` adds to each block how it was
@@ -267,7 +267,7 @@ class Client:
         by default the client's or else those of ``default``.
         """
         turn = self.turns.turn(
-            agent, chat, app=app or self._app_id, user=user, workflow=workflow or self._workflow, message=message,
+            agent, chat, app=self._app_of(app), user=user, workflow=workflow or self._workflow, message=message,
             context=context,
         )  # fmt: skip
         await turn.start(_at_once, budget_ms=self._budget_ms if budget_ms is None else budget_ms, max_tokens=max_tokens)
@@ -381,177 +381,117 @@ class Client:
             spent_ms = (self._clock.monotonic() - started) * 1000
             own: dict[str, Any] = {
                 "id": request_id,
-                "app_id": fields["app_id"] or self._app_id or "",
+                "app_id": self._app_of(fields["app_id"]) or "",
                 "workflow": fields["workflow"] or self._workflow or (_SEARCH if fields["search"] else ""),
                 "deadline_ms": int(self._clock.now().timestamp() * 1000 - spent_ms) + budget,
             }
             request = self._request_of({**fields, **own})
             async with time_limit(max(0.0, budget - self._timing.reserve_ms(budget) - spent_ms) / 1000):
-                reply = await self._transport.request(request)
+                reply = await self._asked(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
-            reply = self._failed(request_id, error, budget_ms=budget, is_search=fields["search"] is not None)
+            if self._is_shared and isinstance(error, RuntimeError):  # of asyncio, about objects of another loop
+                reply = self._empty(request_id, "internal_error", _ONE_LOOP)
+            else:
+                reply = self._failed(request_id, error, budget_ms=budget, is_search=fields["search"] is not None)
         elapsed_ms = (self._clock.monotonic() - started) * 1000
         if reply.reason is not None:
             logger.debug("no context for %s: %s (%s)", fields["agent"], reply.reason, reply.detail)
         return reply.model_copy(update={"elapsed_ms": round(elapsed_ms, 3)})
 
+    async def _asked(self, request: ContextRequest) -> ContextReply:
+        """Return the reply to a request, without values in its context that JSON cannot represent."""
+        transport = self._connected().transport
+        try:
+            reply = await transport.request(request)
+        except Exception:
+            if (repaired := self._repaired(request)) is None:
+                raise
+            return await transport.request(repaired)
+        if reply.reason == "invalid_request" and (repaired := self._repaired(request)) is not None:
+            return await transport.request(repaired)
+        return reply
+
+    def _repaired(self, request: ContextRequest) -> ContextRequest | None:
+        """Return the request with a context that JSON can represent; None if it has one. Logs the names once."""
+        found = None if request.search is not None else self._json_context(request.context)
+        if found is None:
+            return None
+        if not self._has_repaired:
+            self._has_repaired = True
+            logger.warning(
+                "context variables are not JSON and are sent as null or as the name of their type: %s; pass only "
+                "texts, numbers, lists and maps",
+                ", ".join(found.names),
+            )
+        return request.model_copy(update={"context": found.values})
+
     async def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all buffered events are on the bus; return False if that takes longer than ``timeout_s``."""
-        with contextlib.suppress(TimeoutError):
-            async with time_limit(timeout_s):
-                await self._drained.wait()
-        return self._drained.is_set()
+        return True if self._closed else await self._connected().flush(timeout_s)
 
     async def aclose(self, drain_s: float = 2.0) -> None:
         """Send buffered events for at most ``drain_s`` seconds, and close. A second call does nothing."""
         if self._closed:
             return
+        with self._lock:
+            self._renew_after_fork()
+        if any(loop.is_closed() and each.outbox.count for loop, each in self._connections.items()):
+            self._connected()  # takes them over
         self._closed = True
+        here = self._connections.pop(asyncio.get_running_loop(), None)
+        others = [
+            asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.aclose(drain_s), loop))
+            for loop, each in self._connections.items()
+            if loop.is_running()
+        ]
         try:
-            await self.flush(drain_s)
-        finally:  # also if the caller is cancelled while it waits
-            tasks = [*self._holding, *([] if self._sender is None else [self._sender])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._drop_pending()
-            await self._transport.aclose()
+            if here is not None:
+                await here.aclose(drain_s)
+        finally:
+            if others:
+                await asyncio.wait(others, timeout=drain_s)
+            if self._unused is not None:
+                await self._unused.aclose()
 
-    async def _send(self) -> None:
-        """Send the events of all queues that are not held."""
-        retry_s = self._timing.first_retry_s
-        most = _BATCH
-        while True:
-            await self._arrived.wait()
-            await self._pace()
-            batch: Sequence[Pending] = ()
-            try:
-                if self._partitioned is not None:
-                    self._outbox.use(await self._partitioned.layout())
-                batch = self._within_rates(self._outbox.first(most))
-                await self._deliver(batch)
-            except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
-                self._note_outage(error)
-                await self._clock.sleep(retry_s * random.uniform(0.5, 1.0))
-                retry_s = min(retry_s * 2, self._timing.last_retry_s)
-                most = max(1, (len(batch) or most) // 2)  # a bus that is nearly full takes a few
-                continue
-            self._wake()
-            retry_s = self._timing.first_retry_s
-            most = min(_BATCH, most * 2)
+    def _connected(self) -> LoopConnection:
+        """Return what the client has for the running event loop, made at the first call in it.
 
-    async def _send_held(self, queue: PartitionQueue) -> None:
-        """Send the events of a queue that is held until its partition takes them."""
-        retry_s = self._timing.first_retry_s
-        most = max(1, len(queue.events) // 2)
-        while queue.events:
-            await self._clock.sleep(retry_s * random.uniform(0.5, 1.0))
-            await self._pace()
-            batch = self._within_rates(queue.first(min(most, _BATCH)))
-            try:
-                held = await self._deliver(batch)
-            except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
-                self._note_outage(error)
-                held = {queue}
-            if queue not in held:
-                break
-            retry_s = min(retry_s * 2, self._timing.last_retry_s)
-            most = max(1, len(batch) // 2)
-        queue.held = False
-        self._wake()
-        logger.warning("partition %d of the bus takes events again", queue.partition)
-
-    async def _deliver(self, batch: Sequence[Pending]) -> set[PartitionQueue]:
-        """Append events, and settle those that the bus has or refuses; return the queues that are held by now.
-
-        Raises what concerns all partitions, after the events with a known outcome are settled.
+        A loop that has ended leaves its unsent events to the next one. After a fork nothing is left: the parent sends
+        its own events.
         """
-        held: set[PartitionQueue] = set()
-        alone: list[Pending] = []
-        for pending, outcome in zip(batch, await self._append(batch), strict=True):
-            queue = pending.queue
-            if isinstance(outcome, InvalidEvent) and len(batch) > 1:
-                alone.append(pending)
-            elif isinstance(outcome, BusUnavailable) and queue is not None:
-                held.add(queue)
-                self._hold(queue, outcome)
-            else:
-                self._settle(pending, outcome)
-        for pending in alone:  # to find the invalid one, or because all together were too many
-            if pending.queue not in held:
-                held |= await self._deliver([pending])
-        return held
+        loop = asyncio.get_running_loop()
+        found = self._connections.get(loop)
+        if found is not None and self._process == os.getpid():
+            return found
+        with self._lock:
+            self._renew_after_fork()
+            found = self._connections.get(loop)
+            if found is None:
+                transport, self._unused = self._unused or self._make_transport(), None
+                found = LoopConnection(
+                    transport, limits=self._limits, stats=self.stats, closes_with_loop=self._is_own,
+                    clock=self._clock, timing=self._timing,
+                )  # fmt: skip
+                for ended in [each for each in self._connections if each.is_closed()]:
+                    found.take_over(self._connections.pop(ended))
+                self._connections[loop] = found
+        return found
 
-    async def _append(self, batch: Sequence[Pending]) -> Sequence[Outcome]:
-        """Append events, and return the outcome of each. Raises what concerns all partitions."""
-        events = [pending.outgoing for pending in batch]
-        try:
-            if self._partitioned is not None:
-                outcomes: Sequence[Outcome] = await self._partitioned.append_each(events)
-            else:
-                outcomes = await self._transport.append(events)
-        except (InvalidEvent, PartitionRefused) as error:
-            if len(batch) > 1:  # of a transport that does not say which
-                return [InvalidEvent(str(error))] * len(batch)
-            outcomes = [error]
-        if self._bus_unavailable:
-            logger.warning("the bus is available again, %d events were buffered", self._outbox.count)
-        self._bus_unavailable = False
-        return outcomes
+    def _renew_after_fork(self) -> None:
+        """Leave what the parent has to the parent: closing it here would touch the sockets that both share."""
+        if self._process != os.getpid():
+            _OF_PARENT.append(self._connections)
+            self._connections, self._process = {}, os.getpid()
+            self.stats = ClientStats()
 
-    def _note_outage(self, error: Exception) -> None:
-        if not self._bus_unavailable:
-            logger.warning("the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", error)
-        self._bus_unavailable = True
-        self.stats.retries += 1
+    def _app_of(self, app: str | None) -> str | None:
+        """Return the app of a call. An empty one is unknown, and never the default: that is another tenant."""
+        return self._app_id if app is None else app
 
-    def _hold(self, queue: PartitionQueue, error: BusUnavailable) -> None:
-        """Let the events of a queue wait, and send them apart from the others."""
-        self.stats.retries += 1
-        if queue.held:
-            return
-        queue.held = True
-        logger.warning("partition %d of the bus is unavailable, its events are buffered: %s", queue.partition, error)
-        task = asyncio.create_task(self._send_held(queue), name="graphweft-emit-held")
-        self._holding.add(task)
-        task.add_done_callback(self._holding.discard)
-        self._wake()
-
-    def _wake(self) -> None:
-        """Let the sender run exactly while it has something to send."""
-        if self._outbox.ready:
-            self._arrived.set()
-        else:
-            self._arrived.clear()
-
-    async def _pace(self) -> None:
-        """Wait until the rates allow to send something."""
-        waited = False
-        while True:
-            now = self._clock.monotonic()
-            wait_s = max((bucket.wait_s(now) for bucket in self._rates()), default=0.0)
-            if not wait_s:
-                break
-            if not waited and not self.stats.paced:
-                logger.warning("more events than max_events_per_s or max_bytes_per_s allow: they wait in the buffer")
-            self.stats.paced += not waited
-            self._pacing = waited = True
-            await self._clock.sleep(wait_s)
-
-    def _within_rates(self, batch: list[Pending]) -> list[Pending]:
-        """Return the first events of a batch that the rates allow now, at least one."""
-        if self._events_left is not None:
-            batch = batch[: max(1, int(self._events_left.left))]
-        if self._bytes_left is not None and batch:
-            left, count = self._bytes_left.left - batch[0].size, 1
-            while count < len(batch) and left >= batch[count].size:
-                left -= batch[count].size
-                count += 1
-            batch = batch[:count]
-        return batch
-
-    def _rates(self) -> Iterable[TokenBucket]:
-        return (bucket for bucket in (self._events_left, self._bytes_left) if bucket is not None)
+    def _same_transport(self) -> Transport:
+        """Return the transport that the caller gave, for a further event loop."""
+        self._is_shared = True
+        return self._transport
 
     def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[Pending | InvalidEvent | None]:
         """Put the events into the outbox, all or none; return them, or an error or None for one that is refused."""
@@ -562,16 +502,7 @@ class Client:
             return [None] * len(events)
         taken = [self._taken(event) for event in events]
         fresh = [each for each in taken if isinstance(each, Pending)]
-        if not self._outbox.add(fresh, sharing=not self._bus_unavailable):
-            self._drop(len(fresh))
-            return [None] * len(events)
-        if fresh:
-            self.stats.buffered = self._outbox.count
-            self._drained.clear()
-            self._wake()
-            if self._sender is None or self._sender.done():
-                self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
-        return [*taken]
+        return [*taken] if self._connected().add(fresh) else [None] * len(events)
 
     def _positions(self, events: Sequence[Event]) -> list[asyncio.Future[str | None] | None]:
         """Put the events into the outbox; return their positions, None for one that is refused."""
@@ -592,54 +523,6 @@ class Client:
             self.stats.rejected += 1
             logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
             return InvalidEvent("the event cannot be encoded as JSON")
-
-    def _drop(self, events: int) -> None:
-        before = self.stats.dropped
-        self.stats.dropped += events
-        if before == 0 or before // 1000 != self.stats.dropped // 1000:
-            logger.error(
-                "the buffer of %d events or %d bytes is full: %d dropped so far",
-                self._outbox.limit, self._outbox.limit_bytes, self.stats.dropped,
-            )  # fmt: skip
-
-    def _settle(self, pending: Pending, outcome: Outcome) -> None:
-        """Remove an event from the outbox with its position, or with the error for which the bus refuses it."""
-        queue = pending.queue
-        if isinstance(outcome, str):
-            self.stats.sent += 1
-            if self._events_left is not None:
-                self._events_left.take(1)
-            if self._bytes_left is not None:
-                self._bytes_left.take(pending.size)
-            if queue is not None:
-                queue.refused = 0
-                queue.refusal = ""
-        elif not isinstance(outcome, BusUnavailable):
-            self.stats.rejected += 1
-            pending.refusal = outcome
-            if isinstance(outcome, InvalidEvent) or queue is None:
-                logger.error("event %s is not sent: %s", pending.event_id, outcome)
-            else:
-                if queue.refused % _LOG_EVERY == 0:
-                    before = f", nor {queue.refused} before it" if queue.refused else ""
-                    logger.error("event %s is not sent%s: %s", pending.event_id, before, outcome)
-                queue.refused += 1
-                queue.refusal = str(outcome)
-        self._outbox.settle(pending, outcome if isinstance(outcome, str) else None)
-        self.stats.buffered = self._outbox.count
-        self._wake()
-        if not self._outbox.count:
-            self._pacing = False
-            self._drained.set()
-
-    def _drop_pending(self) -> None:
-        if not self._outbox.count:
-            return
-        logger.error("closed with %s not sent: the bus did not accept them", counted(self._outbox.count, "event"))
-        self.stats.dropped += self._outbox.count
-        self.stats.buffered = 0
-        for pending in self._outbox.pending():
-            self._outbox.settle(pending, None)
 
 
 def _is_held(pending: Pending) -> bool:

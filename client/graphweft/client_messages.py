@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from graphweft.json_copy import MAX_DEPTH, json_copy
 from graphweft.outbox import EncodedEvent
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, with_bus_step
 from graphweft_contracts import (
@@ -25,6 +26,9 @@ from graphweft_contracts.admission import check_admission
 
 logger = logging.getLogger("graphweft.client")
 
+_MAX_VALUES: Final = 200_000
+"""Values of a context that are looked at: some tenths of a second at worst."""
+
 
 def encoded_event(event: Event) -> EncodedEvent:
     """Return an event and what is sent of it; raises what ``encoded`` raises. It may run in a thread."""
@@ -40,6 +44,60 @@ def encoded(event: Event) -> Outgoing:
 def request_of(fields: Mapping[str, Any]) -> ContextRequest:
     """Return the request with these fields. Raises ``ValidationError``."""
     return ContextRequest(**fields)
+
+
+class JsonContext(NamedTuple):
+    """Context variables that JSON can represent, and the names of those that it could not."""
+
+    values: dict[str, Any]
+    names: Sequence[str]
+
+
+def json_context(context: Mapping[str, Any]) -> JsonContext | None:
+    """Return a copy of context variables that JSON can represent.
+
+    None if it can represent the variables themselves, or if they hold more than ``_MAX_VALUES`` values.
+    """
+    try:
+        check = _JsonCheck(_MAX_VALUES)
+        names = [name for name, value in context.items() if not (check.passes(name) and check.passes(value))]
+        return JsonContext(json_copy(context), [repr(name)[1:-1] for name in names]) if names else None
+    except _TooManyValues:
+        return None
+
+
+class _TooManyValues(Exception):
+    pass
+
+
+class _JsonCheck:
+    """Finds out whether JSON can represent values, without reading an iterator in them."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def passes(self, value: object, above: tuple[int, ...] = ()) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManyValues
+        if isinstance(value, dict | list | tuple | set | frozenset):
+            container = cast("dict[object, object] | list[object]", value)
+            if id(value) in above or len(above) >= MAX_DEPTH:
+                return False
+            inside = (*above, id(value))
+            if isinstance(container, dict) and not all(self.passes(name, inside) for name in container):
+                return False
+            return all(
+                self.passes(each, inside) for each in (container.values() if isinstance(container, dict) else container)
+            )
+        if hasattr(type(value), "__next__"):
+            return False
+        try:
+            text = to_json(value, inf_nan_mode="constants")
+            from_json(text)
+            return text == to_json(value, inf_nan_mode="null") if isinstance(value, float) else True
+        except Exception:  # noqa: BLE001 - code of a value
+            return False
 
 
 def empty_reply(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from graphweft.client import Client
 from graphweft.json_copy import json_copy
-from graphweft_contracts import Event, wire
+from graphweft_contracts import Event, InvalidSettings, wire
 from graphweft_contracts.bounded_dict import BoundedDict
 
 __all__ = (
@@ -75,6 +75,8 @@ class GraphInjectionHooks:
         read_own_writes: bool = False,
         source: str = "/graphweft/hooks",
     ) -> None:
+        if app_id == "":
+            raise InvalidSettings("app_id is empty: name the app, or leave it out")
         self._client = client or Client()
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._budget_ms = budget_ms

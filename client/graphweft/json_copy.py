@@ -8,8 +8,11 @@ from typing import Any, Final, cast
 
 from pydantic_core import to_jsonable_python
 
-_DEPTH: Final = 100
+MAX_DEPTH: Final = 100
 """Levels of nesting that are kept; JSON parsers fail at about 200."""
+
+_MAX_BITS: Final = 14_000
+"""Bits of a whole number: parsers refuse 4,300 digits, which are about 14,284 bits."""
 
 
 def json_copy(
@@ -32,8 +35,10 @@ class _Copy:
     def value(self, value: object, above: tuple[int, ...]) -> Any:
         """``above`` holds the ids of the containers around ``value``, so that a cycle ends."""
         self._left -= 1
-        if value is None or type(value) in {bool, int}:
+        if value is None or type(value) is bool:
             return value
+        if type(value) is int:
+            return value if value.bit_length() <= _MAX_BITS else _name(value)
         if type(value) is float:
             return value if math.isfinite(value) else None
         if type(value) is str:
@@ -41,7 +46,7 @@ class _Copy:
         kind, identity = _name(value), id(value)
         if isinstance(value, dict | list | tuple | set | frozenset):
             container = cast("dict[object, object] | list[object]", value)
-            if identity in above or len(above) >= _DEPTH or len(container) > self._left:
+            if identity in above or len(above) >= MAX_DEPTH or len(container) > self._left:
                 return kind
             inside = (*above, identity)
             if isinstance(container, dict):

@@ -7,16 +7,19 @@ import atexit
 import contextlib
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 from typing_extensions import Self
 
-from graphweft.client import Client, ClientStats
+from graphweft.adapters.background_loop import renew_after_fork
+from graphweft.client import Client
+from graphweft.loop_connection import ClientStats
 from graphweft.timing import CLIENT_TIMING
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from graphweft.turns import Turn, Turns
 
 logger = logging.getLogger("graphweft.client")
+
+_OF_PARENT: Final[list[object]] = []
+"""Event loops of the parent of a forked process, which are never collected: that would close what it uses."""
 
 
 def _closed() -> ContextReply:
@@ -49,8 +55,8 @@ def _blocking(
 class SyncClient:
     """``Client`` without ``await``. Thread-safe. Close it, or use it as a context manager.
 
-    It takes the settings of ``Client``. An open client is closed when the interpreter exits. After a fork, make a new
-    client in the child: the inherited one has no thread and behaves as if it were closed.
+    It takes the settings of ``Client``. An open client is closed when the interpreter exits. It may be used after a
+    fork: then the child has a thread and connections of its own, and the parent sends what was buffered before.
     """
 
     def __init__(
@@ -79,11 +85,23 @@ class SyncClient:
             max_bytes_per_s=max_bytes_per_s,
         )
         self._lock = threading.Lock()
+        renew_after_fork(self, threading.Lock)
         self._closed = False
+        self._start()
+        atexit.register(self.close)
+
+    def _start(self) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="graphweft-client", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
+
+    def _runs(self) -> bool:
+        """Return whether the thread runs, after a fork a new one. Call this with the lock held."""
+        if self._process != os.getpid() and not self._closed:
+            _OF_PARENT.append(self._loop)
+            self._start()
+        return not self._closed and self._thread.is_alive()
 
     def __enter__(self) -> Self:
         """Return the client itself."""
@@ -111,7 +129,9 @@ class SyncClient:
 
     def emit_all(self, events: Sequence[Event], *, wait_s: float = 1.0) -> list[str | None]:
         """See ``Client.emit_all``."""
-        if self._closed or not self._thread.is_alive():
+        with self._lock:
+            runs = self._runs()
+        if not runs:
             self.stats.rejected += len(events)
             for event in events:
                 logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
@@ -139,8 +159,8 @@ class SyncClient:
         """See ``Client.turn``. The methods of the turn do not wait."""
         client = self._client
         turn = self.turns.turn(
-            agent, chat, app=app or client.app_id, user=user, workflow=workflow or client.workflow, message=message,
-            context=context,
+            agent, chat, app=client.app_id if app is None else app, user=user, workflow=workflow or client.workflow,
+            message=message, context=context,
         )  # fmt: skip
         budget = client.budget_ms if budget_ms is None else budget_ms
         self._run(lambda _: turn.start(self._post, budget_ms=budget, max_tokens=max_tokens), None)
@@ -159,7 +179,7 @@ class SyncClient:
 
     def _post(self, work: Callable[[], None]) -> None:
         with self._lock:
-            if not self._closed and self._thread.is_alive():
+            if self._runs():
                 self._loop.call_soon_threadsafe(work)
 
     def close(self, drain_s: float = 2.0) -> None:
@@ -169,7 +189,7 @@ class SyncClient:
                 return
             self._closed = True
         atexit.unregister(self.close)
-        if not self._thread.is_alive():
+        if self._process != os.getpid() or not self._thread.is_alive():
             return
         try:
             asyncio.run_coroutine_threadsafe(self._finish(drain_s), self._loop).result()
@@ -189,7 +209,7 @@ class SyncClient:
 
     def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
         with self._lock:
-            if self._closed or not self._thread.is_alive():
+            if not self._runs():
                 return when_closed
             future = asyncio.run_coroutine_threadsafe(work(self._client), self._loop)
         try:

@@ -17,6 +17,7 @@ from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_cont
 from graphweft.adapters.turn_book import CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import bounded_copy
+from graphweft.chat_formats import without_reasoning
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
@@ -85,9 +86,13 @@ class Turn:
 
         self._do(step, data=data)
 
-    def answer(self, text: str) -> None:
-        """Set the agent's answer, which the end of the turn reports. A second answer replaces the first."""
-        self._answer = text
+    def answer(self, text: str, *, keep_reasoning: bool = False) -> None:
+        """Set the agent's answer, which the end of the turn reports. A second answer replaces the first.
+
+        What the model thinks aloud in it, as in ``<think>…</think>``, is left out, unless ``keep_reasoning``.
+        """
+        is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        self._answer = without_reasoning(text) if is_text and not keep_reasoning else text
 
     # For the client
 
@@ -193,7 +198,7 @@ class Turns:
             self._sender.warn_once("app is required: pass it to the turn, or app_id to the client")
             return no_context("invalid_request", "app is required")
         deadline_s = self._clock.monotonic() + budget_ms / 1000
-        before = self._positions.before(at.chat)
+        before = _of_this_loop(self._positions.before(at.chat))
         self.record(at, step)
         self._sender.count("asked")
         reply = await self._sender.ask(at.chat, agent, variables, before, deadline_s, max_tokens=max_tokens)
@@ -223,3 +228,15 @@ class Turns:
                     self._positions.note(each.chat, position)
         except Exception as error:  # noqa: BLE001 - the agent continues
             self._sender.failed("a turn", error)
+
+
+def _of_this_loop(position: asyncio.Future[str | None] | None) -> asyncio.Future[str | None] | None:
+    """Return a position that the running event loop can wait for; None for one that another loop waits for."""
+    loop = asyncio.get_running_loop()
+    if position is None or position.get_loop() is loop:
+        return position
+    if not position.done() or position.cancelled():
+        return None
+    known: asyncio.Future[str | None] = loop.create_future()
+    known.set_result(position.result())
+    return known

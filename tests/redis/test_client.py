@@ -31,7 +31,7 @@ from graphweft.transport import BUS_STEP, MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Ou
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.timing import RedisTiming
 from graphweft.transports.redis.transport import RedisTransport
-from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
+from graphweft_contracts import ContextRequest, InvalidSettings, MemoryScope, channels, wire
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
@@ -484,11 +484,20 @@ async def test_arguments_that_break_the_contract_are_named(url: str, change: dic
     [object(), b"\xff", "\ud800", _holds_itself(), float("nan"), [{"deep": -float("inf")}]],
     ids=["object", "bytes", "half", "loop", "NaN", "infinity"],
 )
-async def test_context_variables_that_json_cannot_say_are_named(url: str, value: Any) -> None:
+async def test_a_variable_that_json_cannot_represent_costs_only_itself(
+    url: str, raw: Any, caplog: pytest.LogCaptureFixture, value: Any
+) -> None:
     async with Client(url) as client:
-        reply = await ask(client, value)
-        assert (reply.reason, reply.blocks) == ("invalid_request", ())
-        assert "JSON" in reply.detail
+        for _ in range(2):
+            calling = asyncio.ensure_future(ask(client, value, budget_ms=120_000))
+            answers = Answers(raw)
+            request = await answers.request()
+            await answers.publish(request, ContextReply(id=request.id, text="fine").model_dump_json().encode())
+            assert (await calling).text == "fine"
+    assert json.dumps(request.context["who"], allow_nan=False).isascii()
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "are not JSON" in warning
+    assert "who;" in warning
 
 
 @pytest.mark.parametrize("budget", [0, -(10**400), -float("inf"), 0.5, False])
@@ -560,14 +569,17 @@ def numbers() -> Iterator[int]:
 @pytest.mark.parametrize("wrap", [lambda it: it, lambda it: [1, {"a": (it,)}], lambda it: (_holds_itself(), it)])
 @pytest.mark.parametrize("make", [numbers, lambda: map(int, "012"), lambda: iter([0, 1, 2]), itertools.count])
 async def test_an_iterator_is_not_read_and_its_variable_named(
-    url: str, raw: Any, make: Callable[[], Iterator[int]], wrap: Callable[[Any], Any]
+    url: str, raw: Any, caplog: pytest.LogCaptureFixture, make: Callable[[], Iterator[int]], wrap: Callable[[Any], Any]
 ) -> None:
     iterator = make()
     async with Client(url) as client:
-        reply = await ask(client, wrap(iterator))
-    assert (reply.reason, reply.detail.partition(":")[0]) == ("invalid_request", "context.who")
+        calling = asyncio.ensure_future(ask(client, wrap(iterator), budget_ms=120_000))
+        request = await Answers(raw).request()
+        await client.aclose()
+        await calling
+    assert f"<{type(iterator).__name__}>" in str(request.context["who"])
     assert list(itertools.islice(iterator, 3)) == [0, 1, 2]
-    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+    assert "not JSON" in caplog.text
 
 
 class Seen(BaseModel):
@@ -920,9 +932,105 @@ use()
 """
 
 
-async def test_a_forked_process_does_not_wait_for_a_thread_it_has_not_got(url: str) -> None:
+async def test_a_forked_process_has_a_thread_and_connections_of_its_own(url: str) -> None:
     code, out, errors = await asyncio.to_thread(python, FORKED, url)
-    assert (code, out) == (0, "False bus_unavailable\nTrue timeout\n"), errors
+    assert (code, out) == (0, "True timeout\nTrue timeout\n"), errors
+    # The same of a client that the parent has used before.
+    used = FORKED.replace("child = os.fork()", "use()\nchild = os.fork()")
+    code, out, errors = await asyncio.to_thread(python, used, url)
+    assert (code, out) == (0, "True timeout\n" * 3), errors
+    assert "Traceback" not in errors
+
+
+TWO_LOOPS = """
+import asyncio, sys
+from graphweft import Client, Event
+client = Client(sys.argv[1], app_id="shop", workflow="Shop", budget_ms=60_000)
+async def turn(number, wait_s=60):
+    position = await client.emit(
+        Event.create("note.made", app_id="shop", chat_id="c", data={"n": number}, id=f"c-{number}"), wait_s=wait_s
+    )
+    reply = await client.context(agent="A", chat_id="c", context={"who": f"turn {number}"})
+    return position is not None, reply.reason, f"turn {number}" in reply.text
+"""
+ONE_AFTER_THE_OTHER = f"""{TWO_LOOPS}
+print([asyncio.run(turn(number)) for number in range(3)])
+asyncio.run(client.aclose())
+print(client.stats.sent, client.stats.buffered, client.stats.retries)
+"""
+AT_ONCE = f"""{TWO_LOOPS}
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool:
+    print(list(pool.map(lambda number: asyncio.run(turn(number)), range(4))))
+asyncio.run(client.aclose())
+print(client.stats.sent, client.stats.buffered, client.stats.retries)
+"""
+LEFT_BEHIND = f"""{TWO_LOOPS}
+async def leave():
+    for number in range(3):
+        await client.emit(
+            Event.create("note.made", app_id="shop", chat_id="c", data={{"n": number}}, id=f"c-{{number}}"), wait_s=0
+        )
+asyncio.run(leave())
+asyncio.run(turn(3))
+asyncio.run(client.aclose())
+print(client.stats.buffered, client.stats.dropped)
+"""
+FORKED_LOOP = f"""{TWO_LOOPS}
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+print(asyncio.run(turn(1)), flush=True)
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    print(asyncio.run(turn(3)), flush=True)
+else:
+    print(asyncio.run(turn(2)), client.stats.sent, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        (ONE_AFTER_THE_OTHER, f"{[(True, None, True)] * 3}\n3 0 0\n"),
+        (AT_ONCE, f"{[(True, None, True)] * 4}\n4 0 0\n"),
+        (LEFT_BEHIND, "0 0\n"),
+        (FORKED_LOOP, "(True, None, True)\n(True, None, True) 1\n(True, None, True)\n"),
+    ],
+    ids=["one after the other", "at once", "left behind", "forked"],
+)
+async def test_a_client_serves_every_event_loop(url: str, tmp_path: Path, program: str, printed: str) -> None:
+    async with responding(url, tmp_path):
+        code, out, errors = await asyncio.to_thread(python, program, url)
+    assert (code, out) == (0, printed), errors
+    assert errors == ""
+    numbers = (await on_the_bus(url))["c"]
+    assert sorted(numbers) == numbers if program != AT_ONCE else len(numbers) == 4
+
+
+async def test_a_given_transport_in_another_loop_says_so(url: str) -> None:
+    transport = RedisTransport(url)
+    async with contextlib.AsyncExitStack() as stack:
+        client = Client(transport=transport, app_id=APP, workflow="Shop")
+        stack.push_async_callback(client.aclose)
+        await ask(client, budget_ms=50)
+        found = await asyncio.to_thread(lambda: asyncio.run(ask(client, budget_ms=2_000)))
+    assert found.reason == "internal_error"
+    assert "belongs to another event loop" in found.detail
+
+
+@pytest.mark.parametrize("app", ["", " "])
+async def test_an_empty_app_is_not_the_default_one(url: str, raw: Any, app: str) -> None:
+    async with Client(url, app_id=APP, workflow="Shop") as client:
+        replies = [
+            await client.context(agent="A", chat_id="c", app_id=app),
+            await client.search("x", memory=MemoryScope(user_id="u"), app_id=app),
+        ]
+        async with client.turn(agent="A", chat="c", app=app, message="hi") as turn:
+            replies.append(turn.context)
+    assert [reply.reason for reply in replies] == ["invalid_request"] * 3
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+    assert await on_the_bus(url) == {}
 
 
 # --- SyncClient ---------------------------------------------------------------------------------------------------

@@ -149,9 +149,14 @@ def test_a_turn_lasts_from_the_first_assistant_message_to_the_one_without_tool_c
             [user(), calling(("1", "look")), result("1")], [("assistant", None, False)], id="recording stops early"
         ),
         pytest.param(
-            [user(), calling(("1", "look")), result("1"), user("hurry"), said("yes")],
+            [user(), calling(("1", "look")), user("hurry"), said("yes")],
             [("assistant", None, False), ("assistant", "yes", True)],
             id="the user interrupts",
+        ),
+        pytest.param(
+            [user(), calling(("1", "look")), result("1"), user("a picture of it"), said("yes")],
+            [("assistant", "yes", True)],
+            id="the agent adds to a result",
         ),
         pytest.param(
             [user(), calling(("1", "transfer_to_human")), result("1")], [("assistant", None, True)], id="hand-over"
@@ -423,6 +428,34 @@ def test_half_an_emoji_does_not_stop_an_import() -> None:
     assert found.messages == (user("\U0001f600"),)
 
 
+# --- what is left out, and counted
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([user(), result("x"), said()], {"result without a call": 1}),
+        ([calling(("a", "look")), result("a"), result("a"), said()], {"result without a call": 1}),
+        ([calling(("a", "look")), result("b"), said()], {"result without a call": 1}),
+        ([said(None, tool_calls=[{"id": "1"}])], {"tool_calls without a name": 1}),
+        ([user([{"type": "image_url", "image_url": {"url": "x"}}]), said()], {"image_url": 1}),
+        ([user([{"type": "novel", "x": 1}, {"y": 2}]), said()], {"novel": 1, "y": 1}),
+        ([calling(("a", "look")), user("hurry"), result("a"), said()], {}),
+    ],
+)
+def test_parts_without_an_event_are_counted_by_what_they_are(messages: list[Json], expected: Json) -> None:
+    skipped: Counter[str] = Counter()
+    assert events_of(run(*messages), OPTIONS, skipped)
+    assert skipped == expected
+
+
+def test_what_a_model_thinks_aloud_is_no_answer_unless_it_is_kept() -> None:
+    messages = [user(), said("<think>They want tea.</think>\n\nTea?")]
+    assert turns(*messages) == [("assistant", "Tea?", True)]
+    kept = ChatImportOptions(app_id="demo", workflow="Support", keep_reasoning=True)
+    assert turns(*messages, options=kept)[0][1].startswith("<think>")
+
+
 # --- what is refused, and where it says that the fault is
 
 
@@ -431,11 +464,6 @@ def test_half_an_emoji_does_not_stop_an_import() -> None:
     [
         ([user(), {"role": "robot"}], {}, {}, ("runs.jsonl:7, messages[1]", "'robot'", "assistant")),
         ([user(), 3], {}, {}, ("messages[1]", "int")),
-        ([user({"text": "x"})], {}, {}, ("messages[0]", "content")),
-        ([said(None, tool_calls=[{"id": "1"}])], {}, {}, ("messages[0]", "tool_calls.0.function")),
-        ([user(), result("x")], {}, {}, ("messages[1]", "'x'", "no open call")),
-        ([calling(("a", "t")), user(), result("a")], {}, {}, ("messages[2]", "'a'")),
-        ([calling(("a", "t")), result("a"), result("a")], {}, {}, ("messages[2]", "'a'")),
         ([said()], {}, {"chat_id": "{run}"}, ("runs.jsonl:7", "'run'", "'chat_id', 'order'")),
         ([said()], {}, {"chat_id": "{order.real}"}, ("'order.real'",)),
         ([said()], {}, {"chat_id": "{order"}, ("'{order'", "invalid chat id template")),

@@ -7,7 +7,6 @@ each turn. Fields that are missing or of another type count as absent, because b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -15,6 +14,8 @@ from uuid import uuid4
 
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import error_in
+from graphweft.chat_formats import without_reasoning
+from graphweft.chat_formats.messages import is_of_program
 from graphweft.json_copy import json_copy
 from graphweft_contracts import (
     AgentTurnComplete,
@@ -38,11 +39,6 @@ _MAX_CHARACTERS: Final = 40_000
 """Characters kept of all texts of an event: redaction reads each, at about 0.2 s for so many."""
 _MAX_PROMPT: Final = 20_000
 _LONGEST_MS: Final = 10**12
-_NOT_THE_USER: Final = re.compile(
-    r"\s*<(task-notification|teammate-message|system-reminder|channel|(local-command|bash)-std(out|err))[ >]"
-)
-"""Begins a prompt that the program itself submits: news of a subagent, output of a command. It would become a memory of
-what the user said, although it may quote a web page."""
 _QUIET: Final = frozenset(
     {"Notification", "PreCompact", "PostCompact", "PermissionRequest", "PermissionDenied", "Setup", "Interrupt"}
 )
@@ -122,14 +118,15 @@ class _Session:
                 return self._does(self.event("workflow.complete", ended))
             case "UserPromptSubmit":
                 prompt = self._said("prompt")
-                if prompt is not None and _NOT_THE_USER.match(prompt):
+                if prompt is not None and is_of_program(prompt):
                     prompt = None
                 kept = self._remembered(prompt, None)
                 return self._does(self._started(), after=kept, asks=True, message=prompt)
             case "SubagentStart":
                 return self._does(self._started())
             case "Stop" | "SubagentStop":
-                answer = self._said("last_assistant_message")
+                said = self._said("last_assistant_message")
+                answer = None if said is None else without_reasoning(said) or None
                 ended = data_of(
                     AgentTurnComplete, agent_name=self._agent, success=True, outcome="completed", response=answer
                 )

@@ -12,7 +12,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,10 +27,12 @@ from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.values import bounded_copy
-from graphweft.client import Client, ClientStats
+from graphweft.chat_formats import without_reasoning
+from graphweft.client import Client
+from graphweft.loop_connection import ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
-from graphweft_contracts import ContextReply
+from graphweft_contracts import ContextReply, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _P = ParamSpec("_P")
@@ -42,7 +44,8 @@ Stamp: TypeAlias = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
 _CLOSED: Final = "the adapter is closed: make a new one"
-"""Longest time between two checks for abandoned turns."""
+_MAX_REFUSAL: Final = 300
+"""Characters of a provider's refusal that are logged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,8 +84,9 @@ class Adapter:
     A turn requests its context once and waits at most ``budget_ms`` milliseconds. With ``read_own_writes`` the context
     reflects, if it arrives in time, what this adapter published for the chat or its user before the turn. ``redact``
     sees everything but the ids before it is sent; if it raises, nothing is sent. A turn without callbacks for
-    ``idle_s`` seconds ends as abandoned. At most ``buffer`` events wait for the adapter's thread; the client buffers
-    further ones of its own.
+    ``idle_s`` seconds ends as abandoned. What a model thinks aloud in its answer, as in ``<think>…</think>``, is in no
+    response and no memory, unless ``keep_reasoning``. At most ``buffer`` events wait for the adapter's thread; the
+    client buffers further ones of its own.
 
     ``GRAPHWEFT_CONTEXT=off`` disables context requests, ``GRAPHWEFT_CAPTURE=off`` disables events. Raises
     ``InvalidSettings`` for settings that cannot work.
@@ -101,6 +105,7 @@ class Adapter:
         max_tokens: int | None = None,
         read_own_writes: bool = True,
         redact: Redact | None = None,
+        keep_reasoning: bool = False,
         idle_s: float = 300.0,
         buffer: int = 10_000,
         source: str = "/graphweft/adapters",
@@ -108,6 +113,8 @@ class Adapter:
         timing: AdapterTiming = CLIENT_TIMING.adapters,
     ) -> None:
         settings = ClientSettings.from_environment()
+        if app_id == "":
+            raise InvalidSettings("app_id is empty: name the app, or leave it out")
         self._client = client or Client()
         self._sender = Sender(
             self._client,
@@ -122,6 +129,7 @@ class Adapter:
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._carried = None if carried is None else frozenset(carried)
         self._budget_ms = budget_ms
+        self._keep_reasoning = keep_reasoning
         self._tick_s = min(timing.tick_s, max(0.01, idle_s / 4))
         self._buffer = buffer
         self._clock = clock
@@ -153,7 +161,6 @@ class Adapter:
     start_run = _callback(TurnBook.start_run)
     end_run = _callback(TurnBook.end_run)
     start_turn = _callback(TurnBook.start_turn)
-    hand_over = _callback(TurnBook.hand_over)
     abandon_turn = _callback(TurnBook.abandon_turn)
     start_tool = _callback(TurnBook.start_tool)
     end_tool = _callback(TurnBook.end_tool)
@@ -165,7 +172,15 @@ class Adapter:
 
     def end_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "", response: Any = None) -> None:
         """End the agent's turn successfully; see ``TurnBook.end_turn``."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), values={"response": response})
+        said = self.spoken(response) or None if isinstance(response, str) else response
+        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), values={"response": said})
+
+    def hand_over(
+        self, variables: Mapping[str, Any], agent: str, to: str, *, run: str = "", response: Any = None
+    ) -> None:
+        """See ``TurnBook.hand_over``."""
+        said = self.spoken(response) or None if isinstance(response, str) else response
+        self._record(variables, partial(TurnBook.hand_over, agent=agent, to=to, run=run), values={"response": said})
 
     def fail_turn(
         self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "", reported: bool = False
@@ -239,6 +254,34 @@ class Adapter:
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
+
+    def refuse_context(self, variables: Mapping[str, Any], agent: str, *, run: str = "", why: str) -> None:
+        """Count that the model's provider refused a request with the turn's context; the turn goes on without it."""
+        self._sender.count("refused_context")
+        self._sender.warn_once(
+            "the model's provider refuses requests with context and takes them without: choose another context_place, "
+            "or a smaller max_tokens",
+            why[:_MAX_REFUSAL],
+        )
+        with self.guarded("a refused context"):
+            chat = self.chat(variables)
+            with self._lock:
+                turn = None if chat is None else self._book.turn(chat, agent, run)
+                request = None if turn is None else self._requests.get((turn.chat.key, turn.number))
+                if turn is not None and request is not None:
+                    turn.context_id = None
+                    request.turn = None
+                    request.reply = no_context("invalid_request", "the model's provider refused the context")
+
+    # What models say
+
+    def spoken(self, text: str) -> str:
+        """Return the text of an answer without the reasoning in it, unless the adapter keeps that."""
+        return text if self._keep_reasoning else without_reasoning(text)
+
+    def left_out(self, forms: Iterable[str]) -> None:
+        """Count parts of messages that no event and no memory holds, by their form, and log each form once."""
+        self._sender.left_out(forms)
 
     # Searches and other work
 
@@ -375,7 +418,9 @@ class Adapter:
             value = self._fixed[name] or variables.get(name)
             return (str(value) or None) if value is not None else None  # runtimes write "" for unknown
 
-        app_id, chat_id = text("app_id") or self._client.app_id, text("chat_id")
+        app_id, chat_id = text("app_id"), text("chat_id")
+        if app_id is None and variables.get("app_id") is None:  # "" is an unknown app, and not the client's
+            app_id = self._client.app_id
         if not app_id or not chat_id:
             self.unplaced("app_id and chat_id are required: pass them to the adapter, or as context variables")
             return None

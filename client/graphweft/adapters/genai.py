@@ -27,6 +27,9 @@ from graphweft.adapters.events import (
 )
 from graphweft.adapters.turn_book import ErrorFields, TurnFields
 from graphweft.adapters.values import milliseconds
+from graphweft.chat_formats import without_reasoning
+from graphweft.chat_formats.parts import read_content
+from graphweft.chat_formats.values import item
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.events import (
     AgentTurnComplete,
@@ -174,12 +177,9 @@ class Span:
     @property
     def response(self) -> str | None:
         """The text of the agent's last message, if the span holds messages."""
-        messages: Any = _structured(self.attributes.get(_MESSAGES))
-        for message in reversed(_items(messages)):
-            if isinstance(message, Mapping) and cast("Any", message).get("role") == "assistant":
-                parts = _items(cast("Any", message).get("parts"))
-                texts = [part.get("content") for part in parts if _is_text(part)]
-                return "".join(text for text in texts if isinstance(text, str)) or None
+        for message in reversed(_items(_structured(self.attributes.get(_MESSAGES)))):
+            if item(message, "role") == "assistant":
+                return without_reasoning("".join(read_content(item(message, "parts")).texts)) or None
         return None
 
     @property
@@ -423,7 +423,3 @@ def _structured(value: Any) -> Any:
 
 def _items(value: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, Mapping) and cast("Any", part).get("type") == "text"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +33,8 @@ app, chat and user are not shown to the hook; pass pseudonyms to the adapter if 
 
 _MAX_WARNINGS: Final = 1_000
 """Warnings that one adapter logs. A program may make any number of providers; counts continue beyond the limit."""
+_MAX_FORMS: Final = 50
+"""Forms of parts that are counted by name."""
 _NO_EMBEDDER: Final = (
     "set GRAPHWEFT_EMBEDDER where the responder and the memory worker run, or search with index_type='fulltext'"
 )
@@ -97,6 +99,10 @@ class AdapterStats:
     """Requests without any context; each reason is logged once."""
     missing_context: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])
     """Turns without context, or with a block missing, by reason."""
+    refused_context: int = 0
+    """Turns without context because the model's provider refused the request with it, and took it without."""
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+    """Parts of messages that are no text, call or result, by their form, such as ``image_url``; each is logged once."""
     searches: int = 0
     """Searches of memory and knowledge providers."""
     missing_results: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])
@@ -232,6 +238,14 @@ class Sender:
         """Increase one of the stats by one."""
         with self._counting:
             setattr(self.stats, name, getattr(self.stats, name) + 1)
+
+    def left_out(self, forms: Iterable[str]) -> None:
+        """Count parts of messages that no event and no memory holds, by their form, and log each form once."""
+        for form in forms:
+            with self._counting:
+                name = form if form in self.stats.left_out or len(self.stats.left_out) < _MAX_FORMS else "others"
+                self.stats.left_out[name] = self.stats.left_out.get(name, 0) + 1
+            self.warn_once(f"parts of messages are left out of events and memories: {name}")
 
     def warn_once(self, message: str, detail: str = "", *, who: Hashable = None) -> None:
         """Log a warning once for each ``who``, with the detail of the first time."""

@@ -270,13 +270,18 @@ class TurnBook:
             events.append(at.event(WORKFLOW_ERROR, failure.data(fields)))
         return events
 
-    def hand_over(self, at: CallbackMoment, agent: str, to: str, *, run: str = "") -> list[EmittedEvent]:
-        """Hand the chat over to the agent ``to``: the turn and the phase of ``agent`` end successfully."""
+    def hand_over(
+        self, at: CallbackMoment, agent: str, to: str, *, run: str = "", response: Any = None
+    ) -> list[EmittedEvent]:
+        """Hand the chat over to the agent ``to``: the turn and the phase of ``agent`` end successfully.
+
+        ``response`` is what the agent has said before.
+        """
         state, events = self._state(at)
         turn = state.turns.get((agent, run))
         if turn is not None:
             turn.last = at
-            events += self._close(state, turn, at.now_s, "handed_off", handed_to=to)
+            events += self._close(state, turn, at.now_s, "handed_off", response=response, handed_to=to)
         state.phase = to
         data = data_of(WorkflowPhaseComplete, phase_name=agent, next_phase=to)
         return [*events, at.event(PHASE_COMPLETE, data)]

@@ -29,8 +29,12 @@ def bounded_copy(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_ids(variables: dict[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables, with each of the ids that they lack."""
-    return {**variables, **{name: value for name, value in ids.items() if not variables.get(name)}}
+    """Return the variables, with each of the ids that they lack.
+
+    Runtimes write "" for an unknown id. An app that is "" stays so: another one would be another tenant.
+    """
+    lacking = {name for name in ids if not variables.get(name) and not (name == "app_id" and variables.get(name) == "")}
+    return {**variables, **{name: ids[name] for name in lacking}}
 
 
 def variables_of(context: Any) -> dict[str, Any]:
@@ -93,6 +97,15 @@ def parsed(arguments: Any) -> Any:
     with contextlib.suppress(TypeError, ValueError):
         return json.loads(arguments)
     return arguments
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is a complete value of JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def structured(text: str) -> Any:

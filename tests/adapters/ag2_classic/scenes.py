@@ -14,7 +14,11 @@ from typing import Any
 from autogen import ConversableAgent
 from autogen.agentchat import a_initiate_group_chat, a_run_group_chat, initiate_group_chat, run_group_chat_iter
 from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
+from autogen.agentchat.group.context_condition import ExpressionContextCondition
+from autogen.agentchat.group.context_expression import ContextExpression
+from autogen.agentchat.group.on_context_condition import OnContextCondition
 from autogen.agentchat.group.patterns import DefaultPattern, RoundRobinPattern
+from autogen.agentchat.group.targets.transition_target import TerminateTarget
 from autogen.io.base import IOStream
 from kit import IDS, PROMPTS, Scene, cancel, main, outcome, timed
 
@@ -132,6 +136,27 @@ def conversation(scene: Scene, mode: str, failing: str = "") -> dict[str, Any]:
     kept = [str(one) for agent in (planner, writer) for chat in agent.chat_messages.values() for one in chat]
     systems = [agent.system_message for agent in (planner, writer)]
     return {"answers": [history, kept, systems], "error": error, "instructions": systems}
+
+
+def next_speaker(scene: Scene, how: str, mode: str) -> dict[str, Any]:
+    """The planner answers without a tool, and the group chat gives the floor to the writer, or to nobody."""
+    planner, writer = Scripted("Planner", ["Plan done."]), Scripted("Writer", ["Draft done."])
+    writer.handoffs.set_after_work(TerminateTarget())
+    if how == "after_work":
+        planner.handoffs.set_after_work(AgentTarget(writer))
+    elif how == "condition":
+        ready = ExpressionContextCondition(ContextExpression("${chat_id} == 'c1'"))
+        planner.handoffs.add_context_condition(OnContextCondition(target=AgentTarget(writer), condition=ready))
+    else:
+        planner.handoffs.set_after_work(TerminateTarget())
+    pattern = pattern_of(planner, writer)
+    scene.adapter().attach(pattern)
+    options: dict[str, Any] = {"pattern": pattern, "messages": "plan a trip", "max_rounds": 12}
+    if mode == "sync":
+        initiate_group_chat(**options)
+    else:
+        asyncio.run(a_initiate_group_chat(**options))
+    return {}
 
 
 def abandoned(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import override
 
+import pytest
 from tests.adapters.contract import CONTENTS, MODEL, PLANNER, AdapterContract, Runtime, event_lines, tool_lines
 from tests.adapters.runner import RunScene
 
@@ -75,3 +76,18 @@ class TestAG2Classic(AdapterContract):
         found = run_scene("gone")
         assert found["remembered"] == 0
         assert found["systems"] == [f"You are Planner.\n\n## Notes\n- block {number}" for number in (1, 2, 3)]
+
+    @pytest.mark.parametrize("mode", ["sync", "async"])
+    def test_a_turn_whose_answer_leads_to_another_agent_is_handed_off(self, run_scene: RunScene, mode: str) -> None:
+        found = run_scene(f"next_speaker after_work {mode}")
+        ends = [event for event in found["events"] if event["type"] == "agent.turn_complete"]
+        assert [(end["agent_name"], end["outcome"], end.get("handed_to"), end["response"]) for end in ends] == [
+            ("Planner", "handed_off", "Writer", "Plan done."),
+            ("Writer", "completed", None, "Draft done."),
+        ]
+
+    @pytest.mark.parametrize("mode", ["sync", "async"])
+    def test_a_turn_whose_answer_ends_the_chat_is_completed(self, run_scene: RunScene, mode: str) -> None:
+        found = run_scene(f"next_speaker end {mode}")
+        [end] = [event for event in found["events"] if event["type"] == "agent.turn_complete"]
+        assert (end["agent_name"], end["outcome"], end["response"]) == ("Planner", "completed", "Plan done.")

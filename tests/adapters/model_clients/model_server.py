@@ -1,6 +1,7 @@
 """A server on this machine that speaks the protocols of OpenAI and Anthropic, with a model that follows orders.
 
 What the model says depends on the request alone: on the last message of the user, and on results of tools behind it.
+What the message says ends with its first empty line; what stands below is context.
 
 ====================== =================================================================================
 ``weather CITY``       calls the tool ``weather``, and answers ``CITY`` when it has the result
@@ -10,7 +11,9 @@ What the model says depends on the request alone: on the last message of the use
 ``short``              a stream that ends in the middle of its answer
 ``hang``               no answer until the server is closed
 ``meet NAME``          as ``weather NAME``, but the first answer waits until four clients wait for theirs
-a question (``…?``)     its instructions
+``refuse``             HTTP status 400 if the request has context, "Hello." without
+``refuse NAME``        HTTP status 400
+a question (``…?``)     its instructions and its context
 anything else          "Hello."
 ====================== =================================================================================
 """
@@ -69,15 +72,20 @@ class ModelServer:
         self.prompts.append((system, user))
         self.bodies.append(body)
         self.asked.set()
-        word, _, rest = user.partition(" ")
+        said, _, context = user.partition("\n\n")
+        word, _, rest = said.partition(" ")
         if word == "hang":
             self.closed.wait()
         if word == "fail":
             _send(handler, 500, {"error": {"message": "no model", "type": "server_error"}})
             return
+        if word == "refuse" and (rest or "## Notes" in json.dumps(body)):
+            _send(handler, 400, {"error": {"message": "System role not supported", "type": "invalid_request_error"}})
+            return
         if word == "meet" and not results:
             self.barrier.wait()
-        text, calls = (system, []) if user.endswith("?") else _says(word, rest, results)
+        whole_prompt = "\n\n".join(filter(None, (system, context)))
+        text, calls = (whole_prompt, []) if said.endswith("?") else _says(word, rest, results)
         if not body.get("stream"):
             _send(handler, 200, _WHOLE[kind](text, calls))
             return
@@ -126,26 +134,31 @@ def _send(handler: BaseHTTPRequestHandler, status: int, body: dict[str, Any]) ->
 
 
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    return content if isinstance(content, str) else "\n\n".join(part["text"] for part in content if "text" in part)
+
+
+def _is_said(message: dict[str, Any]) -> bool:
+    """Return whether a message is the user's own, and not one with context."""
+    return message.get("role") == "user" and not _text(message["content"]).startswith("## Notes")
 
 
 def _read_chat(body: dict[str, Any]) -> tuple[str, str, int]:
     messages = body["messages"]
     system = "\n".join(_text(one["content"]) for one in messages if one["role"] == "system")
-    user = max(place for place, one in enumerate(messages) if one["role"] == "user")
+    user = max(place for place, one in enumerate(messages) if _is_said(one))
     return system, _text(messages[user]["content"]), sum(one["role"] == "tool" for one in messages[user:])
 
 
 def _read_responses(body: dict[str, Any]) -> tuple[str, str, int]:
     given = body["input"]
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    user = max(place for place, one in enumerate(messages) if one.get("role") == "user")
+    user = max(place for place, one in enumerate(messages) if _is_said(one))
     results = sum(one.get("type") == "function_call_output" for one in messages[user:])
     return body.get("instructions") or "", _text(messages[user]["content"]), results
 
 
 def _read_messages(body: dict[str, Any]) -> tuple[str, str, int]:
-    texts = [one for one in body["messages"] if one["role"] == "user" and _text(one["content"])]
+    texts = [one for one in body["messages"] if _is_said(one) and _text(one["content"])]
     last = body["messages"][-1]["content"]
     results = [] if isinstance(last, str) else [part for part in last if part["type"] == "tool_result"]
     return _text(body.get("system") or ""), _text(texts[-1]["content"]), len(results)

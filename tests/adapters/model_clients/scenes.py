@@ -215,17 +215,19 @@ def told(server: ModelServer) -> dict[str, Any]:
     return {}
 
 
-def loop(scene: Scene, api: str, mode: str, text: str = "weather_Oslo", failing: str = "") -> dict[str, Any]:
+def loop(
+    scene: Scene, api: str, mode: str, text: str = "weather_Oslo", failing: str = "", place: str = "last_message"
+) -> dict[str, Any]:
     """One message of the user, which the model answers with the help of tools, or fails at."""
     server = ModelServer()
-    made = Loop(scene, server, api, mode)
+    made = Loop(scene, server, api, mode, context_place=place)
     answer, error = outcome(lambda: run(made.say("fail" if failing else text.replace("_", " "))))
     kept = json.loads(json.dumps(made.history, default=lambda value: value.model_dump()))
     server.close()
     told(server)
     sent = [{name: value for name, value in body.items() if name not in {"messages", "input", "system", "instructions"}}
             for body in server.bodies]  # fmt: skip
-    return {"answers": [answer, kept, made.parts, sent], "error": error, "kept": kept}
+    return {"answers": [answer, kept, made.parts, sent], "error": error, "kept": kept, "bodies": server.bodies}
 
 
 def repeated(scene: Scene, api: str, mode: str) -> dict[str, Any]:
@@ -362,10 +364,10 @@ def views(scene: Scene) -> dict[str, Any]:
     return {"answers": [*found, untouched, same]}
 
 
-def contents(scene: Scene) -> dict[str, Any]:
+def contents(scene: Scene, place: str = "last_message") -> dict[str, Any]:
     """Instructions in all forms: none, a developer's, parts, objects; and a message with parts."""
     server = ModelServer()
-    made = Loop(scene, server, "chat", "sync")
+    made = Loop(scene, server, "chat", "sync", context_place=place)
     create = made.wrapped.chat.completions.create
     said = [{"type": "text", "text": "hello"}]
     given: list[list[dict[str, Any]]] = [

@@ -87,12 +87,53 @@ class TestModelClients(AdapterContract):
         assert {name: count for name, count in found["stats"].items() if count} == {"published": 6, "asked": 1}
 
     @pytest.mark.parametrize("each", EVERY)
-    def test_each_call_of_a_turn_gets_its_context_below_the_instructions(self, run_scene: RunScene, each: str) -> None:
+    def test_each_call_of_a_turn_gets_its_context_below_the_question(self, run_scene: RunScene, each: str) -> None:
         found = run_scene(f"loop {each}")
-        assert [prompt[0]["content"] for _, prompt in found["prompts"]] == [
-            "You are Planner.\n\n## Notes\n- block 1"
+        assert [[part["content"] for part in prompt] for _, prompt in found["prompts"]] == [
+            ["You are Planner.", "weather Oslo\n\n## Notes\n- block 1"]
         ] * 2
         self.check_not_kept(found)
+
+    @pytest.mark.parametrize("each", EVERY)
+    def test_context_stands_below_the_instructions_if_so_set(self, run_scene: RunScene, each: str) -> None:
+        found = run_scene(f"loop {each}", place="instructions")
+        assert [[part["content"] for part in prompt] for _, prompt in found["prompts"]] == [
+            ["You are Planner.\n\n## Notes\n- block 1", "weather Oslo"]
+        ] * 2
+        assert self.lines(found) == TURN
+        self.check_not_kept(found)
+
+    @pytest.mark.parametrize(
+        ("api", "role"), [("chat", "system"), ("litellm", "system"), ("responses", "developer"), ("messages", "user")]
+    )
+    def test_context_is_a_message_behind_the_question_if_so_set(self, run_scene: RunScene, api: str, role: str) -> None:
+        found = run_scene(f"loop {api} sync", place="own_message")
+        for body in found["bodies"]:
+            messages = [
+                one for one in body.get("messages") or body["input"] if one.get("role") != "system" or role == "system"
+            ]
+            question = next(n for n, one in enumerate(messages) if one.get("content") == "weather Oslo")
+            assert messages[question + 1] == {"role": role, "content": "## Notes\n- block 1"}
+        assert self.lines(found) == TURN
+        self.check_not_kept(found)
+
+    @pytest.mark.parametrize("each", EVERY)
+    def test_a_request_that_is_refused_with_context_is_repeated_without(self, run_scene: RunScene, each: str) -> None:
+        found = run_scene(f"loop {each} text=refuse")
+        assert self.lines(found) == HELLO
+        assert found["error"] is None
+        assert ["## Notes" in str(prompt) for _, prompt in found["prompts"]] == [True, False]
+        assert (found["stats"]["refused_context"], found["stats"]["errors"]) == (1, 0)
+        assert "context_id" not in found["events"][-1]
+
+    @pytest.mark.parametrize("each", ["chat sync", "responses async", "messages stream", "litellm astream"])
+    def test_a_request_that_is_refused_in_any_form_fails_as_without_the_wrapper(
+        self, run_scene: RunScene, each: str
+    ) -> None:
+        found = run_scene(f"loop {each} text=refuse_me")
+        assert self.lines(found) == fails("BadRequestError")
+        assert found["error"] == run_scene(f"loop {each} text=refuse_me", way="none")["error"]
+        assert found["stats"]["refused_context"] == 0
 
     @pytest.mark.parametrize("each", EVERY)
     def test_answers_histories_and_requests_are_those_without_the_wrapper(self, run_scene: RunScene, each: str) -> None:
@@ -149,13 +190,22 @@ class TestModelClients(AdapterContract):
         ]  # fmt: skip
 
     def test_context_finds_its_place_in_instructions_of_every_form(self, run_scene: RunScene) -> None:
-        found = run_scene("contents")
+        found = run_scene("contents", place="instructions")
         assert found["same"]
         none, developer, parts = found["answers"]
         assert none[0] == {"role": "system", "content": "## Notes\n- block 1"}
         assert developer[0] == {"role": "developer", "content": "Be brief.\n\n## Notes\n- block 2"}
         assert [part["text"] for part in parts[0]["content"]] == ["Be brief.", "## Notes\n- block 3"]
         assert [len(each) for each in found["answers"]] == [2, 2, 2]
+
+    def test_context_finds_its_place_in_questions_of_every_form(self, run_scene: RunScene) -> None:
+        found = run_scene("contents")
+        assert found["same"]
+        parts, developer, system = found["answers"]
+        assert [part["text"] for part in parts[0]["content"]] == ["hello", "## Notes\n- block 1"]
+        assert developer[1] == {"role": "user", "content": "hello\n\n## Notes\n- block 2"}
+        assert system[1] == {"role": "user", "content": "hello\n\n## Notes\n- block 3"}
+        assert [len(each) for each in found["answers"]] == [1, 2, 2]
 
     @pytest.mark.parametrize("each", ["chat sync", "responses astream", "messages async", "litellm sync"])
     def test_message_and_answer_become_memories_and_the_message_is_the_question(

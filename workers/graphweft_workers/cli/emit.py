@@ -9,7 +9,8 @@ import io
 import os
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import count, islice
@@ -97,6 +98,9 @@ async def import_openai_chat(
         list[str] | None,
         typer.Option("--handover-tool", help="Pattern of tools that hand a chat over; repeatable."),
     ] = None,
+    keep_reasoning: Annotated[
+        bool, typer.Option("--keep-reasoning", help="Keep <think>…</think> and the like in answers.")
+    ] = False,
 ) -> int | None:
     """Publish recorded chat-completion runs as events. A second import has no effect within 10,000 entries."""
     settings = options.settings()
@@ -108,7 +112,10 @@ async def import_openai_chat(
         "handover_tools": tuple(handover_tool or ()),
     }
     how = ChatImportOptions(
-        app_id=app, workflow=workflow, **{name: value for name, value in given.items() if value not in (None, ())}
+        app_id=app,
+        workflow=workflow,
+        keep_reasoning=keep_reasoning,
+        **{name: value for name, value in given.items() if value not in (None, ())},
     )
     content: bytes | None = None
     if file == STANDARD_INPUT:
@@ -122,25 +129,38 @@ async def import_openai_chat(
             f"{file}: it is a pipe, which can be read only once: pass its content on standard input as '-'"
         )
 
-    def read() -> Iterator[Event]:
+    def read(skipped: Counter[str] | None = None) -> Iterator[Event]:
         runs = read_runs(file) if content is None else runs_of_stream(io.BytesIO(content), file="<stdin>")
-        return events_of_runs(runs, how)
+        return events_of_runs(runs, how, skipped)
 
     checked = 0
+    left_out: Counter[str] = Counter()
     with interruptible():
-        for event in read():
+        for event in read(left_out):
             check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
             checked += 1
+    if left_out:
+        parts = ", ".join(f"{printable(name)} ({number:,})" for name, number in left_out.most_common(MOST_FAULTS))
+        warn(f"{file}: {counted(left_out.total(), 'part')} of messages left out of the events: {parts}")
     sent, outcome = await publish(settings, read_again(read(), file, checked), checked, options)
-    return _report(sent, outcome, options.json)
+    return _report(sent, outcome, options.json, left_out=left_out)
 
 
-def _report(sent: Sent, outcome: DeliveryOutcome | None, json: bool, *, refused: int | None = None) -> int | None:
+def _report(
+    sent: Sent,
+    outcome: DeliveryOutcome | None,
+    json: bool,
+    *,
+    refused: int | None = None,
+    left_out: Mapping[str, int] | None = None,
+) -> int | None:
     """Print what was sent and its outcome; return the exit code."""
     if json:
         found: dict[str, object] = {"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}}
         if refused is not None:
             found["refused"] = refused
+        if left_out:
+            found["left_out"] = dict(left_out)
         if outcome is not None:
             found |= asdict(outcome)
         print_json(found)

@@ -4,7 +4,6 @@ Runs:
 
 * ``files``        reads JSON and JSON-lines files, plain or gzip, and standard input
 * ``runs``         splits records into messages and other fields
-* ``messages``     validates one chat-completion message
 * ``turns``        groups messages into turns with tool calls
 * ``openai_chat``  makes events of turns
 

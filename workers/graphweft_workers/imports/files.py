@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from pydantic import JsonValue
+
 from graphweft_workers.content_limits import TooMuch, UnpackedGzip, check_values
-from graphweft_workers.imports.runs import ImportProblem, RecordedRun, parse_json, records_in, run_of
+from graphweft_workers.imports.runs import ImportProblem, RecordedRun, parse_json, records_in, run_of, session_of
 
 STANDARD_INPUT: Final = "-"
 LINES: Final = (".jsonl", ".ndjson")
@@ -88,8 +90,22 @@ def _lines(stream: BinaryIO, file: str) -> Iterator[bytes]:
 
 
 def runs_of_lines(lines: Iterator[bytes], *, file: str, packed: bool = False) -> Iterator[RecordedRun]:
-    """Yield the runs of JSON lines: one value on each line; empty lines are skipped."""
+    """Yield the runs of JSON lines: one value on each line; empty lines are skipped.
+
+    Lines of one session of Claude Code that follow each other are one run.
+    """
     number = 0
+    session: tuple[str, str] | None = None
+    entries: list[JsonValue] = []
+
+    def ended() -> Iterator[RecordedRun]:
+        nonlocal number
+        if session is not None:
+            record: JsonValue = {"session_id": session[0], "messages": entries.copy()}
+            yield run_of(record, place=session[1], number=number)
+            entries.clear()
+            number += 1
+
     for line, raw in enumerate(lines, start=1):
         if not raw.strip():
             continue
@@ -102,9 +118,18 @@ def runs_of_lines(lines: Iterator[bytes], *, file: str, packed: bool = False) ->
                 f"{place}: invalid JSON ({error}); a .jsonl file has one JSON value on each line; name a file with one "
                 "value over several lines .json"
             ) from error
+        found = session_of(value)
+        if session is not None and found != session[0]:
+            yield from ended()
+            session = None
+        if found is not None:
+            session = session or (found, place)
+            entries.append(value)
+            continue
         for where, record in records_in(value, place=place):
             yield run_of(record, place=where, number=number)
             number += 1
+    yield from ended()
 
 
 def runs_of_json(content: bytes, *, file: str, packed: bool = False) -> Iterator[RecordedRun]:

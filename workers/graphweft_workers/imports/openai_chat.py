@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,12 +18,12 @@ from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
+from graphweft.chat_formats import question_of
 from graphweft_contracts import AgentTurnComplete, AgentTurnStart, Event, ToolCallComplete, WorkflowComplete
 from graphweft_contracts.events import data_of, known
 from graphweft_contracts.wire import explain
-from graphweft_workers.imports.messages import messages_of
 from graphweft_workers.imports.runs import ImportProblem, RecordedRun, named
-from graphweft_workers.imports.turns import ImportedTurn, turns_of
+from graphweft_workers.imports.turns import ImportedTurn, parts_left_out, read_run, turns_of
 from graphweft_workers.iso_time import in_utc, iso_time
 
 _CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
@@ -54,20 +55,27 @@ class ChatImportOptions:
     handover_tools: tuple[str, ...] = ("transfer_to_*",)
     """Shell patterns of tools that hand the chat over. A turn that ends with such a call needs no text to succeed."""
 
+    keep_reasoning: bool = False
+    """Whether what a model thinks aloud in its answer, as in ``<think>…</think>``, is part of the response."""
+
     @property
     def source(self) -> str:
         """The CloudEvents source. It names app and workflow, so an import for another one gives other events."""
         return f"/import/openai-chat/{self.app_id}/{self.workflow}"
 
 
-def events_of_runs(runs: Iterable[RecordedRun], options: ChatImportOptions) -> Iterator[Event]:
+def events_of_runs(
+    runs: Iterable[RecordedRun], options: ChatImportOptions, skipped: Counter[str] | None = None
+) -> Iterator[Event]:
     """Yield the events of many runs; of each run either all events or none.
+
+    ``skipped`` counts the parts of messages that no event holds, by what they are.
 
     Raises ``ImportProblem`` at the first run that is invalid or has the chat id of an earlier run.
     """
     places: dict[str, str] = {}
     for run in runs:
-        events = events_of(run, options)
+        events = events_of(run, options, skipped)
         chat_id = events[0].chatid
         if chat_id in places:
             raise ImportProblem(
@@ -78,21 +86,24 @@ def events_of_runs(runs: Iterable[RecordedRun], options: ChatImportOptions) -> I
         yield from events
 
 
-def events_of(run: RecordedRun, options: ChatImportOptions) -> tuple[Event, ...]:
+def events_of(run: RecordedRun, options: ChatImportOptions, skipped: Counter[str] | None = None) -> tuple[Event, ...]:
     """Return the events of one run in the order of their times; there is at least a ``workflow.complete``.
 
     Raises ``ImportProblem`` with the place and the next step.
     """
-    messages = messages_of(run)
-    turns = turns_of(messages, agent=options.agent, place=run.place)
+    messages = read_run(run)
+    if skipped is not None:
+        skipped.update(parts_left_out(messages))
+    turns = turns_of(messages, agent=options.agent, keep_reasoning=options.keep_reasoning)
     chat_id, used = _chat_id(run, options)
     writer = _Writer(run=run, options=options, chat_id=chat_id)
     for number, turn in enumerate(turns, start=1):
         _write_turn(writer, turn, number, options)
-    said = next((message.text for message in reversed(messages) if message.role == "user"), None)
+    question = question_of(messages)
+    said = None if question is None else messages[question].text
     left_out = {_USER_FIELD, used, writer.time_field}
     outputs = {name: value for name, value in _scalars(run.fields).items() if name not in left_out}
-    at = writer.moment(len(messages) - 1)
+    at = writer.moment(len(run.messages) - 1)
     writer.add(
         "workflow.complete",
         "end",  # not "complete": chat "a/1" would then end with the id that turn 1 of chat "a" completes with

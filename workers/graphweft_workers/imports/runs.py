@@ -1,7 +1,8 @@
 """Splits records into messages and other fields.
 
-A record is a JSON array of messages, or an object with ``messages`` and other fields. A line, or a ``.json`` file, is
-one JSON value and holds one record or an array of records.
+A record is a JSON array of messages, or an object with ``messages`` and other fields. SWE-agent names them ``history``,
+tau-bench ``traj`` and Gemini ``contents``; the entries of a session of Claude Code, one a line, are one record. A line,
+or a ``.json`` file, is one JSON value and holds one record or an array of records.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pydantic import JsonValue
 from graphweft_contracts import Permanent
 
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+_MESSAGES: Final = ("messages", "history", "traj", "contents", "input")
+"""Fields with the messages of a record, the most common first."""
 
 
 class ImportProblem(Permanent):
@@ -65,8 +69,9 @@ def run_of(record: JsonValue, *, place: str, number: int) -> RecordedRun:
         case list():
             messages, fields = record, dict[str, JsonValue]()
         case dict():
-            fields = {name: value for name, value in record.items() if name != "messages"}
-            found = record.get("messages")
+            kept = next((name for name in _MESSAGES if isinstance(record.get(name), list)), "messages")
+            fields = {name: value for name, value in record.items() if name != kept}
+            found = record.get(kept)
             if not isinstance(found, list):
                 raise ImportProblem(
                     f"{place}: the record has no array 'messages' (its fields: {named(record)}); "
@@ -86,6 +91,14 @@ def run_of(record: JsonValue, *, place: str, number: int) -> RecordedRun:
 def named(names: Mapping[str, JsonValue]) -> str:
     """Return the names for an error text, or ``none``."""
     return ", ".join(repr(name) for name in names) or "none"
+
+
+def session_of(value: JsonValue) -> str | None:
+    """Return the session of an entry in a transcript of Claude Code, or None for another value."""
+    if not isinstance(value, dict) or "messages" in value or not isinstance(value.get("type"), str):
+        return None
+    session = value.get("sessionId")
+    return session if isinstance(session, str) and session else None
 
 
 def _is_message(value: JsonValue) -> bool:

@@ -38,6 +38,15 @@ class _Call:
     result: Any = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """The answer of an agent. The turn ends when the next speaker is known: another agent is a hand-over."""
+
+    agent: str
+    variables: Mapping[str, Any]
+    response: Any
+
+
 class AG2ClassicAdapter(RuntimeAdapter):
     """Emits events of agents and group chats, and gives agents context. ``settings`` are those of ``Adapter``.
 
@@ -49,6 +58,8 @@ class AG2ClassicAdapter(RuntimeAdapter):
         self._autogen = _autogen()
         super().__init__(adapter, _SOURCE, settings)
         self._attached: WeakSet[Any] = WeakSet()
+        self._answered: dict[tuple[str, str], _Answer | None] = {}
+        """Chats whose group chat runs: the answer of a turn whose next speaker is not known yet."""
 
     def attach(self, *parts: Any) -> None:
         """Attach to agents, and to patterns or managers of group chats with all of their agents, before they run.
@@ -111,6 +122,34 @@ class AG2ClassicAdapter(RuntimeAdapter):
         kind = self._autogen.GroupChatManager
         manager.replace_reply_func(kind.run_chat, self._around_run(kind.run_chat))
         manager.replace_reply_func(kind.a_run_chat, self._around_run_async(kind.a_run_chat))
+        chat = manager.groupchat
+        chat.select_speaker = self._around_selection(manager, chat.select_speaker)
+        chat.a_select_speaker = self._around_selection_async(manager, chat.a_select_speaker)
+
+    # Speakers: conditions and ``after_work`` choose the next one when the answer is there
+
+    def _around_selection(self, manager: Any, select: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(select)
+        def select_speaker(*args: Any, **named: Any) -> Any:
+            speaker = select(*args, **named)
+            self._selected(manager, speaker)
+            return speaker
+
+        return select_speaker
+
+    def _around_selection_async(self, manager: Any, select: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(select)
+        async def a_select_speaker(*args: Any, **named: Any) -> Any:
+            speaker = await select(*args, **named)
+            self._selected(manager, speaker)
+            return speaker
+
+        return a_select_speaker
+
+    def _selected(self, manager: Any, speaker: Any) -> None:
+        with self.core.guarded("a selected speaker"):
+            has_model = getattr(speaker, "client", None) is not None  # people and the executor of tools have none
+            self._settle(self.chat_key(_variables(manager)), speaker.name if has_model else None)
 
     # Models. AG2 pairs its reply functions by name and asynchrony, so the replacements keep both.
 
@@ -148,6 +187,7 @@ class AG2ClassicAdapter(RuntimeAdapter):
 
     def _start(self, agent: Any, messages: Any) -> dict[str, Any]:
         variables = _variables(agent)
+        self._settle(self.chat_key(variables), agent.name)
         self.core.start_turn(variables, agent.name, fresh=not _answers_tool(messages), sequential=True)
         return variables
 
@@ -165,8 +205,28 @@ class AG2ClassicAdapter(RuntimeAdapter):
         self.core.model_call(variables, agent.name, success=True, about=about)
         with contextlib.suppress(Exception):  # the timer closes a turn whose answer has an unknown form
             ended, response = _ended(call.result)
-            if ended:
-                self.core.end_turn(variables, agent.name, response=response)
+            if not ended:
+                return
+            answer, key = _Answer(agent=agent.name, variables=variables, response=response), self.chat_key(variables)
+            if key in self._answered:
+                self._answered[key] = answer
+            else:
+                self._end_turn(answer, None)
+
+    def _end_turn(self, answer: _Answer | None, following: str | None) -> None:
+        """End the turn of an answer, handed over if another agent speaks next."""
+        if answer is None:
+            return
+        if following is None or following == answer.agent:
+            self.core.end_turn(answer.variables, answer.agent, response=answer.response)
+        else:
+            self.core.hand_over(answer.variables, answer.agent, following, response=answer.response)
+
+    def _settle(self, key: tuple[str, str], following: str | None) -> None:
+        answer = self._answered.get(key)
+        if answer is not None:
+            self._answered[key] = None
+            self._end_turn(answer, following)
 
     # Tools
 
@@ -229,9 +289,14 @@ class AG2ClassicAdapter(RuntimeAdapter):
 
     @contextlib.contextmanager
     def _run(self, manager: Any) -> Generator[None]:
+        key = self.chat_key(_variables(manager))
+        self._answered.setdefault(key, None)
         self.core.start_run(_variables(manager))
         try:
-            yield
+            try:
+                yield
+            finally:
+                self._end_turn(self._answered.pop(key, None), None)
         except BaseException as error:
             self.core.fail_run(_variables(manager), error)
             raise

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+from graphweft.adapters.context_place import ContextPlace, below, joined
 from graphweft.adapters.model_clients.exchange import (
     Asked,
     ModelAnswer,
-    ModelToolCall,
-    item,
-    items,
-    joined,
-    last_user_text,
-    result_of,
-    text_in,
+    answer_in,
+    asked_in,
+    listed,
+    question_in,
 )
-from graphweft.adapters.values import parsed
+from graphweft.chat_formats.values import item, items
 
 
 class Messages:
@@ -24,17 +22,19 @@ class Messages:
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""
-        messages = list(items(options.get("messages")))
-        content = item(messages[-1], "content") if messages else None
-        results = [
-            result_of(str(item(part, "tool_use_id")), item(part, "content"), failed=bool(item(part, "is_error")))
-            for part in items(content)
-            if item(part, "type") == "tool_result"
-        ]
-        return Asked(message=last_user_text(messages), results=results)
+        return asked_in(items(options.get("messages")))
 
-    def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """See ``Shape``."""
+    def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
+        """See ``Shape``. A message of its own is the user's: there are no others."""
+        question = None if place == "instructions" else question_in(messages := listed(options.get("messages")))
+        if question is not None and place == "own_message":
+            messages.insert(question + 1, {"role": "user", "content": text})
+            return {**options, "messages": messages}
+        if question is not None and isinstance(messages[question], dict):
+            content = below(messages[question].get("content"), text)
+            if content is not None:
+                messages[question] = {**messages[question], "content": content}
+                return {**options, "messages": messages}
         system = options.get("system")
         if isinstance(system, list | tuple):
             return {**options, "system": [*items(system), {"type": "text", "text": text}]}
@@ -42,15 +42,9 @@ class Messages:
 
     def answer(self, response: Any) -> ModelAnswer:
         """See ``Shape``."""
-        content = list(items(item(response, "content")))
         usage = item(response, "usage")
-        return ModelAnswer(
-            text=text_in(content),
-            calls=[
-                ModelToolCall(id=str(item(part, "id")), name=str(item(part, "name")), arguments=item(part, "input"))
-                for part in content
-                if item(part, "type") == "tool_use"
-            ],
+        return answer_in(
+            {"role": "assistant", "content": item(response, "content")},
             model=item(response, "model") or None,
             input_tokens=item(usage, "input_tokens"),
             output_tokens=item(usage, "output_tokens"),
@@ -62,11 +56,15 @@ class Messages:
 
 
 class _Events:
+    """Events of an answer. A gateway may give each of its blocks the same index, so a start begins a new one."""
+
     def __init__(self) -> None:
         self.done = False
         self._message: Any = None
         self._output_tokens: int | None = None
-        self._blocks: dict[int, dict[str, Any]] = {}
+        self._blocks: list[dict[str, Any]] = []
+        self._latest: dict[Hashable, dict[str, Any]] = {}
+        """By index: the block that began last."""
         self._error: str | None = None
 
     def feed(self, part: Any) -> None:
@@ -74,11 +72,12 @@ class _Events:
             case "message_start":
                 self._message = item(part, "message")
             case "content_block_start":
-                block = item(part, "content_block")
-                fields = {name: item(block, name) for name in ("type", "id", "name", "text", "input")}
-                self._blocks[int(item(part, "index"))] = {**fields, "json": ""}
+                given = item(part, "content_block")
+                block = {name: item(given, name) for name in ("type", "id", "name", "text", "input")} | {"json": ""}
+                self._blocks.append(block)
+                self._latest[item(part, "index")] = block
             case "content_block_delta":
-                block, delta = self._blocks[int(item(part, "index"))], item(part, "delta")
+                block, delta = self._latest.get(item(part, "index")) or self._blocks[-1], item(part, "delta")
                 block["text"] = (block["text"] or "") + (item(delta, "text") or "")
                 block["json"] += item(delta, "partial_json") or ""
             case "message_delta":
@@ -93,21 +92,11 @@ class _Events:
     def answer(self) -> ModelAnswer | None:
         if not self.done:
             return None
-        blocks = [block for _, block in sorted(self._blocks.items())]
-        texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"]]
-        return ModelAnswer(
-            text="\n".join(texts) or None,
-            calls=[
-                ModelToolCall(id=str(block["id"]), name=str(block["name"]), arguments=_arguments(block))
-                for block in blocks
-                if block["type"] == "tool_use"
-            ],
+        content = [{**block, "input": block["json"] or block["input"]} for block in self._blocks]
+        return answer_in(
+            {"role": "assistant", "content": content},
             model=item(self._message, "model") or None,
             input_tokens=item(item(self._message, "usage"), "input_tokens"),
             output_tokens=self._output_tokens,
             error=self._error,
         )
-
-
-def _arguments(block: Mapping[str, Any]) -> Any:
-    return parsed(block["json"]) if block["json"] else block["input"]

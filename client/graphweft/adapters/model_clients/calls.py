@@ -9,7 +9,7 @@ from typing import Any, Final
 from typing_extensions import Self
 
 from graphweft.adapters.model_clients.exchange import Shape
-from graphweft.adapters.model_clients.recorder import Exchange, Recorder
+from graphweft.adapters.model_clients.recorder import Attempt, Exchange, Recorder
 
 _RAW: Final = "x-stainless-raw-response"
 """The header by which the clients of OpenAI and Anthropic ask themselves for a raw response."""
@@ -27,12 +27,16 @@ def recorded(
     def call(*args: Any, **named: Any) -> Any:
         rest, options = _named(positional, args, named)
         exchange = recorder.begin(shape, options)
-        options = exchange.with_context(options, exchange.context())
-        try:
-            response = function(*rest, **options)
-        except BaseException as error:
-            exchange.failed(error)
-            raise
+        attempt = Attempt(exchange, options, exchange.context())
+        while True:
+            try:
+                response = function(*rest, **attempt.options)
+                break
+            except BaseException as error:
+                if not attempt.goes_on(error):
+                    raise
+        attempt.taken()
+        options = attempt.options
         if options.get("stream") is True and not _raw(options):
             return _Stream(response, exchange, options)
         _responded(exchange, response, options)
@@ -50,12 +54,16 @@ def recorded_async(
     async def call(*args: Any, **named: Any) -> Any:
         rest, options = _named(positional, args, named)
         exchange = recorder.begin(shape, options)
-        options = exchange.with_context(options, await exchange.acontext())
-        try:
-            response = await function(*rest, **options)
-        except BaseException as error:
-            exchange.failed(error)
-            raise
+        attempt = Attempt(exchange, options, await exchange.acontext())
+        while True:
+            try:
+                response = await function(*rest, **attempt.options)
+                break
+            except BaseException as error:
+                if not attempt.goes_on(error):
+                    raise
+        attempt.taken()
+        options = attempt.options
         if options.get("stream") is True and not _raw(options):
             return _AsyncStream(response, exchange, options)
         _responded(exchange, response, options)
@@ -210,13 +218,16 @@ class _Manager:
 
     def __enter__(self) -> Any:
         exchange = self._exchange = self._recorder.begin(self._shape, self._options)
-        options = exchange.with_context(self._options, exchange.context())
-        try:
-            self._manager = self._make(*self._args, **options)
-            self._stream = self._manager.__enter__()
-        except BaseException as error:
-            exchange.failed(error)
-            raise
+        attempt = Attempt(exchange, self._options, exchange.context())
+        while True:
+            try:
+                self._manager = self._make(*self._args, **attempt.options)
+                self._stream = self._manager.__enter__()
+                break
+            except BaseException as error:
+                if not attempt.goes_on(error):
+                    raise
+        attempt.taken()
         return self._stream
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> Any:
@@ -240,13 +251,16 @@ class _Manager:
 class _AsyncManager(_Manager):
     async def __aenter__(self) -> Any:
         exchange = self._exchange = self._recorder.begin(self._shape, self._options)
-        options = exchange.with_context(self._options, await exchange.acontext())
-        try:
-            self._manager = self._make(*self._args, **options)
-            self._stream = await self._manager.__aenter__()
-        except BaseException as error:
-            exchange.failed(error)
-            raise
+        attempt = Attempt(exchange, self._options, await exchange.acontext())
+        while True:
+            try:
+                self._manager = self._make(*self._args, **attempt.options)
+                self._stream = await self._manager.__aenter__()
+                break
+            except BaseException as error:
+                if not attempt.goes_on(error):
+                    raise
+        attempt.taken()
         return self._stream
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> Any:

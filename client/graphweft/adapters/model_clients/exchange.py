@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from graphweft.adapters.values import error_in, structured
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelToolCall:
-    """A tool call in a model's answer. ``arguments`` are parsed if they are JSON."""
-
-    id: str
-    name: str
-    arguments: Any = None
+from graphweft.adapters.context_place import ContextPlace
+from graphweft.adapters.values import error_in, parsed, structured
+from graphweft.chat_formats import (
+    CallPlace,
+    ChatMessage,
+    ToolCall,
+    ToolResult,
+    question_of,
+    read_message,
+    read_messages,
+    results_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelToolResult:
-    """The result of a tool call in a request. ``error`` is the error that it reports."""
+    """The result of a tool call in a request. ``error`` is the error that it reports.
 
-    call_id: str
+    ``call`` is the call in the same request that it answers, if any. ``latest``: it stands behind the model's last
+    message, so it is the result of a call that was not answered before.
+    """
+
+    call_id: str | None
+    call: ToolCall | None = None
+    tool: str | None = None
     content: Any = None
     error: str | None = None
+    latest: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request: the text of the last user message, and the results of tools behind the model's last message."""
+    """A request: the user's question, results of tools, and the forms behind the model's last message left out."""
 
     message: str | None = None
     results: Sequence[ModelToolResult] = ()
+    unread: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +50,8 @@ class ModelAnswer:
     """A model's answer. With ``calls`` its turn goes on. ``error`` is a failure that the provider reports as data."""
 
     text: str | None = None
-    calls: Sequence[ModelToolCall] = ()
+    calls: Sequence[ToolCall] = ()
+    unread: Sequence[str] = ()
     model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -71,8 +82,8 @@ class Shape(Protocol):
         """Return what a request says; ``options`` are the named arguments of the call."""
         ...
 
-    def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """Return the arguments with the context below the instructions."""
+    def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
+        """Return the arguments with the context in its place, or in the instructions if there is no such place."""
         ...
 
     def answer(self, response: Any) -> ModelAnswer:
@@ -84,13 +95,6 @@ class Shape(Protocol):
         ...
 
 
-def item(value: Any, name: str) -> Any:
-    """Return a field of a map, or an attribute of an object, or None."""
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value).get(name)
-    return getattr(value, name, None)
-
-
 def listed(value: Any) -> list[Any]:
     """Return a copy of a list or tuple. Raises ``TypeError`` for other values, which may be read only once."""
     if not isinstance(value, list | tuple):
@@ -98,36 +102,60 @@ def listed(value: Any) -> list[Any]:
     return list(cast("Sequence[Any]", value))
 
 
-def items(value: Any) -> Iterator[Any]:
-    """Yield the items of a list or tuple; nothing for other values, which may be read only once."""
-    if isinstance(value, list | tuple):
-        yield from cast("Sequence[Any]", value)
+def asked_in(values: Iterable[Any]) -> Asked:
+    """Return what the messages of a request say."""
+    messages = list(read_messages(values, strict=False))
+    question, since, results = question_of(messages), _last_answer(messages), results_of(messages)
+    answered = {result: call for call, result in results.answers.items()}
+    newest = {call.id: CallPlace(n, k) for n, message in enumerate(messages) for k, call in enumerate(message.calls)}
+    found: list[ModelToolResult] = []
+    for n, message in enumerate(messages):
+        for k, result in enumerate(message.results):
+            place = answered.get(CallPlace(n, k))
+            call = None if place is None else messages[place.message].calls[place.number]
+            latest = n > since
+            if latest or (call is not None and call.id is not None and newest[call.id] == place):
+                found.append(_result(result, call, latest=latest))
+    return Asked(
+        message=None if question is None else messages[question].text,
+        results=found,
+        unread=[name for message in messages[since + 1 :] for name in message.unread],
+    )
 
 
-def text_in(content: Any) -> str | None:
-    """Return the text of a message's content: a text, or a list with parts that have one. None without text."""
-    if isinstance(content, str):
-        return content or None
-    texts = (part if isinstance(part, str) else item(part, "text") for part in items(content))
-    return "\n".join(text for text in texts if isinstance(text, str)) or None
+def question_in(values: Iterable[Any]) -> int | None:
+    """Return the index of the user's question among the messages of a request, or None without one."""
+    messages = list(read_messages(values, strict=False))
+    place = question_of(messages)
+    return None if place is None else messages[place].at
 
 
-def joined(instructions: str | None, text: str) -> str:
-    """Return the instructions with the context below them."""
-    return f"{instructions}\n\n{text}" if instructions else text
+def answer_in(message: Any, **about: Any) -> ModelAnswer:
+    """Return the answer in a message of the model."""
+    read = read_message(message)
+    if read is None:
+        return ModelAnswer(**about)
+    return ModelAnswer(text=read.text, calls=read.calls, unread=read.unread, **about)
 
 
-def last_user_text(messages: Iterable[Any]) -> str | None:
-    """Return the text of the last message of a user."""
-    found: str | None = None
-    for message in messages:
-        if item(message, "role") == "user":
-            found = text_in(item(message, "content")) or found
-    return found
+def _last_answer(messages: Sequence[ChatMessage]) -> int:
+    """Return the place of the model's last message, or -1. One at the end is the beginning of the next answer."""
+    place = len(messages) - 1
+    while place >= 0 and messages[place].role == "assistant" and not messages[place].calls:
+        place -= 1
+    while place >= 0 and messages[place].role != "assistant":
+        place -= 1
+    return place
 
 
-def result_of(call_id: str, content: Any, *, failed: bool = False) -> ModelToolResult:
-    """Return the result of a tool call; without a flag, ``error_in`` says whether its text is an error."""
-    text = text_in(content)
-    value = content if text is None else structured(text)
-    return ModelToolResult(call_id=call_id, content=value, error=(text or "error") if failed else error_in(value))
+def _result(result: ToolResult, call: ToolCall | None, *, latest: bool) -> ModelToolResult:
+    content = result.content if result.text is None else structured(result.text)
+    error = (result.text or "error") if result.failed else error_in(content)
+    return ModelToolResult(
+        call_id=result.call_id, call=call, tool=result.tool, content=content, error=error, latest=latest
+    )
+
+
+def arguments_of(call: ToolCall) -> Any:
+    """Return the arguments of a call, parsed if they are JSON."""
+    return parsed(call.arguments)

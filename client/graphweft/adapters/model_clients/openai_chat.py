@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from graphweft.adapters.context_place import ContextPlace, below
 from graphweft.adapters.model_clients.exchange import (
     Asked,
     ModelAnswer,
-    ModelToolCall,
-    ModelToolResult,
-    item,
-    items,
-    joined,
-    last_user_text,
+    answer_in,
+    asked_in,
     listed,
-    result_of,
-    text_in,
+    question_in,
 )
-from graphweft.adapters.values import parsed
+from graphweft.adapters.values import is_json
+from graphweft.chat_formats import ToolCall
+from graphweft.chat_formats.parts import read_content
+from graphweft.chat_formats.values import item, items, name_of
 
 _INSTRUCTIONS: Final = ("system", "developer")
 
@@ -28,28 +28,21 @@ class ChatCompletions:
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""
-        results: list[ModelToolResult] = []
-        for message in items(options.get("messages")):
-            role = item(message, "role")
-            if role in {"assistant", "user"}:
-                results = []
-            elif role in {"tool", "function"}:
-                call_id = item(message, "tool_call_id") or item(message, "name")
-                results.append(result_of(str(call_id), item(message, "content")))
-        return Asked(message=last_user_text(items(options.get("messages"))), results=results)
+        return asked_in(items(options.get("messages")))
 
-    def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:
+    def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
         """See ``Shape``."""
         messages = listed(options.get("messages"))
-        for place, message in enumerate(messages):
+        question = None if place == "instructions" else question_in(messages)
+        if question is not None and place == "own_message":
+            messages.insert(question + 1, {"role": "system", "content": text})
+            return {**options, "messages": messages}
+        if question is not None and _put(messages, question, text):
+            return {**options, "messages": messages}
+        for at, message in enumerate(messages):
             if item(message, "role") not in _INSTRUCTIONS:
                 break
-            content = item(message, "content")
-            if isinstance(message, dict) and isinstance(content, str):
-                messages[place] = {**message, "content": joined(content, text)}
-                return {**options, "messages": messages}
-            if isinstance(message, dict) and isinstance(content, list):
-                messages[place] = {**message, "content": [*items(content), {"type": "text", "text": text}]}
+            if _put(messages, at, text):
                 return {**options, "messages": messages}
         return {**options, "messages": [{"role": "system", "content": text}, *messages]}
 
@@ -57,49 +50,102 @@ class ChatCompletions:
         """See ``Shape``."""
         choice = next(items(item(response, "choices")), None)
         message = item(choice, "message")
-        return ModelAnswer(
-            text=text_in(item(message, "content")) or item(message, "refusal"),
-            calls=tuple(_calls(message)),
-            **_about(response),
-        )
+        return ModelAnswer(**_about(response)) if message is None else answer_in(message, **_about(response))
 
     def reader(self, options: Mapping[str, Any]) -> _Chunks:
         """See ``Shape``."""
         return _Chunks(with_usage=bool(item(options.get("stream_options"), "include_usage")))
 
 
+def _put(messages: list[Any], at: int, text: str) -> bool:
+    """Put the context below a message, and return whether it has a place for it."""
+    message = messages[at]
+    content = below(item(message, "content"), text) if isinstance(message, dict) else None
+    if content is None:
+        return False
+    messages[at] = {**message, "content": content}
+    return True
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Call:
+    """A call whose parts arrive one after the other."""
+
+    id: str | None = None
+    name: str = ""
+    arguments: str = ""
+
+
 class _Chunks:
-    """Parts of an answer. With ``with_usage`` the part with the token counts comes last."""
+    """Parts of an answer. With ``with_usage`` the part with the token counts comes last.
+
+    Gemini and gateways before it give each call of an answer the index 0, or none. So a new id begins a new call, as
+    does, without ids, another name, or a name after complete arguments.
+    """
 
     def __init__(self, *, with_usage: bool) -> None:
         self.done = False
         self._with_usage = with_usage
         self._finished = False
         self._texts: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
+        self._unread: list[str] = []
+        self._calls: list[_Call] = []
+        self._latest: dict[Hashable, _Call] = {}
+        """By index: the call that began last."""
         self._about: dict[str, Any] = {}
 
     def feed(self, part: Any) -> None:
         self._about |= {name: value for name, value in _about(part).items() if value is not None}
         choice = next((each for each in items(item(part, "choices")) if not item(each, "index")), None)
         delta = item(choice, "delta")
-        text = item(delta, "content") or item(delta, "refusal")
-        if isinstance(text, str):
-            self._texts.append(text)
+        content = read_content(item(delta, "content") or item(delta, "refusal"))
+        self._texts += content.texts
+        self._unread += content.unread
         for call in items(item(delta, "tool_calls")):
-            known = self._calls.setdefault(int(item(call, "index") or 0), {"id": "", "name": "", "arguments": ""})
-            function = item(call, "function") or item(call, "custom")
-            known["id"] = item(call, "id") or known["id"]
-            known["name"] = item(function, "name") or known["name"]
-            known["arguments"] += item(function, "arguments") or item(function, "input") or ""
+            self._feed_call(call, item(call, "function", "custom"))
+        legacy = item(delta, "function_call")
+        if legacy is not None:
+            self._feed_call(None, legacy)
         self._finished = self._finished or bool(item(choice, "finish_reason"))
         self.done = self._finished and not (self._with_usage and self._about.get("output_tokens") is None)
+
+    def _feed_call(self, call: Any, function: Any) -> None:
+        id, name, index = name_of(item(call, "id")), name_of(item(function, "name")), item(call, "index")
+        known = self._latest.get(index)
+        if known is None and index is None and id is None and name is None:
+            known = self._calls[-1] if self._calls else None
+        if known is None or _begins(known, id, name):
+            known = self._latest[index] = _Call()
+            self._calls.append(known)
+        known.id = id or known.id
+        known.name = name or known.name
+        arguments = item(function, "arguments", "input")
+        known.arguments += arguments if isinstance(arguments, str) else ""
 
     def answer(self) -> ModelAnswer | None:
         if not self._finished:
             return None
-        calls = (_call(each["id"], each["name"], each["arguments"]) for _, each in sorted(self._calls.items()))
-        return ModelAnswer(text="".join(self._texts) or None, calls=tuple(calls), **self._about)
+        calls: list[_Call] = []
+        for call in self._calls:
+            if not call.name and calls:  # a part of the call before it, with an id of its own
+                calls[-1].arguments += call.arguments
+            else:
+                calls.append(call)
+        return ModelAnswer(
+            text="".join(self._texts) or None,
+            calls=tuple(ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in calls if call.name),
+            unread=self._unread,
+            **self._about,
+        )
+
+
+def _begins(known: _Call, id: str | None, name: str | None) -> bool:
+    """Return whether a part with this id and name begins a call after the one that is known at its index."""
+    if id is not None and known.id is not None:
+        return id != known.id
+    if name is None or not known.name:
+        return False
+    return name != known.name or is_json(known.arguments)
 
 
 def _about(response: Any) -> dict[str, Any]:
@@ -109,22 +155,3 @@ def _about(response: Any) -> dict[str, Any]:
         "input_tokens": item(usage, "prompt_tokens"),
         "output_tokens": item(usage, "completion_tokens"),
     }
-
-
-def _calls(message: Any) -> list[ModelToolCall]:
-    calls = list(items(item(message, "tool_calls")))
-    legacy = item(message, "function_call")
-    if not calls and legacy is not None:
-        return [_call("", item(legacy, "name"), item(legacy, "arguments"))]
-    found: list[ModelToolCall] = []
-    for call in calls:
-        function = item(call, "function")
-        if function is None:  # free text as input
-            function = item(call, "custom")
-        arguments = item(function, "arguments")
-        found.append(_call(item(call, "id"), item(function, "name"), arguments or item(function, "input")))
-    return found
-
-
-def _call(id: Any, name: Any, arguments: Any) -> ModelToolCall:
-    return ModelToolCall(id=str(id or name), name=str(name), arguments=parsed(arguments))

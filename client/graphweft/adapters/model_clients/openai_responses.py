@@ -5,90 +5,92 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from graphweft.adapters.model_clients.exchange import (
-    Asked,
-    ModelAnswer,
-    ModelToolCall,
-    item,
-    items,
-    joined,
-    last_user_text,
-    listed,
-    result_of,
-    text_in,
-)
-from graphweft.adapters.values import parsed
+from graphweft.adapters.context_place import ContextPlace, below, joined
+from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, asked_in, listed, question_in
+from graphweft.chat_formats import ToolCall, read_messages
+from graphweft.chat_formats.values import item, items
 
-_CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The types of calls that the caller runs, and the field of their arguments."""
-_RESULTS: Final = ("function_call_output", "custom_tool_call_output")
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+_KEPT: Final = ("previous_response_id", "conversation")
+"""Arguments that name a conversation which the provider keeps, with everything in its messages."""
 
 
 class Responses:
-    """``responses.create``: see ``Shape``."""
+    """``responses.create``: see ``Shape``. In a conversation that the provider keeps, context is in instructions."""
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""
         given = options.get("input")
-        if isinstance(given, str):
-            return Asked(message=given or None)
-        results = [
-            result_of(str(item(each, "call_id")), item(each, "output"))
-            for each in items(given)
-            if item(each, "type") in _RESULTS
-        ]
-        return Asked(message=last_user_text(items(given)), results=results)
+        return Asked(message=given or None) if isinstance(given, str) else asked_in(items(given))
 
-    def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:
+    def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
         """See ``Shape``."""
-        instructions, given = options.get("instructions"), options.get("input")
+        given = options.get("input")
+        own = {"role": "developer", "content": text}
+        messages = [{"role": "user", "content": given}] if isinstance(given, str) else listed(given)
+        kept = any(options.get(name) for name in _KEPT)
+        question = None if place == "instructions" or kept else question_in(messages)
+        if question is not None and place == "own_message":
+            return {**options, "input": [*messages[: question + 1], own, *messages[question + 1 :]]}
+        if question is not None and isinstance(given, str):
+            return {**options, "input": joined(given, text)}
+        if question is not None:
+            content = below(item(messages[question], "content"), text, kind="input_text")
+            if content is not None and isinstance(messages[question], dict):
+                messages[question] = {**messages[question], "content": content}
+                return {**options, "input": messages}
+        instructions = options.get("instructions")
         if isinstance(instructions, str):
             return {**options, "instructions": joined(instructions, text)}
         if not options.get("prompt"):
             return {**options, "instructions": text}
         # A stored prompt has instructions of its own, which an argument would replace.
-        messages = [{"role": "user", "content": given}] if isinstance(given, str) else listed(given)
-        return {**options, "input": [{"role": "developer", "content": text}, *messages]}
+        return {**options, "input": [own, *messages]}
 
     def answer(self, response: Any) -> ModelAnswer:
         """See ``Shape``."""
-        texts: list[str] = []
-        calls: list[ModelToolCall] = []
-        for each in items(item(response, "output")):
-            kind = item(each, "type")
-            if kind == "message":
-                texts.append(text_in(item(each, "content")) or "")
-            elif kind in _CALLS:
-                arguments = parsed(item(each, _CALLS[kind]))
-                calls.append(
-                    ModelToolCall(id=str(item(each, "call_id")), name=str(item(each, "name")), arguments=arguments)
-                )
-        usage, error = item(response, "usage"), item(response, "error")
-        return ModelAnswer(
-            text="\n".join(filter(None, texts)) or None,
-            calls=calls,
-            model=item(response, "model") or None,
-            input_tokens=item(usage, "input_tokens"),
-            output_tokens=item(usage, "output_tokens"),
-            error=None if error is None else str(item(error, "code") or "failed"),
-        )
+        return _answer(response, list(items(item(response, "output"))))
 
     def reader(self, options: Mapping[str, Any]) -> _Events:
         """See ``Shape``."""
-        return _Events(self)
+        return _Events()
+
+
+def _answer(response: Any, output: list[Any]) -> ModelAnswer:
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    unread: list[str] = []
+    for message in read_messages(output):
+        texts += [] if message.text is None else [message.text]
+        calls += message.calls
+        unread += message.unread
+    usage, error = item(response, "usage"), item(response, "error")
+    return ModelAnswer(
+        text="\n".join(texts) or None,
+        calls=calls,
+        unread=unread,
+        model=item(response, "model") or None,
+        input_tokens=item(usage, "input_tokens"),
+        output_tokens=item(usage, "output_tokens"),
+        error=None if error is None else str(item(error, "code") or "failed"),
+    )
 
 
 class _Events:
-    def __init__(self, shape: Responses) -> None:
+    """Events of an answer. Servers other than OpenAI's may leave the output out of the last one."""
+
+    def __init__(self) -> None:
         self.done = False
-        self._shape = shape
+        self._output: list[Any] = []
         self._answer: ModelAnswer | None = None
 
     def feed(self, part: Any) -> None:
         kind = item(part, "type")
-        if kind in _ENDS:
-            self.done, self._answer = True, self._shape.answer(item(part, "response"))
+        if kind == "response.output_item.done":
+            self._output.append(item(part, "item"))
+        elif kind in _ENDS:
+            response = item(part, "response")
+            self.done, self._answer = True, _answer(response, list(items(item(response, "output"))) or self._output)
         elif kind == "error":
             self.done, self._answer = True, ModelAnswer(error=str(item(part, "code") or "error"))
 

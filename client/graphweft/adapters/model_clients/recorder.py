@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
+from graphweft.adapters.context_place import ContextPlace, is_refusal
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, Shape
+from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, ModelToolResult, Shape, arguments_of
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
-from graphweft.adapters.values import about_model
+from graphweft.adapters.values import about_model, error_text
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
@@ -38,25 +39,42 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """A tool call whose result has not come back yet."""
+    """A tool call whose result has not come back yet. ``given`` is the id that the model's answer had."""
 
     turn: _Turn
+    id: str
+    given: str | None
     tool: str
+    arguments: Any
+
+    def is_call_of(self, result: ModelToolResult) -> bool:
+        """Return whether the request names the tool and the arguments of this call."""
+        call = result.call
+        return call is not None and call.name == self.tool and arguments_of(call) == self.arguments
 
 
 class Recorder:
     """Reports the model calls of one chat. Thread-safe. No method raises; only the context of an exchange waits."""
 
     def __init__(
-        self, core: Adapter, variables: Mapping[str, Any], *, agent: str, scope: Mapping[str, str], remember: bool
+        self,
+        core: Adapter,
+        variables: Mapping[str, Any],
+        *,
+        agent: str,
+        scope: Mapping[str, str],
+        remember: bool,
+        place: ContextPlace,
     ) -> None:
         self.core = core
         self.variables = variables
         self.agent = agent
+        self.place: ContextPlace = place
         self._scope = scope
         self._remember = remember
         self._lock = threading.Lock()
         self._waiting: BoundedDict[str, _Waiting] = BoundedDict(_MAX_CALLS)
+        """By the id of our own, in order."""
 
     def begin(self, shape: Shape, options: Mapping[str, Any]) -> Exchange:
         """Report the results of tools in a request, and start a turn if it does not continue one."""
@@ -64,13 +82,14 @@ class Recorder:
         with self.core.guarded("reading a request"):
             asked = shape.asked(options)
             turn = _Turn(run=turn.run, message=asked.message)
+        self.core.left_out(asked.unread)
         with self._lock:
-            ended = [(result, self._waiting.pop(result.call_id, None)) for result in asked.results]
+            ended = [(result, self._answered(result)) for result in asked.results]
         for result, call in ended:
             if call is not None:
                 turn = call.turn
                 self.core.end_tool(
-                    self.variables, call.tool, result.call_id, result=result.content, success=result.error is None,
+                    self.variables, call.tool, call.id, result=result.content, success=result.error is None,
                     error=result.error, agent=self.agent, run=turn.run,
                 )  # fmt: skip
         if all(call is None for _, call in ended):
@@ -79,18 +98,67 @@ class Recorder:
 
     def remember(self, turn: _Turn, text: str | None) -> None:
         """Keep the user's message and the answer as memories."""
-        data = memory_of(self._scope, turn.message, text) if self._remember else None
+        answer = None if text is None else self.core.spoken(text)
+        data = memory_of(self._scope, turn.message, answer) if self._remember else None
         if data is not None:
             self.core.emit(self.variables, MEMORY_ADD, data)
 
     def wait_for(self, turn: _Turn, answer: ModelAnswer) -> None:
-        """Report the tool calls of an answer, and expect their results."""
+        """Report the tool calls of an answer, and expect their results. A call without an id gets one of ours."""
+        taken: set[str] = set()
         for call in answer.calls:
+            given = call.id if call.id not in taken else None
             with self._lock:
-                self._waiting[call.id] = _Waiting(turn=turn, tool=call.name)
-            self.core.start_tool(
-                self.variables, call.name, call.id, arguments=call.arguments, agent=self.agent, run=turn.run
-            )
+                unusable = given is None or given in self._waiting
+                id = uuid4().hex if given is None or unusable else given
+                arguments = arguments_of(call)
+                self._waiting[id] = _Waiting(turn=turn, id=id, given=call.id, tool=call.name, arguments=arguments)
+            taken.add(id)
+            self.core.start_tool(self.variables, call.name, id, arguments=arguments, agent=self.agent, run=turn.run)
+
+    def _answered(self, result: ModelToolResult) -> _Waiting | None:
+        """Return the call that a result answers, which is not awaited any more. Call this with the lock held.
+
+        Ids may be missing, or used for several calls, and an agent may have replaced them: then a call with the same
+        tool and arguments is meant, or else the first one without an id.
+        """
+        calls = list(self._waiting.values())
+        possible = [call for call in calls if result.call_id is not None and call.given == result.call_id]
+        if not possible and result.latest:
+            possible = [call for call in calls if call.is_call_of(result)] or [
+                call for call in calls if call.given is None and _may_be(call, result)
+            ]
+        found = next((call for call in possible if call.is_call_of(result)), next(iter(possible), None))
+        return None if found is None else self._waiting.pop(found.id)
+
+
+def _may_be(call: _Waiting, result: ModelToolResult) -> bool:
+    tool = result.tool if result.call is None else result.call.name
+    return tool is None or tool == call.tool
+
+
+class Attempt:
+    """The arguments of a model call, with context. If the provider refuses them, it is called once more without."""
+
+    def __init__(self, exchange: Exchange, options: Mapping[str, Any], block: str) -> None:
+        self._exchange = exchange
+        self._plain = dict(options)
+        self._refusal: BaseException | None = None
+        self.options = exchange.with_context(options, block)
+        self._has_context = bool(block) and self.options != self._plain
+
+    def goes_on(self, error: BaseException) -> bool:
+        """Return whether to call again, with the ``options`` of now; if not, the call has failed."""
+        if self._has_context and self._refusal is None and is_refusal(error):
+            self._refusal, self.options = error, self._plain
+            return True
+        self._exchange.failed(error)
+        return False
+
+    def taken(self) -> None:
+        """The provider has taken the call. If it did so without context only, that is counted and logged once."""
+        if self._refusal is not None:
+            self._exchange.refused(self._refusal)
 
 
 class Exchange:
@@ -128,8 +196,13 @@ class Exchange:
         """Return the arguments of the call with the context, or without it if their form is unknown."""
         if text:
             with self._core.guarded("adding the context"):
-                return self.shape.with_context(options, text)
+                return self.shape.with_context(options, text, self._recorder.place)
         return dict(options)
+
+    def refused(self, error: BaseException) -> None:
+        """Report that the provider took the request only without its context: the turn goes on without."""
+        recorder = self._recorder
+        self._core.refuse_context(recorder.variables, recorder.agent, run=self._turn.run, why=error_text(error))
 
     def responded(self, response: Any) -> None:
         """Report a response that is not streamed."""
@@ -145,6 +218,7 @@ class Exchange:
         if self._end():
             return
         recorder, turn = self._recorder, self._turn
+        self._core.left_out(answer.unread)
         about = about_model(
             self._started_s, model=answer.model, input_tokens=answer.input_tokens, output_tokens=answer.output_tokens
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
+from graphweft.adapters.context_place import ContextPlace, check_place
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.model_clients.anthropic_messages import Messages
 from graphweft.adapters.model_clients.calls import (
@@ -40,6 +41,7 @@ def wrap_openai(
     agent: str = _AGENT,
     workflow: str | None = None,
     remember: bool = True,
+    context_place: ContextPlace = "last_message",
     adapter: Adapter | None = None,
     **settings: Any,
 ) -> C:
@@ -48,14 +50,17 @@ def wrap_openai(
     It covers ``chat.completions`` and ``responses``: ``create``, ``parse`` and ``stream``. A turn begins with a message
     of the user and ends with an answer without tool calls. ``chat`` is the conversation; without it each wrapped client
     is one. ``workflow`` selects the rules, by default those of ``default``. With ``remember`` the messages of the user
-    and the answers become memories of the user.
+    and the answers become memories of the user. ``context_place`` is where the context stands: see ``ContextPlace``. If
+    the provider refuses a request with context, it is called once more without, which is counted and logged once.
 
     ``settings`` are those of ``Adapter``; or pass an ``adapter`` that several wrapped clients share, for its ``stats``
     and ``close``. Answers, streams and errors of the model are those of the client; failures of graphweft are counted
     and logged once. Raises ``InvalidSettings`` without an app, and for an object of another type.
     """
     ids = _ids(app, user, chat, workflow)
-    recorder = _recorder("/graphweft/openai", adapter, settings, ids=ids, agent=agent, remember=remember)
+    recorder = _recorder(
+        "/graphweft/openai", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place
+    )  # fmt: skip
     found: C = _openai(client, recorder)
     return found
 
@@ -69,12 +74,15 @@ def wrap_anthropic(
     agent: str = _AGENT,
     workflow: str | None = None,
     remember: bool = True,
+    context_place: ContextPlace = "last_message",
     adapter: Adapter | None = None,
     **settings: Any,
 ) -> C:
     """Do the same as ``wrap_openai`` for ``messages`` of an ``Anthropic`` or ``AsyncAnthropic`` client."""
     ids = _ids(app, user, chat, workflow)
-    recorder = _recorder("/graphweft/anthropic", adapter, settings, ids=ids, agent=agent, remember=remember)
+    recorder = _recorder(
+        "/graphweft/anthropic", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place
+    )  # fmt: skip
     found: C = _anthropic(client, recorder)
     return found
 
@@ -88,12 +96,15 @@ def wrap_litellm(
     agent: str = _AGENT,
     workflow: str | None = None,
     remember: bool = True,
+    context_place: ContextPlace = "last_message",
     adapter: Adapter | None = None,
     **settings: Any,
 ) -> F:
     """Do the same as ``wrap_openai`` for ``litellm.completion`` or ``litellm.acompletion``, or a function like them."""
     ids = _ids(app, user, chat, workflow)
-    recorder = _recorder("/graphweft/litellm", adapter, settings, ids=ids, agent=agent, remember=remember)
+    recorder = _recorder(
+        "/graphweft/litellm", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place
+    )  # fmt: skip
     if not callable(function):
         raise InvalidSettings(f"cannot wrap {type(function).__name__}: expected litellm.completion or acompletion")
     wrap = recorded_async if inspect.iscoroutinefunction(function) else recorded
@@ -113,7 +124,11 @@ def _recorder(
     ids: Mapping[str, str | None],
     agent: str,
     remember: bool,
+    place: ContextPlace,
 ) -> Recorder:
+    check_place(place)
+    if ids["app_id"] == "":
+        raise InvalidSettings("app is empty: name the app, or leave it out for that of the client")
     if adapter is not None and settings:
         raise TypeError(f"unexpected settings with an adapter: {', '.join(sorted(settings))}; set them on the adapter")
     mine: dict[str, Any] = {"source": source, "budget_ms": _BUDGET_MS, **settings}
@@ -127,7 +142,7 @@ def _recorder(
     if found.workflow is None:
         variables["workflow_name"] = DEFAULT_WORKFLOW
     scope = {"thread_id": found.chat_id} | ({"user_id": found.user_id} if found.user_id else {})
-    return Recorder(core, variables, agent=agent, scope=scope, remember=remember)
+    return Recorder(core, variables, agent=agent, scope=scope, remember=remember, place=place)
 
 
 def _openai(client: Any, recorder: Recorder) -> Any:

@@ -183,9 +183,9 @@ def test_reasons_quote_no_text_of_an_item() -> None:
 
 
 def test_times_without_a_zone_are_utc_and_counted() -> None:
-    [event, other], report = mem0(SAID | {"created_at": "2026-02-01T10:00:00"}, SAID | {"id": "2", "created_at": 0})
+    [event, other], report = mem0(SAID | {"created_at": "2026-02-01T10:00:00"}, SAID | {"id": "2", "created_at": 10**8})
     assert event.time == datetime(2026, 2, 1, 10, tzinfo=UTC)
-    assert other.time == datetime(1970, 1, 1, tzinfo=UTC)
+    assert other.time == datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC)
     assert report.without_zone == 1
     assert (report.first, report.last) == (other.time, event.time)
 

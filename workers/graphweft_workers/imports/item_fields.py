@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from graphweft_contracts import MemoryScope
 from graphweft_contracts.admission import MOST_AHEAD
 from graphweft_contracts.memory import SCOPE_PATTERN
+from graphweft_contracts.moments import since_1970
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.iso_time import in_utc, iso_time
 
@@ -78,7 +79,7 @@ class Fields:
                 case bool():
                     raise ValueError
                 case int() | float():
-                    time = datetime.fromtimestamp(value, UTC)
+                    time = since_1970(value)
                 case str():
                     time = iso_time(value)
                     if time.tzinfo is None:

@@ -19,6 +19,7 @@ from pydantic import JsonValue, ValidationError
 
 from graphweft_contracts import AgentTurnComplete, AgentTurnStart, Event, ToolCallComplete, WorkflowComplete
 from graphweft_contracts.events import data_of, known
+from graphweft_contracts.moments import since_1970
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.messages import messages_of
 from graphweft_workers.imports.runs import ImportProblem, RecordedRun, named
@@ -271,10 +272,8 @@ def _start(run: RecordedRun, options: ChatImportOptions) -> tuple[datetime, str 
         match value:
             case None:
                 return in_utc(options.start) + run.number * _RUN_STEP, None
-            case bool():
-                raise ValueError("it is a boolean")
             case int() | float():
-                return datetime.fromtimestamp(value, UTC), name
+                return since_1970(value), name
             case str():
                 return in_utc(iso_time(value)), name
             case _:

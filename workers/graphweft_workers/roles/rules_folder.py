@@ -12,7 +12,7 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
-from graphweft_rules.files.loader import TESTS, workflow_files
+from graphweft_rules.files.loader import TESTS, unread_files, workflow_files
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
@@ -58,6 +58,8 @@ class RulesFolder:
         """The files of the rules that were loaded last; some may lie outside of the folder."""
         self._faulty = False
         """Whether the last look found errors."""
+        self._unread = ""
+        """What was printed of files that nobody reads."""
 
     async def load_new(self) -> RuleSet | None:
         """Load the rules of the folder; None if they are active already. Raises ``RulesError``."""
@@ -114,6 +116,7 @@ class RulesFolder:
 
     async def follow(self) -> None:
         """Look for changes until cancelled; print what changed, or the findings."""
+        self._say_unread()
         seen = self._state()
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -135,6 +138,7 @@ class RulesFolder:
             rules = await asyncio.to_thread(load_rules, self._settings, as_stored=True)
             changed = await self.push(rules)
             self._keep_faults("")
+            self._say_unread()
             if changed:
                 self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
             elif not rules.workflows:
@@ -154,6 +158,14 @@ class RulesFolder:
             self._keep_faults(faults)
             self._say(faults)
         return True
+
+    def _say_unread(self) -> None:
+        """Print which files nobody reads, if that has changed."""
+        root = self._settings.rules
+        unread = "\n".join(map(str, unread_files(root))) if root.is_dir() else ""
+        if unread and unread != self._unread:
+            self._say(unread)
+        self._unread = unread
 
     async def _look_at_sound(self, error: InvalidRules) -> bool:
         try:

@@ -416,8 +416,7 @@ def test_the_same_file_twice_has_its_effect_once(up: Deployment, tmp_path: Path)
     done = up.ok("emit", str(file), "--wait")
     assert (
         "0 applied, 1 without a rule, 0 skipped, 0 dead-lettered\n"
-        "  1 x without effect: workflow 'Support': no rule is for"
-        in done
+        "  1 x without effect: workflow 'Support': no rule is for" in done
     )
     assert "did you mean 'agent.turn_complete'?" in done
     assert up.json("status")["lag"] == 0

@@ -13,6 +13,7 @@ from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, keys_finding, keys_of, unread_files
 from graphweft_rules.files.model import Mutation, Place
+from graphweft_rules.files.text_times import text_times
 from graphweft_rules.files.unwritten_labels import unwritten_labels
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
@@ -61,8 +62,10 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = (), known: Collect
         resolved = [files.resolve(file, _root(path, file)) for file in rule_files]
         for each in resolved:
             findings.extend(each.findings)
-        findings.extend(unwritten_labels((each.config for each in resolved if each.config is not None), known))
-        keys = frozenset(key for each in resolved if each.config is not None for key in keys_of(each.config))
+        configs = [each.config for each in resolved if each.config is not None]
+        findings.extend(unwritten_labels(configs, known))
+        findings.extend(text_times(configs))
+        keys = frozenset(key for config in configs for key in keys_of(config))
         if (much := keys_finding(keys, Place(file=str(path)))) is not None:
             findings.append(much)
         findings.extend(unread_files(path, is_root=False))

@@ -202,3 +202,38 @@ def test_a_reference_in_quotes_is_named(tmp_path: Path, text: str, quote: str) -
     (finding,) = lint([tmp_path])
     assert (finding.code, finding.level) == ("quoted-reference", "warning")
     assert "without quotes" in finding.message
+
+
+COMPARING = """
+injection_rules:
+  - name: q
+    agents: ["*"]
+    queries:
+      - id: q
+        cypher: |
+          MATCH (f:Doc) WHERE {0} RETURN f.text AS text
+        inject_as: x
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "f.valid_at <= datetime()", "datetime() >= f.valid_at", "f.valid_at = datetime()",
+        "f.valid_at < DateTime() AND f.x = 1", "f.x = 1 OR NOT f.valid_at<>datetime()",
+    ],
+)  # fmt: skip
+def test_a_comparison_of_text_with_a_time_of_others_is_named(tmp_path: Path, where: str) -> None:
+    file(tmp_path, COMPARING.format(where))
+    (finding,) = lint([tmp_path])
+    assert (finding.code, finding.level) == ("text-time", "warning")
+    assert "f.valid_at.epochMillis" in finding.message
+
+
+@pytest.mark.parametrize(
+    "where", ["f.valid_at.epochMillis <= timestamp()", "f.seen <= datetime()", "f.at <= datetime()"]
+)
+def test_a_comparison_with_a_time_that_rules_write_is_fine(tmp_path: Path, where: str) -> None:
+    written = "'MERGE (n:Doc {id: $id}) ON CREATE SET n.seen = datetime() CREATE (:X {at: datetime()})'"
+    file(tmp_path, MUTATION.format(cypher=written) + COMPARING.format(where))
+    assert codes(tmp_path) == []

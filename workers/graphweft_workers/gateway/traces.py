@@ -300,7 +300,8 @@ def _of_json(body: bytes, values: int) -> ExportTraceServiceRequest:
         for scope, within in _objects(resource, "scopeSpans", *place):
             read_scope = read.scope_spans.add()
             named = scope.get("scope")
-            _parse({"name": named.get("name")} if isinstance(named, dict) else None, read_scope.scope, *within, "scope")
+            library = {"name": cast("Any", named).get("name")} if isinstance(named, dict) else None
+            _parse(library, read_scope.scope, *within, "scope")
             spans = read_scope.spans
             for span, at in _objects(scope, "spans", *within):
                 # JSON has hexadecimal digits where protobuf's own JSON has base64.

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, SupportsIndex, override
 
-import cramjam  # noqa: F401  # aiokafka works without it, but then reads neither zstd, lz4 nor snappy
+# aiokafka works without it, but then reads neither zstd, lz4 nor snappy.
+import cramjam  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
@@ -47,16 +48,19 @@ async def read_carefully(
     The broker waits for a first record for ``wait_ms``. Records that cannot be read have stand-ins, and a line in the
     log, which ``said`` limits.
     """
+    records: Sequence[Any] = ()
+    following = position
+    fault: Exception | None = None
     client: Any = AIOKafkaClient(**servers.options)
     try:
         await client.bootstrap()
         await client.set_topics([partition.topic])
         leader = client.cluster.leader_for_partition(TopicPartition(*partition))
         places = [(partition.topic, [(partition.partition, position, fetch_bytes)])]
-        for tried in range(1, _TRIES + 1):
+        for _ in range(_TRIES):
             response = await client.send(leader, FetchRequest(wait_ms, 1, fetch_bytes, READ_COMMITTED, places))
             records, following, fault = _parsed(response, partition, position, limit)
-            if fault is None or isinstance(fault, UnsupportedCodecError) or tried == _TRIES:
+            if fault is None or isinstance(fault, UnsupportedCodecError):
                 break
     finally:
         await client.close()
@@ -167,8 +171,8 @@ class _Batch:
 
     def _stand_ins(self, start: int | None, error: Exception) -> Iterator[_StandIn]:
         end = self.next_offset
-        if start is None:
-            start = self._batch.base_offset if self._is_current else end - 1  # older ones name their last offset only
+        if start is None:  # batches of older formats name their last offset only
+            start = int(self._batch.base_offset) if self._is_current else end - 1
         headers = ((_UNREADABLE, _why(error).encode(errors="replace")),)
         timestamp = self._batch.max_timestamp if self._is_current else self._batch._timestamp
         for offset in range(min(max(start, self._position), end - 1), end):

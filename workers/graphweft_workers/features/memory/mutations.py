@@ -224,11 +224,11 @@ def _without_nul(value: Any) -> Any:
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
         made = {name: _without_nul(item) for name, item in given.items()}
-        return made if any(made[name] is not item for name, item in given.items()) else value
+        return made if any(made[name] is not item for name, item in given.items()) else given
     if isinstance(value, list):
-        old: list[Any] = value
-        new = [_without_nul(item) for item in old]
-        return new if any(one is not other for one, other in zip(new, old, strict=True)) else value
+        items = cast("Sequence[Any]", value)
+        plain = [_without_nul(item) for item in items]
+        return plain if any(one is not other for one, other in zip(plain, items, strict=True)) else items
     return value
 
 

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 DeadLetterReason = Literal[
     "invalid_event",
+    "unreadable",
     "query_error",
     "invalid_value",
     "timeout",
@@ -27,6 +28,7 @@ DeadLetterReason = Literal[
 """Why an event or a mutation had no effect.
 
 - ``invalid_event``: the event violates the contract.
+- ``unreadable``: the bus holds the event's record, but it cannot be unpacked: an unknown codec, or a wrong checksum.
 - ``query_error``, ``timeout``: the graph server refused a mutation, or aborted it at its time limit.
 - ``invalid_value``: a value of the event has a type that the mutation cannot take.
 - ``unresponsive``: the graph server became unavailable each time it got this mutation.
@@ -44,7 +46,9 @@ DeadLetterReason = Literal[
 """
 REFUSED: Final[frozenset[DeadLetterReason]] = frozenset({"unsigned", "bad_signature"})
 """Reasons of an entry that its signature keeps from having an effect. A retry looks at the signature again."""
-UNREAD: Final[frozenset[DeadLetterReason]] = frozenset({"invalid_event", "internal_error", "unsigned", "bad_signature"})
+UNREAD: Final[frozenset[DeadLetterReason]] = frozenset(
+    {"invalid_event", "unreadable", "internal_error", "unsigned", "bad_signature"}
+)
 """Reasons of an entry that does not count as an event: later entries are no copies of it."""
 
 

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import (
-    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -26,6 +25,7 @@ from typing_extensions import Self
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Name, Payload, register_payloads
 from graphweft_contracts.memory import SCOPE_REQUIRED, ScopedPayload, derived_id
+from graphweft_contracts.moments import Moment
 
 EpisodeType = Literal["text", "json", "message"]
 ANY_TYPE: Final = "Entity"
@@ -137,10 +137,10 @@ class EpisodeRelation(BaseModel):
     fact: Annotated[str, Field(max_length=_LONGEST_VALUE)] = Field(
         default="", description="The relation as a sentence."
     )
-    valid_from: AwareDatetime | None = Field(
+    valid_from: Moment | None = Field(
         default=None, description="Without it, the earliest time that an episode which says so is about."
     )
-    valid_to: AwareDatetime | None = Field(default=None, description="Without it, the relation has not ended.")
+    valid_to: Moment | None = Field(default=None, description="Without it, the relation has not ended.")
 
 
 class Structure(BaseModel):
@@ -208,7 +208,7 @@ class EpisodeAdd(ScopedPayload):
         default=None,
         description="The ontology to go by; without it `agent_memory_v1` for a content with `<graphiti_episode`.",
     )
-    reference_time: AwareDatetime | None = Field(
+    reference_time: Moment | None = Field(
         default=None, description="The time that the episode is about; without it, the event's time."
     )
     source_description: Annotated[str, Field(max_length=_LONGEST_VALUE)] | None = None
@@ -261,7 +261,7 @@ class EpisodeExtracted(ScopedPayload):
     episode_id: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         description="The id of the episode in the graph."
     )
-    reference_time: AwareDatetime = Field(description="The time that the episode is about.")
+    reference_time: Moment = Field(description="The time that the episode is about.")
     model: Name = Field(description="Which model.")
     schema_id: Name | None = Field(default=None, description="The ontology that the model went by.")
     entities: Annotated[tuple[EpisodeEntity, ...], Field(max_length=_MOST)] = ()

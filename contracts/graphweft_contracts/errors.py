@@ -6,6 +6,7 @@
     ├── Permanent                 a retry fails again: write a dead letter, or tell the user
     │   ├── InvalidEvent          an event that violates the contract
     │   │   ├── MalformedEvent    content that is not a JSON object
+    │   │   ├── UnreadableEvent   a record that cannot be unpacked
     │   │   └── RefusedEvent      an entry whose signature is missing or wrong
     │   ├── InvalidRules          rule files that do not load (carries every finding)
     │   ├── InvalidSettings       invalid settings
@@ -39,6 +40,10 @@ class InvalidEvent(Permanent):
 
 class MalformedEvent(InvalidEvent):
     """The content is not a JSON object in UTF-8, so no field was checked."""
+
+
+class UnreadableEvent(InvalidEvent):
+    """The bus holds the record of the event, but it cannot be unpacked: an unknown codec, or a wrong checksum."""
 
 
 class RefusedEvent(InvalidEvent):

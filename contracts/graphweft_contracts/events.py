@@ -16,10 +16,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
 from typing_extensions import Self
 
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.moments import Moment
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """App ids name graphs, files and metrics, so few characters are allowed."""
@@ -254,7 +255,7 @@ class Event(BaseModel):
     id: Name
     source: Name
     type: Annotated[str, StringConstraints(pattern=TYPE_PATTERN, max_length=128)]
-    time: AwareDatetime
+    time: Moment
     appid: AppId
     chatid: Name
     workflow: Name | None = None
@@ -266,7 +267,7 @@ class Event(BaseModel):
     sequence: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
-    recordedtime: AwareDatetime | None = None
+    recordedtime: Moment | None = None
     dataref: str | None = None
     data: dict[str, Any] = Field(default_factory=dict)
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import (
-    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -26,6 +25,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from graphweft_contracts.events import Name, Payload, register_payloads
+from graphweft_contracts.moments import Moment
 
 MemoryRole = Literal["user", "assistant", "system"]
 MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
@@ -110,7 +110,7 @@ class MemoryMessage(BaseModel):
 
     role: MemoryRole
     text: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
-    time: AwareDatetime | None = Field(default=None, description="When it was said; without it, the event's time.")
+    time: Moment | None = Field(default=None, description="When it was said; without it, the event's time.")
     message_id: Name | None = Field(default=None, description="The runtime's own name of the message.")
     author_name: Name | None = None
 
@@ -179,7 +179,7 @@ class ExtractedFact(BaseModel):
     predicate: Name
     object: Name
     text: Annotated[str, Field(max_length=4_096)] = Field(default="", description="The fact as a sentence.")
-    valid_from: AwareDatetime | None = Field(default=None, description="Without it, the time of the event.")
+    valid_from: Moment | None = Field(default=None, description="Without it, the time of the event.")
     memory_ids: tuple[_Id, ...] = Field(default=(), description="The memories that it was taken from.")
 
 
@@ -189,7 +189,7 @@ class ExtractedPreference(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     text: Annotated[str, Field(min_length=1, max_length=4_096)]
-    stated_at: AwareDatetime | None = Field(default=None, description="Without it, the time of the event.")
+    stated_at: Moment | None = Field(default=None, description="Without it, the time of the event.")
     memory_ids: tuple[_Id, ...] = Field(default=(), description="The memories that it was taken from.")
 
 
@@ -217,7 +217,7 @@ class MemoryErase(_Payload):
     """``memory.erase``: all that is remembered of a user is erased, and what the log has before stays out for ever."""
 
     user_id: ScopeName
-    before: AwareDatetime | None = Field(
+    before: Moment | None = Field(
         default=None,
         description="Only what the log took up to this time is erased; without it, all that it has before the event.",
     )

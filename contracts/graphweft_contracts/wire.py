@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
-from graphweft_contracts.errors import InvalidEvent, MalformedEvent
+from graphweft_contracts.errors import InvalidEvent, MalformedEvent, UnreadableEvent
 from graphweft_contracts.events import APP_ID_PATTERN, TYPE_PATTERN, Event
 
 _FORMS: Final = {
@@ -38,6 +38,8 @@ ACTIVATION: Final = b"gw_rules"
 """The field of an entry that activates a rule set; it has no other field. See ``rules_log.Activation``."""
 DROPPED: Final = b"gw_dropped"
 """The field of an entry that records a dropped dead letter: the JSON list of a ``Dropped``. It has no other field."""
+UNREADABLE: Final = b"gw_unreadable"
+"""The field of an entry whose record the bus holds, but a worker cannot read; it says why. It has no other field."""
 RECORDED: Final = b"gw_recorded"
 """The field of a retry with the log's time of the entry that had no effect, in ISO format."""
 WHOLE: Final = "*"
@@ -45,6 +47,7 @@ WHOLE: Final = "*"
 PREFIX: Final = b"ce_"
 """Begins the field of an attribute in binary mode."""
 _CORRECTED: Final = ":corrected"
+_MAX_REASON: Final = 200
 _MAX_HINTS: Final = 20
 _MAX_NAMES: Final = 50
 """With the one above: a fault of an event with many fields costs little."""
@@ -177,6 +180,8 @@ def attributes_of(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
     """Return the attributes and the data of an event in either mode, unchecked. Raises ``InvalidEvent``."""
     content_type = fields.get(CONTENT_TYPE, b"")
     data = fields.get(DATA)
+    if data is None and UNREADABLE in fields:
+        raise UnreadableEvent(f"its record cannot be read: {fields[UNREADABLE].decode(errors='replace')[:_MAX_REASON]}")
     if data is None:
         names = ", ".join(repr(name.decode(errors="replace")) for name in fields) or "none"
         raise InvalidEvent(f"the entry has no field 'data' (its fields: {names}); write events as CloudEvents")

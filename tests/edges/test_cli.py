@@ -414,7 +414,10 @@ def test_the_same_file_twice_has_its_effect_once(up: Deployment, tmp_path: Path)
     assert turns(up, "twice") == 2
     file.write_text(turn("3", app="twice").replace("agent.turn_complete", "agent.turn_compleet"))
     done = up.ok("emit", str(file), "--wait")
-    assert "1 applied, 0 skipped, 0 dead-lettered\n  1 x without effect: workflow 'Support': no rule is for" in done
+    assert (
+        "0 applied, 1 without a rule, 0 skipped, 0 dead-lettered\n"
+        "  1 x without effect: workflow 'Support': no rule is for" in done
+    )
     assert "did you mean 'agent.turn_complete'?" in done
     assert up.json("status")["lag"] == 0
 

@@ -491,7 +491,7 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: []}}]", "tokens.0.roles"),
         (
             f"tokens: [{{app_id: a, sha256: {'0a' * 32}, expires: 2027-01-31}}]",
-            "tokens.0.expires: expected a time such",
+            "tokens.0.expires: Input should have timezone info: expected a time such",
         ),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, expires: 2027-01-31T00:00:00}}]", "tokens.0.expires"),
         (f"tokens: [{{app_id: 'a b', sha256: {'0a' * 32}}}]", "tokens.0.app_id"),

@@ -230,3 +230,13 @@ def test_community_has_one_database(driver: neo4j.Driver) -> None:
     with driver.session(database="other") as session, pytest.raises(Neo4jError) as caught:
         session.run("RETURN 1").consume()
     assert caught.value.code == "Neo.ClientError.Database.DatabaseNotFound"
+
+
+def test_a_native_time_compares_with_no_text_but_its_milliseconds_do(driver: neo4j.Driver) -> None:
+    """What ``lint`` advises (``text-time``): in rules ``datetime()`` is text, and ``timestamp()`` a number."""
+    execute(driver, "CREATE (:Doc {valid_at: datetime('2026-02-01T10:00:00+01:00')})")
+    now = {"text": "2026-02-01T09:00:00.000000Z", "ms": 1_769_936_400_000}
+    assert execute(driver, "MATCH (f:Doc) WHERE f.valid_at <= $text OR f.valid_at >= $text RETURN f", **now) == []
+    found = "MATCH (f:Doc) WHERE f.valid_at.epochMillis <= $ms RETURN count(f)"
+    assert execute(driver, found, **now) == [[1]]
+    assert execute(driver, found, ms=now["ms"] - 1) == [[0]]

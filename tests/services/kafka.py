@@ -93,7 +93,7 @@ class KafkaServer:
     """
 
     def __init__(self, folder: Path, secure: Secure | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._secure = secure
         self._classes = _class_path()
         self._options = _archive().options()
@@ -113,10 +113,10 @@ class KafkaServer:
 
     def start(self) -> None:
         """Start the broker on the data that is there, and return when it serves clients."""
-        settings = self._folder / "server.properties"
+        settings = self.folder / "server.properties"
         if not settings.exists():
             controller = free_port()
-            text = _SETTINGS.format(port=self._port, controller=controller, folder=self._folder)
+            text = _SETTINGS.format(port=self._port, controller=controller, folder=self.folder)
             scram: list[str] = []
             if (secure := self._secure) is not None:
                 users = " ".join(f'user_{user}="{secure.password}"' for user in ("admin", *secure.users))
@@ -127,11 +127,11 @@ class KafkaServer:
                 for kind in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
                     scram += ["--add-scram", f"{kind}=[name={secure.scram},password={secure.password}]"]
             settings.write_text(text)
-            (self._folder / "log4j2.properties").write_text(_LOGGING)
+            (self.folder / "log4j2.properties").write_text(_LOGGING)
             arguments = self._java("kafka.tools.StorageTool", "format", "-t", str(uuid4()), "-c", str(settings), *scram)
             done = subprocess.run(arguments, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
-        log = self._folder / "server.log"
+        log = self.folder / "server.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(settings)),
@@ -199,7 +199,7 @@ class KafkaServer:
             process.wait()
 
     def _java(self, *arguments: str) -> list[str]:
-        logging = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
+        logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
         return [*_JAVA, *self._options, logging, "-cp", self._classes, *arguments]
 
 

@@ -183,9 +183,9 @@ def test_reasons_quote_no_text_of_an_item() -> None:
 
 
 def test_times_without_a_zone_are_utc_and_counted() -> None:
-    [event, other], report = mem0(SAID | {"created_at": "2026-02-01T10:00:00"}, SAID | {"id": "2", "created_at": 0})
+    [event, other], report = mem0(SAID | {"created_at": "2026-02-01T10:00:00"}, SAID | {"id": "2", "created_at": 10**8})
     assert event.time == datetime(2026, 2, 1, 10, tzinfo=UTC)
-    assert other.time == datetime(1970, 1, 1, tzinfo=UTC)
+    assert other.time == datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC)
     assert report.without_zone == 1
     assert (report.first, report.last) == (other.time, event.time)
 
@@ -430,3 +430,72 @@ def test_lines_are_read_as_they_are_needed(tmp_path: Path) -> None:
     next(reading)
     path.write_bytes(b"")
     assert sum(1 for _ in reading) < 100_000
+
+
+# What changes the meaning of an item, and what takes the place of another field.
+
+
+@pytest.mark.parametrize("name", ["type", "name", "summary"])
+def test_an_attribute_never_takes_the_place_of_a_field(name: str) -> None:
+    events, report = graphiti(ADA | {"attributes": {name: "GmbH", "role": "owner"}}, SHOP, OWNS)
+    content = events[0].data["content"]["entities"][0]
+    assert content == {
+        "type": "Person", "name": "Ada", "role": "owner", "summary": "Runs a shop", f"attribute_{name}": "GmbH",
+    }  # fmt: skip
+    assert events[2].data["content"]["relations"][0]["source"] == {"type": "Person", "name": "Ada"}
+    assert not report.refused
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"event": "DELETE"}, {"event": "delete"}, {"state": "archived"}, {"status": "Deleted"}, {"deleted": True},
+        {"is_deleted": 1}, {"deleted_at": "2026-02-01T10:00:00Z"}, {"superseded_by": "m2"}, {"action": "REMOVE"},
+        {"isDeleted": "true"}, {"expires_at": "2027-01-01T00:00:00Z"}, {"ttl": 60},
+        {"expiration_date": "2027-01-01"},
+    ],
+)  # fmt: skip
+def test_an_item_that_its_store_does_not_show_any_more_does_not_come_back(field: dict[str, Any]) -> None:
+    (name,) = field
+    for events, report in (
+        mem0(SAID | field),
+        plain({"id": "1", "text": "Eats no nuts", "user_id": "ada"} | field),
+        graphiti(ADA | field),
+    ):
+        assert (events, report.refused) == ([], 1)
+        assert {"isDeleted": "is_deleted"}.get(name, name) in report.listed[0][1]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"event": "ADD"},
+        {"event": "UPDATE"},
+        {"deleted": False},
+        {"deleted_at": None},
+        {"state": "active"},
+        {"ttl": None},
+    ],
+)
+def test_an_item_that_its_store_shows_is_imported(field: dict[str, Any]) -> None:
+    events, report = mem0(SAID | field)
+    assert (len(events), report.refused) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("pages", "said"),
+    [
+        ([{"count": 230, "next": "https://x?page=2", "results": [SAID]}], ("230", "holds 1")),
+        ([{"total": 3, "results": [SAID]}], ("3 items", "holds 1")),
+        ([{"results": [SAID], "pagination": {"total": 2}}], ("2 items", "holds 1")),
+        ([{"results": [SAID], "meta": {"hasMore": True}}], ("after 1", "next one")),
+        ([{"results": [SAID], "nextCursor": "abc"}], ("after 1", "next one")),
+        ([{"count": 2, "next": "u", "results": [SAID]}, {"count": 2, "next": None, "results": [SAID]}], ()),
+        ([{"count": 1, "next": None, "results": [SAID]}], ()),
+        ([{"results": [SAID]}], ()),
+    ],
+)
+def test_one_page_of_several_is_not_all(tmp_path: Path, pages: list[Any], said: tuple[str, ...]) -> None:
+    _, report = read(file(tmp_path, "pages.jsonl", "\n".join(map(json.dumps, pages))))
+    assert bool(report.missing) == bool(said)
+    assert all(part in report.missing for part in said)

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from pydantic_core import from_json
 
+from graphweft.adapters import span_conventions
 from graphweft.adapters.events import (
     MODEL_CALL_COMPLETE,
     TOOL_CALL_COMPLETE,
@@ -71,6 +72,7 @@ ATTRIBUTES: Final = frozenset(
     {
         OPERATION, CONVERSATION, _AGENT_NAME, _AGENT_ID, _WORKFLOW, _TOOL, _CALL_ID, _ARGUMENTS, _RESULT, _MESSAGES,
         _RESPONSE_MODEL, _REQUEST_MODEL, _INPUT_TOKENS, _OUTPUT_TOKENS, _ERROR, _MAF_ID, _MAF_NAME, *_USERS,
+        *span_conventions.ATTRIBUTES,
     }
 )  # fmt: skip
 """The attributes of spans that this module reads."""
@@ -116,6 +118,10 @@ class Span:
     exception_type: str | None = None
     exception_message: str | None = None
 
+    def __post_init__(self) -> None:
+        attributes = span_conventions.in_genai_names(self.attributes, self.name)
+        object.__setattr__(self, "attributes", attributes)  # the class is frozen
+
     @property
     def kind(self) -> Kind | None:
         """The kind of operation, or None for spans that are not about agents."""
@@ -131,6 +137,11 @@ class Span:
     def agent(self) -> str:
         """The agent's name, for a span of an agent."""
         return self._text(_AGENT_NAME) or self._rest_of_name() or self._text(_AGENT_ID) or _UNKNOWN
+
+    @property
+    def named_agent(self) -> str | None:
+        """The agent that the span's own attributes name."""
+        return self._text(_AGENT_NAME) or self._text(_AGENT_ID)
 
     @property
     def agent_id(self) -> str | None:
@@ -242,7 +253,9 @@ class SpanPlace:
         """Return a span's place from that of its parent, ``above``, and the known conversation of its trace."""
         kind = span.kind
         inherited = above or cls(chat_id=conversation or span.trace_id)
-        agent, run = (span.agent, span.span_id) if kind == "agent" else (inherited.agent, inherited.run)
+        # A span of a tool may arrive without its parents, and then names its agent itself.
+        agent = span.agent if kind == "agent" else span.named_agent or inherited.agent
+        run = span.span_id if kind == "agent" else inherited.run
         configured = _name(span.resource.get(_WORKFLOW_NAME))
         return cls(
             chat_id=span.conversation or inherited.chat_id,

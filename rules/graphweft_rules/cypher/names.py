@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 from graphweft_rules.cypher.clauses import Outline
 
+_LABELLING: Final = frozenset({"CREATE", "MERGE", "SET", "FOREACH"})
 type Name = tuple[Literal["label", "type"], str]
 
 
@@ -50,3 +51,22 @@ def _operands(query: Outline, index: int, joining: tuple[str, ...]) -> Iterator[
         if words.text(index) not in joining:
             return
         index += 1
+
+
+def written_labels(query: Outline) -> frozenset[str] | None:
+    """Return the labels in clauses that create nodes or set labels; None if a label is known only at run time."""
+    words = query.words
+    found: set[str] = set()
+    for clause in query.clauses:
+        if clause.keyword not in _LABELLING:
+            continue
+        inside = set(clause.words)
+        for index in clause.words:
+            if words.text(index) == ":" and index not in query.in_map and index + 1 in inside:
+                if words.text(index + 1) == "$":
+                    return None
+                found.update(_operands(query, index + 1, (":", "&", "|")))
+    procedures = any(
+        clause.keyword == "CALL" and words.text(clause.words[0] + 1) not in ("{", "(") for clause in query.clauses
+    )
+    return None if procedures else frozenset(found)

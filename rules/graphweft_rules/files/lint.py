@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +11,10 @@ from graphweft_rules.cypher.batch_query import Dialect, Mode
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, ordered
-from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, keys_finding, keys_of
+from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, keys_finding, keys_of, unread_files
 from graphweft_rules.files.model import Mutation, Place
+from graphweft_rules.files.text_times import text_times
+from graphweft_rules.files.unwritten_labels import unwritten_labels
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
 
@@ -42,12 +44,13 @@ class RowExplanation:
         }
 
 
-def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = ()) -> list[Finding]:
+def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = (), known: Collection[str] = ()) -> list[Finding]:
     """Return the findings of rule files, each once, by file, line and column. Never raises on content.
 
     A folder means every ``graph_injection.yaml`` in it, and every ``*.yaml`` in its folders that start with ``_``
     (shared bases), except rule tests (``*_test.yaml``) and hidden folders. ``GraphInjectionLoader.load`` refuses
     exactly the files with error-level findings. ``dialects`` adds the problems of queries on their graph servers.
+    ``known`` are labels that something else than rules writes.
     """
     files = RuleFiles(dialects)
     findings: list[Finding] = []
@@ -59,9 +62,13 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = ()) -> list[Findin
         resolved = [files.resolve(file, _root(path, file)) for file in rule_files]
         for each in resolved:
             findings.extend(each.findings)
-        keys = frozenset(key for each in resolved if each.config is not None for key in keys_of(each.config))
+        configs = [each.config for each in resolved if each.config is not None]
+        findings.extend(unwritten_labels(configs, known))
+        findings.extend(text_times(configs))
+        keys = frozenset(key for config in configs for key in keys_of(config))
         if (much := keys_finding(keys, Place(file=str(path)))) is not None:
             findings.append(much)
+        findings.extend(unread_files(path, is_root=False))
         if not rule_files:
             message = f"no {FILE_NAME} under this folder: nothing is checked"
             findings.append(Finding(level="warning", code="no-rules", message=message, place=Place(file=str(path))))

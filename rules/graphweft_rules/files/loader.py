@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -21,6 +22,8 @@ from graphweft_rules.text_limits import keys_problem
 
 FILE_NAME: Final = "graph_injection.yaml"
 """The rule file in a workflow's folder."""
+_NEARLY: Final = re.compile(r"graph[-_ ]?injections?\.(ya?ml|json)(\.txt)?")
+"""Names that look like that of a rule file, in lower case."""
 TESTS: Final = "_test.yaml"
 """The end of the names of files with rule tests, which are no rules."""
 
@@ -84,6 +87,26 @@ def discover(root: Path) -> dict[str, Path]:
             message, place = f"the name of the folder is {fault}", Place(file=str(file))
             raise RulesError([Finding(level="error", code="bad-value", message=message, place=place)])
     return found
+
+
+def unread_files(root: Path, *, is_root: bool = True) -> Iterator[Finding]:
+    """Yield a warning for each file below ``root`` that is named almost like a rule file, and is none.
+
+    With ``is_root``, ``root`` holds the workflows' folders, so rule files directly in it or further down are none.
+    """
+    for file in sorted(root.rglob("*")):
+        folders = file.relative_to(root).parts[:-1]
+        hidden = any(folder.startswith((".", "_")) for folder in folders)
+        if hidden or file.name.lower().endswith(TESTS) or not _NEARLY.fullmatch(file.name.lower()) or file.is_dir():
+            continue
+        if file.name != FILE_NAME:
+            message = f"nobody reads {file.name!r}: rename it to {FILE_NAME!r}, or remove it"
+        elif is_root and len(folders) != 1:
+            where = "directly in the folder of rules" if not folders else "too deep in the folder of rules"
+            message = f"nobody reads this file, which is {where}: put it into <Workflow>/{FILE_NAME}"
+        else:
+            continue
+        yield Finding(level="warning", code="unread-file", message=message, place=Place(file=str(file)))
 
 
 def workflow_files(names: Iterable[str]) -> dict[str, Path]:

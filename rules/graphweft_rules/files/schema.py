@@ -6,7 +6,7 @@ A validation library would name a path of keys instead, and would never see repe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 
 from graphweft_contracts.context import Format
-from graphweft_contracts.events import LIFECYCLE
+from graphweft_contracts.events import LIFECYCLE, Event, Payload, payload_of
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_contracts.search import EMBEDDED, INDEX_TYPES, MOST_RESULTS, SEARCHED, IndexType, Searched, SearchQuery
 from graphweft_rules.cypher import query as cypher
@@ -83,6 +83,7 @@ def read_rules(data: bytes, path: Path, dialects: Iterable[Dialect] = ()) -> Rul
     optional = {"extends", "version", "injection_rules", "mutation_rules"}
     entries = checks.table(root, "a rule file", required=set(), optional=optional)
     checks.version(entries)
+    checks.holds_rules(entries, root.place)
     config = GraphInjectionConfig(
         injection_rules=tuple(checks.each(entries, "injection_rules", checks.injection_rule)),
         mutation_rules=tuple(checks.each(entries, "mutation_rules", checks.mutation_rule)),
@@ -97,8 +98,28 @@ _SEARCH_KEYS: Final = {
     *("memory", "query", "index_type", "index_name", "fulltext_index_name", "top_k", "message_history_count"),
     *("filter_stop_words", "retrieval_query", "of"),
 }
+_EVENT_FIELD: Final = re.compile(r"\$event\.(\w+)")
 _BARE_REFERENCE: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
+_QUOTED_REFERENCE: Final = re.compile(
+    r"""['"](?:\{\{\s*)?\$\{?(?P<path>(?:context|event|workflow)(?:\.\w+)*\.(?P<name>\w+))\}?(?:\s*\}\})?['"]"""
+)
 _REFERENCE: Final = re.compile(r"\$(?:context|event|workflow)(?:\.\w+)*\.(\w+)")
+
+
+def _texts(node: Node) -> Iterator[Scalar]:
+    """Yield the strings in a node."""
+    match node:
+        case Scalar():
+            if isinstance(node.value, str):
+                yield node
+        case Items():
+            for item in node.items:
+                yield from _texts(item)
+        case KeyTable():
+            for entry in node.entries.values():
+                yield from _texts(entry.value)
+        case Broken():
+            pass
 
 
 def _value(entries: Entries, key: str) -> Node | None:
@@ -128,6 +149,15 @@ class _Checks(Shapes):
         value = plain(node)
         if not (isinstance(value, float) and value == float(VERSION)):
             self.error("bad-value", f'version {value!r} is unknown: write version: "{VERSION}"', node.place)
+
+    def holds_rules(self, entries: Entries, place: Place) -> None:
+        """Warn of a file without rules, which has no effect."""
+        if not self.findings and entries.keys().isdisjoint({"extends", "injection_rules", "mutation_rules"}):
+            message = (
+                "the file has no rules: write injection_rules or mutation_rules, remove the file, or write "
+                "`mutation_rules: []` if the workflow's events shall have no effect"
+            )
+            self.warn("no-rules", message, place)
 
     def extends(self, entries: Entries) -> Iterable[tuple[str, Place]]:
         entry = entries.get("extends")
@@ -161,9 +191,11 @@ class _Checks(Shapes):
     def mutation_rule(self, node: Node) -> MutationRule:
         required, optional = {"name", "events", "mutations"}, {"agents", "condition"}
         entries = self.table(node, "a mutation rule", required=required, optional=optional)
+        events = self._events(entries)
+        self._event_fields(node, events)
         return MutationRule(
             name=self._rule_name(entries, "mutation"),
-            events=self._events(entries),
+            events=events,
             agents=self._agents(entries),
             condition=self._condition(entries),
             mutations=tuple(self.each(entries, "mutations", self._mutation, unique="id")),
@@ -401,12 +433,27 @@ class _Checks(Shapes):
                 self.warn("unknown-event", message, place)
         return tuple(name for name, _ in events)
 
+    def _event_fields(self, node: Node, events: tuple[str, ...]) -> None:
+        """Warn of fields of known events that look like a misspelt one: events may have further fields."""
+        models = [payload_of(event) for event in events]
+        if not models or Payload in models:
+            return
+        known = {*Event.model_fields, *(name for model in models for name in model.model_fields)}
+        for scalar in _texts(node):
+            for found in _EVENT_FIELD.finditer(str(scalar.value)):
+                name = found[1]
+                if name not in known and (near := did_you_mean(name, known, closeness=_TYPO)):
+                    message = f"{', '.join(events)} has no field {name!r}{near}: ignore this if your runtime adds it"
+                    self.warn("unknown-field", message, scalar.at_offset(found.start(1)))
+
     def _condition(self, entries: Entries) -> str | None:
         if "condition" not in entries:
             return None
         text = self.text(entries, "condition")
         node = entries["condition"].value
         if text and isinstance(node, Scalar):
+            for comment, start in conditions.comments(text):
+                self._swallowed(node, comment, start, "condition")
             try:
                 for each in conditions.compile_condition(text).cost.classes:
                     self.warn(
@@ -480,10 +527,32 @@ class _Checks(Shapes):
             self.warn("reference-without-dollar", message, node.place)
         return value
 
+    def _swallowed(self, node: Scalar, comment: str, start: int, what: str) -> bool:
+        """Report a comment that goes on over lines that YAML has joined; return whether it does."""
+        swallowed = node.swallowed(comment)
+        if swallowed:
+            message = (
+                f"the comment {comment[:30]!r} hides all of the {what} behind it, because YAML joins the lines of this "
+                "text: write the text under '|', or remove the comment"
+            )
+            self.error("swallowed-text", message, node.at_offset(start))
+        return swallowed
+
     def _cypher(
         self, node: Scalar, text: str, read: Callable[[str], cypher.Cypher], given: Entries | None, what: str
     ) -> None:
         """Report the problems of a query, and compare its parameters with the given ones (None: unknown)."""
+        for token in tokenize(text):
+            if token.kind == "comment" and token.text.startswith("//"):
+                if self._swallowed(node, token.text, token.start, "query"):
+                    return  # other problems would be those of the rest
+            elif token.kind == "string" and (found := _QUOTED_REFERENCE.fullmatch(token.text)):
+                name = found["name"]
+                message = (
+                    f"{token.text} is a text here, which nothing replaces: write '{name}: ${found['path']}' in params, "
+                    f"and ${name} here, without quotes"
+                )
+                self.warn("quoted-reference", message, node.at_offset(token.start))
         for problem in read(text).problems:
             code = "cypher-" + problem.code.removeprefix("cypher-")
             place = node.at(problem.line, problem.column)

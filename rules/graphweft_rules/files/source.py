@@ -211,7 +211,19 @@ class _Reading:
         if isinstance(value, str) and _SURROGATE.search(value):
             message = "half of a surrogate pair is not a character: write the character itself, or \\U and eight digits"
             return self._refuse("yaml-encoding", message, place)
-        return Scalar(value=value, place=place, text=self._origin(node) if isinstance(value, str) else None)
+        if not isinstance(value, str):
+            return Scalar(value=value, place=place)
+        return Scalar(value=value, place=place, text=self._origin(node), joined=self._joined(node))
+
+    def _joined(self, node: yaml.ScalarNode) -> tuple[str, ...]:
+        if node.style == "|" or node.end_mark.line == node.start_mark.line:
+            return ()
+        lines = self._lines[node.start_mark.line + (node.style == ">") : node.end_mark.line + 1]
+        if node.style in {"'", '"'}:
+            lines = [*lines[:-1], self._lines[node.end_mark.line][: node.end_mark.column - 1]]
+        if node.style == "'":
+            lines = [line.replace("''", "'") for line in lines]
+        return tuple(line.rstrip() for line in lines)
 
     def _origin(self, node: yaml.ScalarNode) -> Place | None:
         """Return the place of the first character of a string; None if the string is folded or escaped."""

@@ -20,6 +20,12 @@ class Scalar:
     place: Place
     text: Place | None = None
     """The place of the first character of a string, if the file has the string literally."""
+    joined: tuple[str, ...] = ()
+    """The lines of the file that YAML joined to this string; empty if it joined none."""
+
+    def swallowed(self, comment: str) -> bool:
+        """Tell whether a comment of the string, up to the end of its line, has text of later lines of the file."""
+        return bool(self.joined) and not any(line.endswith(comment.rstrip()) for line in self.joined)
 
     def at(self, line: int, column: int) -> Place:
         """Return the place of a line and column of the string: see ``Written.at``."""

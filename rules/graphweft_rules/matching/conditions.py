@@ -247,6 +247,13 @@ def too_much(text: str) -> TextProblem | None:
     return length_problem(text, CONDITION) or problem_of(_pieces(text), CONDITION)
 
 
+def comments(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each comment of a condition, up to the end of its line, and its offset."""
+    for match in _TOKEN.finditer(text):
+        if match[0].startswith("//"):
+            yield match[0], match.start()
+
+
 def _pieces(text: str) -> Iterator[Piece]:
     """Yield what the limits of texts measure."""
     sign = ""

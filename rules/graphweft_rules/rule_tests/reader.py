@@ -7,9 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
-from pydantic import AwareDatetime, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from graphweft_contracts import ContextRequest, DeadLetterReason, ReasonCode
+from graphweft_contracts.moments import Moment
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.files.findings import Finding, did_you_mean
 from graphweft_rules.files.model import Place
@@ -36,7 +37,7 @@ MOST_BUDGET_MS: Final = 3_600_000
 _NAME: Final = "rule/mutation"
 _UNKNOWN: Final = "unknown"
 """Stands for a workflow that has a finding, so that its events and requests have no further ones."""
-_TIME: Final = TypeAdapter[datetime](AwareDatetime)
+_TIME: Final = TypeAdapter[datetime](Moment)
 _REQUEST: Final = {"agent": "agent", "chat": "chat_id", "user": "user_id", "workflow": "workflow", "context": "context"}
 """Keys of a context request, and the fields of ``ContextRequest``."""
 

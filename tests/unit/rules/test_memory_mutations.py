@@ -144,3 +144,19 @@ def test_a_summary_with_too_many_words_in_its_facts_is_refused() -> None:
     assert list(PACK.match(refused)) == []
     assert "more than 20000 different words" in (PACK.refusal(refused) or "")
     assert PACK.refusal(event("memory.summarized", given | {"facts": facts[:40]})) is None
+
+
+def test_a_nul_in_one_text_costs_no_neighbour() -> None:
+    messages = [{"role": "user", "text": "two\0 dogs", "author_name": "A\0da"}, {"role": "user", "text": "one cat"}]
+    two, one = said("memory.add", {**ADD, "messages": messages})["add"]["messages"]
+    assert (two["text"], two["author_name"], two["terms"], one["text"]) == ("two dogs", "Ada", "ada two dog", "one cat")
+    [only] = said("memory.add", {**ADD, "messages": [{"role": "user", "text": "\0"}]})["add"]["messages"]
+    assert only["text"] == "\ufffd"
+
+
+def test_a_nul_in_a_summary_costs_no_fact() -> None:
+    fact = {"subject": "Ada\0", "predicate": "owns", "object": "a do\0g", "memory_ids": ["m"]}
+    data = {"summary": "Ada\0 and a dog", "memory_ids": ["m"], "facts": [fact], "user_id": "u", "model": "x"}
+    found = said("memory.summarized", data)
+    assert found["summarize"]["text"] == "Ada and a dog"
+    assert [(each["subject"], each["object"]) for each in found["facts"]["facts"]] == [("Ada", "a dog")]

@@ -55,9 +55,10 @@ async def lint(
     from graphweft_rules.matching.chat_order import order_across_chats
     from graphweft_workers.roles.connections import dialects
     from graphweft_workers.roles.ontologies import apart, lint_ontologies
+    from graphweft_workers.roles.rules import known_labels
 
     rules, ontologies = apart(paths or [Settings.load().rules])
-    findings = ordered([*lint_rules(rules, dialects()), *lint_ontologies(ontologies)])
+    findings = ordered([*lint_rules(rules, dialects(), known_labels()), *lint_ontologies(ontologies)])
     compiled = workflows(rules)
     if order == "chat":
         findings = ordered([*findings, *order_across_chats(compiled)])

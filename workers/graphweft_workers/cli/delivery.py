@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from graphweft.transport import Outgoing, Transport
@@ -124,7 +124,7 @@ class DeliveryOutcome:
     """The outcome of events. Each event counts once, by the worst outcome of its mutations."""
 
     applied: int
-    """The graph holds every effect that the rules define for the event, which may be none."""
+    """The graph holds every effect that the rules define for the event, which may be none by their conditions."""
     skipped: int
     """At least one mutation lacked a value or its rules."""
     dead_lettered: int
@@ -133,7 +133,14 @@ class DeliveryOutcome:
     """The bus had them before, so they have no effect again, whatever the outcome of the first copies."""
     causes: Sequence[DeadLetterCause] = ()
     without_rule: Sequence[WithoutRule] = ()
-    """Kinds of events that no rule is for. They count as applied: no effect is defined for them."""
+    """Kinds of events that no rule is for."""
+    unmatched: int = 0
+    """How many events these are. A misspelt type is among them, so they do not count as applied."""
+
+    def with_unmatched(self, kinds: Sequence[WithoutRule]) -> DeliveryOutcome:
+        """Return the outcome with the kinds of events that no rule is for."""
+        unmatched = min(self.applied, sum(kind.events for kind in kinds))
+        return replace(self, applied=self.applied - unmatched, without_rule=kinds, unmatched=unmatched)
 
     @property
     def complete(self) -> bool:

@@ -167,7 +167,11 @@ def _report(
     else:
         say(f"{counted(sent.events, 'event')} sent" + (f", {counted(refused, 'line')} refused" if refused else ""))
         if outcome is not None:
-            say(f"{outcome.applied} applied, {outcome.skipped} skipped, {outcome.dead_lettered} dead-lettered")
+            unmatched = f"{outcome.unmatched} without a rule, " if outcome.unmatched else ""
+            say(
+                f"{outcome.applied} applied, {unmatched}{outcome.skipped} skipped, "
+                f"{outcome.dead_lettered} dead-lettered"
+            )
             if outcome.repeated:
                 say(f"{outcome.repeated} were on the bus before and have no effect again: {_AFTER_A_FIX}")
             for kind in outcome.without_rule[:_MAX_CAUSES]:

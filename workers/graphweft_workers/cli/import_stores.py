@@ -132,6 +132,7 @@ def _print(report: ImportReport, outcome: DeliveryOutcome | None, *, dry_run: bo
             "repeated_in_file": report.repeated,
             "left_out": dict(report.left_out),
             "times_without_zone": report.without_zone,
+            "missing": report.missing or None,
             "first": report.first,
             "last": report.last,
         }
@@ -139,9 +140,11 @@ def _print(report: ImportReport, outcome: DeliveryOutcome | None, *, dry_run: bo
     else:
         _print_refused(report)
         _print_counts(report, dry_run=dry_run)
+        if report.missing:
+            warn(report.missing)
         if outcome is not None:
             _print_outcome(outcome)
-    if report.refused:
+    if report.refused or report.missing:
         return 2
     return 1 if outcome is not None and not outcome.complete else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
@@ -124,7 +124,7 @@ async def publish(
                 bus, sent.last, apps=sent.apps, on_lag=lag, on_unattended=unattended, on_stuck=stuck
             )
         outcome = await outcome_of(bus, sent)
-        return sent, replace(outcome, without_rule=await _without_rule(settings, bus, sent))
+        return sent, outcome.with_unmatched(await _without_rule(settings, bus, sent))
     finally:
         await bus.aclose()
 

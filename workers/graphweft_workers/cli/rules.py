@@ -74,7 +74,7 @@ async def rules_push(
                 sound = await load_sound_rules(settings, graph, before)
                 rules = sound.rules
             if not rules.workflows:
-                raise InvalidSettings(f"{settings.rules} holds no rules: put them into <Workflow>/graph_injection.yaml")
+                raise InvalidSettings(_none_in(settings.rules))
             rules = with_default_rules(rules, settings.rules, await active_files(bus, scope))
             await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
         except GraphUnavailable as error:
@@ -102,8 +102,7 @@ async def rules_push(
         told = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "found_again": found_again}
         print_json({**told, "changes": changes, **({} if sound is None else _left(sound))})
         return
-    if sound is not None and sound.findings:
-        _warn_of(sound)
+    _warn_of(settings.rules, sound)
     _say_changes(changes, rules.files, settings.rules)
     short = rules.digest[:_SHORT]
     if found_again and not dry_run:
@@ -268,8 +267,21 @@ def _state_of(short: str, scope: str, pushed: Activation | None, *, is_active: b
     return f"{short} is not active for {_named(scope)}: push it once more to make it so"
 
 
-def _warn_of(sound: SoundRules) -> None:
-    """Say what is wrong with workflows that were left out of a push."""
+def _none_in(folder: Path) -> str:
+    from graphweft_rules.files.loader import unread_files
+
+    unread = "".join(f"\n{finding}" for finding in unread_files(folder))
+    return f"{folder} holds no rules: put them into <Workflow>/graph_injection.yaml{unread}"
+
+
+def _warn_of(folder: Path, sound: SoundRules | None) -> None:
+    """Say which files nobody reads, and what is wrong with workflows that were left out of a push."""
+    from graphweft_rules.files.loader import unread_files
+
+    for finding in unread_files(folder):
+        warn(str(finding))
+    if sound is None:
+        return
     for finding in sound.findings:
         warn(str(finding))
     for name in sound.kept:

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from pydantic import AwareDatetime, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.moments import Moment
 from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.context import TurnQuestion, reply_dict, without_rules
@@ -52,13 +53,13 @@ class WhyQuestion(AppQuestion):
 class PastQuestion(GraphQuestion):
     """Asks for a part of the graph as it was."""
 
-    time: AwareDatetime = Field(strict=False)
+    time: Moment = Field(strict=False)
 
 
 class PastContextQuestion(TurnQuestion):
     """Asks for the context of one turn as it would have been."""
 
-    time: AwareDatetime = Field(strict=False)
+    time: Moment = Field(strict=False)
 
 
 async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[str, Any]:

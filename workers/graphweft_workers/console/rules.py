@@ -24,6 +24,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.inspection.judging import judge_event
 from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.roles.connections import dialects
+from graphweft_workers.roles.rules import known_labels
 
 _FILES: Final = 100
 _CHARS: Final = 100_000
@@ -121,7 +122,7 @@ def _findings(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        found = [each.to_dict() for each in lint([root], dialects())]
+        found = [each.to_dict() for each in lint([root], dialects(), known_labels())]
     prefix = f"{root}/"
     texts = ("file", "message")
     return [each | {key: str(each[key]).replace(prefix, "").replace(str(root), "") for key in texts} for each in found]

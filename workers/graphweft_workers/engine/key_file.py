@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from graphweft.secret_files import read_secret_file
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.events import AppId
+from graphweft_contracts.moments import Moment
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
 from graphweft_workers.engine.keyring import Keyring, KeyringKey, Role
 from graphweft_workers.yaml_model import fault_without_value, place_in, place_of_fault
@@ -106,8 +107,8 @@ class _Entry(BaseModel):
     role: Role | None = None
     secret: Annotated[str, StringConstraints(pattern=f"^{SECRET_PATTERN}$")] | None = Field(default=None, repr=False)
     secret_file: Path | None = None
-    begins: AwareDatetime = Field(alias="from")
-    ends: AwareDatetime | None = Field(default=None, alias="until")
+    begins: Moment = Field(alias="from")
+    ends: Moment | None = Field(default=None, alias="until")
 
     @model_validator(mode="after")
     def _sound(self) -> _Entry:
@@ -124,4 +125,4 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     keys: tuple[_Entry, ...]
-    required: AwareDatetime | None = Field(default=None, alias="required_from")
+    required: Moment | None = Field(default=None, alias="required_from")

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.errors import UnreadableEvent
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import announced, only_announces
 from graphweft_contracts.wire import WHOLE
@@ -166,6 +167,8 @@ def match_range(
                 continue
             if isinstance(error, RefusedEvent):
                 result.letters.append(letter_for(partition, entry, error.reason, str(error)))
+            elif isinstance(error, UnreadableEvent):
+                result.letters.append(letter_for(partition, entry, "unreadable", str(error)))
             elif isinstance(error, InvalidEvent):
                 result.letters.append(letter_for(partition, entry, "invalid_event", str(error)))
             else:

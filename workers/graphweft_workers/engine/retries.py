@@ -59,6 +59,8 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
     if not letter.offsets:
         if letter.count > 1:
             return Retried(kept="another version of graphweft wrote this dead letter without the offsets of its events")
+        if letter.reason == "unreadable":
+            return await _retry_unread(bus, letter)
         if fault := await _refused(bus, letter):
             return Retried(kept=fault)
         if await bus.dead_letters.requeue(letter, [retry_entry(letter)]):
@@ -94,6 +96,21 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
         return await _requeue_but(bus, letter, good, refused)
     missing = _of_missing(letter, gone) if gone else None
     return await _requeue(bus, letter, good, missing)
+
+
+async def _retry_unread(bus: Bus, letter: DeadLetter) -> Retried:
+    """Retry an event whose record nobody could read: only the bus has it."""
+    found = await bus.log.entries(letter.partition, [letter.offset])
+    if not found:
+        return Retried(kept="the bus no longer holds the event: emit it again, and drop this letter")
+    entry = found[0]
+    if wire.UNREADABLE in entry.fields:
+        return Retried(kept=f"{letter.message}: it still cannot; emit the event again, and drop this letter")
+    if fault := _fault(entry):
+        return Retried(kept=fault)
+    if await bus.dead_letters.requeue(letter, [_again(letter, entry)]):
+        return Retried(events=1)
+    return Retried(kept="the dead letter has changed; retry it again")
 
 
 async def _refused(bus: Bus, letter: DeadLetter) -> str:

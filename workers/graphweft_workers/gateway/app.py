@@ -50,6 +50,7 @@ from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.log_limit import LogLimit
 
 logger = get_logger("graphweft.gateway")
 
@@ -147,6 +148,7 @@ class _Gateway:
 
     def __post_init__(self) -> None:
         self.limiter = RequestLimiter(self.limits)
+        self._ignored = LogLimit()
 
     async def events(self, request: Request) -> Response:
         """Publish CloudEvents. The answer means that the bus has them."""
@@ -201,6 +203,12 @@ class _Gateway:
             found, events = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
             note_events(request, app_id, found.events)
             await self._publish(app_id, events)
+        for library, spans in found.ignored.items():
+            if (before := self._ignored.admit((app_id, library))) is not None:
+                logger.info(
+                    "spans_ignored", app_id=app_id, library=library, spans=spans, requests_before=before,
+                    message="they are not about agents, or follow conventions that graphweft does not read",
+                )  # fmt: skip
         if found.rejected:
             logger.warning("spans_refused", app_id=app_id, spans=found.rejected, reasons=[*found.reasons])
         return Response(found.answer(kind), media_type=kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
@@ -100,7 +101,7 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
             faults.append({"header": name, "detail": "this header appears twice, or does not belong to binary mode"})
             continue
         try:
-            attributes[attribute] = unquote_to_bytes(raw_value).decode()
+            attributes[attribute] = unquote_to_bytes(_without_quotes(raw_value)).decode()
         except UnicodeDecodeError:
             faults.append({"header": name, "detail": "write other characters than ASCII as percent-encoded UTF-8"})
     if len(attributes) >= MAX_ATTRIBUTES:  # the data counts as one more
@@ -125,6 +126,13 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
     _own([event], ["ce-appid"], "header", app_id)
     check_fitting([event], [pointer()])
     return event
+
+
+def _without_quotes(value: bytes) -> bytes:
+    """Return a header's value without the quotes around it: CloudEvents' HTTP binding 1.0.2, 3.1.3.2."""
+    if len(value) < len(b'""') or not (value.startswith(b'"') and value.endswith(b'"')):
+        return value
+    return re.sub(rb"\\(.)", rb"\1", value[1:-1])
 
 
 def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:

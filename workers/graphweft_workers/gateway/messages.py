@@ -43,7 +43,7 @@ _Line = Annotated[str, StringConstraints(max_length=256, pattern=LINE)]
 
 
 def _dated(value: Any) -> Any:
-    if not isinstance(value, str) or not _DAY.match(value):  # pydantic would take a number, also in a text, for seconds
+    if not isinstance(value, str) or not _DAY.match(value):  # clients of this route send texts
         msg = "expected an ISO 8601 time such as 2026-02-01T10:00:00Z"
         raise ValueError(msg)
     return value

@@ -6,18 +6,18 @@ A token has 256 random bits and cannot be guessed, so a plain SHA-256 is as safe
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId, Name
+from graphweft_contracts.moments import Moment
 from graphweft_workers.yaml_model import place_in, read_model
 
 Role = Literal["emit", "read", "erase", "admin", "operator"]
@@ -28,7 +28,6 @@ DEFAULT_ROLES: Final[frozenset[Role]] = frozenset({"emit", "read", "erase"})
 """The roles of a runtime that may erase. An entry of a file names its roles: one that is cut off has none."""
 _PREFIX: Final = "gw_"
 """Lets people and scanners for leaked secrets recognise a token."""
-_RFC3339: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +102,6 @@ _FORM: Final = (
 )
 
 
-def _dated(value: Any) -> Any:
-    if not isinstance(value, str) or not _RFC3339.match(value):  # pydantic would take a number for seconds
-        msg = "expected a time such as 2027-01-31T00:00:00Z (RFC 3339)"
-        raise ValueError(msg)
-    return value
-
-
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -118,7 +110,7 @@ class _Entry(BaseModel):
     name: str = ""
     roles: Annotated[frozenset[Role], Field(min_length=1)]
     workflows: frozenset[Name] | None = None
-    expires: Annotated[AwareDatetime, BeforeValidator(_dated)] | None = None
+    expires: Moment | None = None
 
     @property
     def token(self) -> AccessToken:

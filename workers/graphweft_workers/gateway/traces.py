@@ -10,8 +10,9 @@ import base64
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from google.protobuf import json_format
@@ -46,6 +47,7 @@ _ERROR: Final = 2
 _EXCEPTION: Final = "exception"
 _EXCEPTION_ATTRIBUTES: Final = frozenset({"exception.type", "exception.message"})
 _MAX_REASONS: Final = 5
+_LONGEST_LIBRARY: Final = 100
 _FIELDS_PER_VALUE: Final = 2
 """A field of protobuf costs less than half of a value of JSON."""
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
@@ -59,6 +61,8 @@ class Traces:
     events: Sequence[Event]
     rejected: int
     reasons: Sequence[str]
+    ignored: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many spans are not about agents, by the library that wrote them."""
 
     def answer(self, kind: str) -> bytes:
         """Return ``ExportTraceServiceResponse`` in the form of the request."""
@@ -113,7 +117,7 @@ def read_traces(
     """
     values = limits.values if values is None else values
     request = _of_json(body, values) if kind == JSON else _of_protobuf(body, values)
-    spans, reasons = _spans(request, app_id, limits)
+    spans, reasons, ignored = _spans(request, app_id, limits)
     found = events_of(spans)
     if len(found) > limits.span_events:
         raise _too_many(f"the spans of a request give at most {limits.span_events:,} events, and these {len(found):,}")
@@ -141,6 +145,7 @@ def read_traces(
         events=[event for key, event in made if key not in refused],
         rejected=len(reasons),
         reasons=list(dict.fromkeys(reasons))[:_MAX_REASONS],
+        ignored=ignored,
     )
 
 
@@ -170,8 +175,10 @@ def _event(one: SpanEvent, app_id: str) -> Event:
     )
 
 
-def _spans(request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimits) -> tuple[list[Span], list[str]]:
-    """Return the valid spans of a request, and for each invalid span of an agent the reason."""
+def _spans(
+    request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimits
+) -> tuple[list[Span], list[str], Counter[str]]:
+    """Return the valid spans of a request, the reason for each invalid span of an agent, and the ignored ones."""
     resources = request.resource_spans
     scopes = sum(len(each.scope_spans) for each in resources)
     if (seen := max(len(resources), scopes)) > limits.spans:
@@ -180,6 +187,7 @@ def _spans(request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimit
         raise _too_many(f"a request has at most {limits.spans:,} spans, and this one has {seen:,}")
     spans: list[Span] = []
     reasons: list[str] = []
+    ignored: Counter[str] = Counter()
     others: list[str] = []
     for number, each in enumerate(resources):
         resource = _attributes(each.resource.attributes, RESOURCE_ATTRIBUTES)
@@ -188,6 +196,8 @@ def _spans(request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimit
         for scope in each.scope_spans:
             for raw in scope.spans:
                 span = _span(raw, resource)
+                if span.kind is None:
+                    ignored[scope.scope.name[:_LONGEST_LIBRARY] or "(no name)"] += 1
                 if span.kind is not None and (reason := _misplaced(span)):
                     reasons.append(reason)
                 else:
@@ -196,7 +206,7 @@ def _spans(request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimit
         detail = f"remove {APP_ID} from the resource, or set it to the app of the token"
         faults = [{"pointer": place, "detail": detail} for place in others[:MAX_FAULTS]]
         raise Problem(403, "other-app", "the token belongs to another app; nothing was taken", faults=faults)
-    return spans, reasons
+    return spans, reasons, ignored
 
 
 def _span(raw: Any, resource: Mapping[str, Any]) -> Span:
@@ -281,20 +291,33 @@ def _of_json(body: bytes, values: int) -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     if not isinstance(raw, dict):
         raise _invalid()
+    if raw and not any(name in raw for name in _names("resourceSpans")):
+        detail = "the body has no resourceSpans: send the ExportTraceServiceRequest of OTLP; nothing was taken"
+        raise Problem(422, "invalid-traces", detail, faults=[{"pointer": pointer(), "detail": "no resourceSpans"}])
     for resource, place in _objects(cast("Any", raw), "resourceSpans"):
         read = request.resource_spans.add()
         _parse(resource.get("resource"), read.resource, *place, "resource")
         for scope, within in _objects(resource, "scopeSpans", *place):
-            spans = read.scope_spans.add().spans
+            read_scope = read.scope_spans.add()
+            named = scope.get("scope")
+            library = {"name": cast("Any", named).get("name")} if isinstance(named, dict) else None
+            _parse(library, read_scope.scope, *within, "scope")
+            spans = read_scope.spans
             for span, at in _objects(scope, "spans", *within):
                 # JSON has hexadecimal digits where protobuf's own JSON has base64.
-                ids = {name: _base64(span[name]) for name in _IDS if name in span}
+                ids = {name: _base64(span[name]) for each in _IDS for name in _names(each) if name in span}
                 _parse({**span, "links": None, **ids}, spans.add(), *at)
     return request
 
 
+def _names(name: str) -> tuple[str, str]:
+    """Return the name of a field in JSON and that of the proto, which the collector reads too."""
+    return name, re.sub(r"(?=[A-Z])", "_", name).lower()
+
+
 def _objects(parent: dict[str, Any], name: str, *above: str | int) -> Iterator[tuple[dict[str, Any], _Place]]:
     """Yield the objects of a list, with their places. Raises ``Problem`` for a value of another type."""
+    name = next((each for each in _names(name) if each in parent), name)
     values = parent.get(name)
     if values is not None and not isinstance(values, list):
         raise _invalid(*above, name)

@@ -31,6 +31,8 @@ _LONGEST_DESCRIPTION: Final = 4_096
 _IGNORED: Final = frozenset(
     {"name_embedding", "fact_embedding", "entity_edges", "episodes", "labels", "created_at", "expired_at"}
 )
+_OWN_FIELDS: Final = frozenset({"type", "name", "summary"})
+"""What an entity has beside its attributes. Graphiti lets an attribute have such a name, apart from ``name``."""
 _DERIVED: Final = frozenset({"Community", "Saga"})
 """Labels of nodes that a model made of others, for searches of Graphiti."""
 _STRUCTURED: Final = frozenset({"entities", "relations"})
@@ -98,8 +100,9 @@ class Graphiti:
         entity = {"type": of_type, "name": name}
         if id is not None and len(self._entities) < MOST_ENTITIES and len(name) <= _LONGEST_NAME:
             self._entities[item.text("group_id") or "", id] = (of_type, name)
-        summary = item.text("summary")
-        known = item.object("attributes") | ({} if summary is None else {"summary": summary})
+        known = {_attribute(key): value for key, value in item.object("attributes").items()}
+        if (summary := item.text("summary")) is not None:
+            known["summary"] = summary
         if not _is_storable(entity | known):
             kept = {key: value for key, value in known.items() if _is_storable(entity | {key: value})}
             self._report.leave_out("attributes", len(known) - len(kept))
@@ -187,6 +190,11 @@ class Graphiti:
             self._report.leave_out("ends of long names and descriptions")
             return text[:most]
         return text
+
+
+def _attribute(name: str) -> str:
+    """Return the name of an attribute beside the fields of an entity: it never takes the place of one."""
+    return f"attribute_{name}" if name in _OWN_FIELDS else name
 
 
 def _is_plain_json(content: str) -> bool:

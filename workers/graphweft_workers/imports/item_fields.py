@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from graphweft_contracts import MemoryScope
 from graphweft_contracts.admission import MOST_AHEAD
 from graphweft_contracts.memory import SCOPE_PATTERN
+from graphweft_contracts.moments import since_1970
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.iso_time import in_utc, iso_time
 
@@ -25,6 +26,28 @@ _TYPES: Final[dict[type[object], str]] = {
     list: "a list",
     dict: "an object",
 }
+
+
+_GONE: Final = frozenset({"deleted", "is_deleted", "removed", "archived", "is_archived", "tombstone"})
+"""Fields that say whether an item still counts."""
+_GONE_SINCE: Final = frozenset(
+    {"deleted_at", "removed_at", "archived_at", "superseded_by", "replaced_by", "merged_into", "superseded_at"}
+)
+"""Fields that an item has only if it does not count any more."""
+_STATES: Final = frozenset({"event", "action", "operation", "state", "status"})
+_GONE_STATES: Final = frozenset(
+    {
+        *("delete", "deleted", "remove", "removed", "archive", "archived", "expired", "paused", "inactive"),
+        *("forgotten", "superseded", "invalidated", "revoked", "tombstone"),
+    }
+)
+"""Words of such a field for an item that does not count any more. mem0 answers an ``add`` with event: DELETE."""
+_EXPIRES: Final = frozenset({"expiration_date", "expires_at", "expires_on", "expiry", "ttl"})
+
+
+def in_snake_case(name: str) -> str:
+    """Return ``isDeleted`` as ``is_deleted``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class Fields:
@@ -41,6 +64,19 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         """Tell whether the item has the field, with a value other than null."""
         return self._item.get(name) is not None
+
+    def check_counts(self) -> None:
+        """Raise ``RefusedItem`` for an item that its store does not show any more, or only for a while."""
+        for name, value in self._item.items():
+            key = in_snake_case(name)
+            if key in _GONE and value not in (None, False, 0, "", "false", "0", "no"):
+                raise RefusedItem(f"{key}: the item is deleted or archived: leave it out")
+            if key in _GONE_SINCE and value not in (None, "", False, 0):
+                raise RefusedItem(f"{key}: the item does not count any more: leave it out")
+            if key in _STATES and isinstance(value, str) and value.strip().lower() in _GONE_STATES:
+                raise RefusedItem(f"{key}: the item was deleted or does not count any more: leave it out")
+            if key in _EXPIRES and value not in (None, ""):
+                raise RefusedItem(f"{key}: a single item does not expire here: remove the field or leave the item out")
 
     def text(self, name: str) -> str | None:
         """Return a text, or None if it is absent, null or empty. Graphs reject NUL, so it is removed."""
@@ -78,7 +114,7 @@ class Fields:
                 case bool():
                     raise ValueError
                 case int() | float():
-                    time = datetime.fromtimestamp(value, UTC)
+                    time = since_1970(value)
                 case str():
                     time = iso_time(value)
                     if time.tzinfo is None:

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from graphweft_workers.content_limits import TooMuch, UnpackedGzip, check_values
 from graphweft_workers.imports.files import DAMAGED, GZIP_MAGIC, LINES, STANDARD_INPUT, WHOLE, damaged
+from graphweft_workers.imports.item_fields import in_snake_case
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.imports.runs import ImportProblem, parse_json
 
@@ -24,6 +25,10 @@ MOST_LINE_BYTES: Final = 4 * 1024**2
 MOST_DOCUMENT_BYTES: Final = 64 * 1024**2
 """Largest JSON document, unpacked. It is held in memory as a whole."""
 _SKIPPED_AT_ONCE: Final = 1 << 20
+_COUNTS: Final = frozenset({"count", "total", "total_count", "total_results", "total_items", "total_memories"})
+_NEXT: Final = frozenset({"next", "next_page", "next_url", "next_cursor", "next_page_token", "has_more", "has_next"})
+_ABOUT_PAGES: Final = ("pagination", "paging", "page_info", "meta", "links", "_links")
+"""Objects in which an answer says these things."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -156,8 +161,18 @@ def _inside(value: JsonValue, place: str, sections: Sequence[str], report: Impor
     if arrays.keys().isdisjoint(sections):
         yield ImportItem(place.removesuffix(": ") if whole else place, value)
         return
+    _note_page(cast("dict[str, JsonValue]", value), sum(len(arrays.get(name, ())) for name in sections), report)
     for name in sections:
         for number, item in enumerate(arrays.pop(name, [])):
             yield ImportItem(f"{place}{'' if whole else ': '}{name}[{number}]", item)
     for name, items in arrays.items():
         report.leave_out(name if len(name) < 40 and name.isidentifier() else "an array", len(items))
+
+
+def _note_page(value: dict[str, JsonValue], items: int, report: ImportReport) -> None:
+    """Note what an object with items says of further pages."""
+    about = [value, *(each for name in _ABOUT_PAGES if isinstance(each := value.get(name), dict))]
+    said = {in_snake_case(name): each for part in about for name, each in part.items()}
+    counts = [each for name, each in said.items() if name in _COUNTS and type(each) is int]
+    more = any(each not in (None, False, "", 0, {}) for name, each in said.items() if name in _NEXT)
+    report.page(items, max(counts, default=0), has_more=more)

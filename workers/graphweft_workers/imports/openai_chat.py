@@ -21,6 +21,7 @@ from pydantic import JsonValue, ValidationError
 from graphweft.chat_formats import question_of
 from graphweft_contracts import AgentTurnComplete, AgentTurnStart, Event, ToolCallComplete, WorkflowComplete
 from graphweft_contracts.events import data_of, known
+from graphweft_contracts.moments import since_1970
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.runs import ImportProblem, RecordedRun, named
 from graphweft_workers.imports.turns import ImportedTurn, parts_left_out, read_run, turns_of
@@ -282,10 +283,8 @@ def _start(run: RecordedRun, options: ChatImportOptions) -> tuple[datetime, str 
         match value:
             case None:
                 return in_utc(options.start) + run.number * _RUN_STEP, None
-            case bool():
-                raise ValueError("it is a boolean")
             case int() | float():
-                return datetime.fromtimestamp(value, UTC), name
+                return since_1970(value), name
             case str():
                 return in_utc(iso_time(value)), name
             case _:

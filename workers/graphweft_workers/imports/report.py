@@ -34,8 +34,34 @@ class ImportReport:
     """Times without a zone, which are read as UTC."""
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Fields and items that have no place here, by name."""
+    in_pages: int = 0
+    """Items of objects that are pages of an answer."""
+    announced: int = 0
+    """The largest number of items that a page says there are."""
+    has_more: bool = False
+    """Whether the last page says that another one follows."""
     first: datetime | None = None
     last: datetime | None = None
+
+    @property
+    def missing(self) -> str:
+        """Why the file does not hold everything; empty if it says nothing of the kind."""
+        if self.announced > self.in_pages:
+            return (
+                f"it says that there are {self.announced:,} items, but holds {self.in_pages:,}: it is one page of "
+                "several: fetch the others, and import them too"
+            )
+        if self.has_more:
+            return (
+                f"its last page, after {self.in_pages:,} items, names a next one: fetch the others, and import them too"
+            )
+        return ""
+
+    def page(self, items: int, announced: int, *, has_more: bool) -> None:
+        """Count a page of an answer: its items, how many it says there are, and whether another page follows."""
+        self.in_pages += items
+        self.announced = max(self.announced, announced)
+        self.has_more = has_more
 
     def refuse(self, place: str, reason: str) -> None:
         """Count a refused item, and list it if there is room."""

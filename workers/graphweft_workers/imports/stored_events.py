@@ -52,7 +52,9 @@ def events_of_items(
     seen: set[str] = set()
     for place, value in items:
         try:
-            made = store.event_of(Fields(value, report, now=now), app_id, otherwise)
+            fields = Fields(value, report, now=now)
+            fields.check_counts()
+            made = store.event_of(fields, app_id, otherwise)
         except RefusedItem as refused:
             report.refuse(place, str(refused))
             continue

@@ -32,10 +32,6 @@ class Mem0:
         """Return the event of an item. Raises ``RefusedItem``."""
         if "new_memory" in item or "old_memory" in item:
             raise RefusedItem("it is an entry of a history, which names no user: import what get_all returns")
-        if "expiration_date" in item:
-            raise RefusedItem(
-                "expiration_date: a single memory does not expire here: remove the field or leave the item out"
-            )
         text = item.text("memory")
         role = item.text("role") or item.text("attributed_to")
         made = _memory(

@@ -49,8 +49,8 @@ class BusOptions:
 class BusDriver(ABC):
     """A product that carries events, dead letters and context requests."""
 
-    package: tuple[str, str] | None = None
-    """The package that the driver needs, and the extra that installs it; None: a worker has it anyway."""
+    package: tuple[str, ...] | None = None
+    """The packages that the driver needs, and last the extra that installs them; None: a worker has them anyway."""
 
     @abstractmethod
     def check_url(self, url: str) -> None:

@@ -177,5 +177,5 @@ def _needed(driver: BusDriver | GraphDriver, variable: str) -> contextlib.Abstra
     """Name the extra of the driver if its package is missing."""
     if driver.package is None:
         return contextlib.nullcontext()
-    module, extra = driver.package
-    return naming_extra(variable, extra, module)
+    *modules, extra = driver.package
+    return naming_extra(variable, extra, *modules)

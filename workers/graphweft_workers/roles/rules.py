@@ -297,6 +297,13 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
         )
 
 
+def known_labels() -> frozenset[str]:
+    """Return the labels that the features of graphweft write."""
+    # No ontologies lie beside a folder that does not exist: they write no labels of their own, and may have errors.
+    packs = _packs(Settings.load(rules=Path("no-such-folder", "rules")))
+    return frozenset(label for pack in packs for label, _ in pack.keys)
+
+
 def _packs(settings: Settings) -> Sequence[Pack]:
     from graphweft_workers.roles.features import features
 

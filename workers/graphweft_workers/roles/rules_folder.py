@@ -12,7 +12,7 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
-from graphweft_rules.files.loader import TESTS, discover, workflow_files
+from graphweft_rules.files.loader import TESTS, discover, unread_files, workflow_files
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -65,6 +65,8 @@ class RulesFolder:
         """The files of the rules that were loaded last; some may lie outside of the folder."""
         self._faulty = False
         """Whether the last look found errors."""
+        self._unread = ""
+        """What was printed of files that nobody reads."""
 
     async def load(self) -> RuleSet | InvalidRules | None:
         """Return the rules of the folder, or their errors; None if they are active already."""
@@ -141,6 +143,7 @@ class RulesFolder:
 
     async def follow(self, known: RulesState | None = None) -> None:
         """Look for changes until cancelled, from the state ``known`` on; print what changed, or the findings."""
+        self._say_unread()
         seen = self._state()
         if known is not None and known != state_of(self._settings.rules):  # saved while everything started
             seen = {}
@@ -164,6 +167,7 @@ class RulesFolder:
             rules = await asyncio.to_thread(load_rules, self._settings, as_stored=True)
             changed = await self.push(rules)
             await self._keep("")
+            self._say_unread()
             if changed:
                 self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
             elif not rules.workflows:
@@ -183,6 +187,14 @@ class RulesFolder:
             await self._keep(faults)
             self._say(faults)
         return True
+
+    def _say_unread(self) -> None:
+        """Print which files nobody reads, if that has changed."""
+        root = self._settings.rules
+        unread = "\n".join(map(str, unread_files(root))) if root.is_dir() else ""
+        if unread and unread != self._unread:
+            self._say(unread)
+        self._unread = unread
 
     async def _look_at_usable(self, error: InvalidRules) -> bool:
         try:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnsupportedCodecError,
+    for_code,
+)
 
 from graphweft.transport import MAX_CONTEXT_BYTES
 from graphweft.transports.access import tls_context
@@ -90,7 +98,16 @@ def bus_errors(what: str) -> Generator[None]:
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
         named = isinstance(error, KafkaError) and str(error)  # its text starts with its name
         reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
+        if isinstance(error, UnsupportedCodecError):
+            reason += ": pip install 'graphweft[kafka]'"
         raise BusUnavailable(f"{what}: {reason}") from error
+
+
+def is_of_content(error: Exception) -> bool:
+    """Tell whether a consumer raised an error because of what a batch holds, and not for want of a broker."""
+    if isinstance(error, (CorruptRecordException, UnsupportedCodecError, gzip.BadGzipFile)):
+        return True
+    return not isinstance(error, (KafkaError, OSError))
 
 
 async def start_client(client: Any) -> None:

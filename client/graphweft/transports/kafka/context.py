@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnsupportedCodecError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
@@ -24,6 +24,7 @@ from graphweft.transports.kafka.connection import (
     Servers,
     bus_errors,
     find_replies,
+    is_of_content,
     make_context_topics,
     start_client,
 )
@@ -67,6 +68,8 @@ class KafkaContext:
         self._inbox: Any = None
         self._reply_to = ""
         self._listener: asyncio.Task[None] | None = None
+        self._unreadable: set[str] = set()
+        """What a warning has said of replies that cannot be read."""
         self._pending: dict[bytes, asyncio.Future[bytes | BusUnavailable]] = {}
 
     async def request(self, request: ContextRequest) -> ContextReply:
@@ -179,10 +182,19 @@ class KafkaContext:
             try:
                 self._deliver(await inbox.getone(partition))  # without the timer of a `getmany` that waits
                 records = (await inbox.getmany(partition)).get(partition, ())
-            except UnicodeDecodeError:  # a foreign header that is not UTF-8: aiokafka cannot pass it
-                await inbox.seek_to_end(partition)
-                continue
-            except (KafkaError, OSError) as error:
+            except Exception as error:
+                if is_of_content(error):  # a foreign header that is not UTF-8, or a codec: aiokafka cannot pass it
+                    reason = str(error) if isinstance(error, UnsupportedCodecError) else type(error).__name__
+                    if reason not in self._unreadable:
+                        self._unreadable.add(reason)
+                        logger.warning(
+                            "replies on %s cannot be read and are skipped: %s; pip install 'graphweft[kafka]' brings "
+                            "all codecs", partition.topic, reason,
+                        )  # fmt: skip
+                    await inbox.seek_to_end(partition)
+                    continue
+                if not isinstance(error, (KafkaError, OSError)):
+                    raise
                 logger.debug("context replies interrupted: %s", error)
                 await self._clock.sleep(self._timing.retry_s)
                 continue

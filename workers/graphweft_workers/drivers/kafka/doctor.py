@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from aiokafka import codec
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
@@ -23,6 +24,16 @@ from graphweft_workers.ports.check import Check, layout_checks
 _ANSWER_S: Final = 10.0
 _NO_LIMIT: Final = "-1"
 _COPIES: Final = 3
+_AS_SENT: Final = "producer"
+"""The setting of a topic that keeps the codec of each producer."""
+_TEXT: Final = b"graphweft " * 100
+_CODECS: Final[Mapping[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]]] = {
+    "gzip": (codec.gzip_encode, codec.gzip_decode),
+    "snappy": (codec.snappy_encode, codec.snappy_decode),
+    "lz4": (codec.lz4_encode, codec.lz4_decode),
+    "zstd": (codec.zstd_encode, codec.zstd_decode),
+}
+"""What a record may be compressed with, and how aiokafka does it."""
 
 
 async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
@@ -139,6 +150,7 @@ def _layout(present: int, stored: Layout | None, new: Layout, asked: Collection[
 async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> list[Check]:
     """Check the settings of the existing topics: an operator may have created them."""
     checks: list[Check] = []
+    compressed: list[str] = []
     for topic in (channels.EVENTS_TOPIC, channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC):
         if topic not in topics:
             continue
@@ -149,7 +161,26 @@ async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> li
             checks.append(Check(name=f"{topic} settings", state="warn", found=f"not shown: {error}", advice=advice))
             continue
         checks += _LOOKS[topic](settings)
-    return checks
+        if settings.get("compression.type", _AS_SENT) != _AS_SENT:
+            compressed.append(f"{topic} has compression.type {settings['compression.type']}")
+    return [_codecs(compressed), *checks]
+
+
+def _codecs(compressed: Sequence[str]) -> Check:
+    """Pack and unpack with each codec: a producer, or the setting of a topic, chooses it."""
+    broken: list[str] = []
+    for name, (pack, unpack) in _CODECS.items():
+        try:
+            works = unpack(pack(_TEXT)) == _TEXT
+        except Exception:  # noqa: BLE001 - whatever it is, records of this codec cannot be read
+            works = False
+        if not works:
+            broken.append(name)
+    found = f"{'; '.join(compressed)}; " if compressed else ""
+    if not broken:
+        return Check(name="bus codecs", state="ok", found=f"{found}{', '.join(_CODECS)} can be read")
+    found += f"records compressed with {' or '.join(broken)} cannot be read: they become dead letters"
+    return Check(name="bus codecs", state="fail", found=found, advice="pip install 'graphweft[kafka]'")
 
 
 async def _settings_of(admin: AIOKafkaAdminClient, topic: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class KafkaDriver(BusDriver):
     """Kafka as the bus."""
 
-    package = ("aiokafka", "kafka")
+    package = ("aiokafka", "cramjam", "kafka")
 
     @override
     def check_url(self, url: str) -> None:

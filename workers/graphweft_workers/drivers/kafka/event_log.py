@@ -334,7 +334,7 @@ def _committed(position: int, note: str = "") -> Committed:
 
 
 def _entry(record: Any) -> Entry:
-    milliseconds = min(max(record.timestamp, 0), _LAST_MS)
+    milliseconds = min(max(record.timestamp or 0, 0), _LAST_MS)  # the oldest format has no times
     return Entry(
         offset=str(record.offset),
         fields=fields_of(record.value, record.headers),

@@ -9,12 +9,13 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_content
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
+from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.drivers.kafka.reader import open_consumer, stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
+from graphweft_workers.log_limit import LogLimit
 
 _FETCH_BYTES: Final = 1024**2
 """Of one partition in one response. Up to two responses of each partition wait in memory."""
@@ -57,6 +58,7 @@ class TopicFollower:
         self._clock = clock
         self._timing = timing
         self._topic = topic
+        self._said = LogLimit(clock=clock)
         self._consumer: Any = None
         self._opening = asyncio.Lock()
         self._assigned: frozenset[Any] = frozenset()
@@ -94,10 +96,17 @@ class TopicFollower:
                 first = await self._first(followed.number, position)
                 lost, position = lost + first - position, first
                 continue
-            except UnicodeDecodeError:
+            except Exception as error:
+                if not is_of_content(error):
+                    raise
                 with bus_errors("the bus is unavailable"):
-                    records, position = await read_leniently(
-                        self._servers, followed.number, position, limit=limit, fetch_bytes=_FETCH_BYTES
+                    records, position = await read_carefully(
+                        self._servers,
+                        followed.number,
+                        position,
+                        limit=limit,
+                        fetch_bytes=_FETCH_BYTES,
+                        said=self._said,
                     )
             if records:
                 self._await_answer(followed)
@@ -162,11 +171,11 @@ class TopicFollower:
                 for partition in dict(error.args[0]):
                     self._fail(partition, error)
                 continue
-            except UnicodeDecodeError:
-                for followed in list(self._followed.values()):  # the error does not name its partition
-                    await self._drain(followed)
-                continue
             except Exception as error:  # noqa: BLE001 - the readers report it
+                if is_of_content(error):
+                    for followed in list(self._followed.values()):  # the error does not name its partition
+                        await self._drain(followed)
+                    continue
                 for followed in self._followed.values():
                     followed.error = error
                     followed.changed.set()
@@ -179,11 +188,13 @@ class TopicFollower:
         """Deliver what the consumer has of one partition, without waiting."""
         try:
             found = await self._consumer.getmany(followed.number, timeout_ms=0)
-        except UnicodeDecodeError as error:
+        except OffsetOutOfRangeError as error:
+            self._fail(followed.number, error)
+        except Exception as error:
+            if not is_of_content(error):
+                raise
             # The consumer would raise it again and again.
             self._consumer.seek(followed.number, await self._consumer.position(followed.number))
-            self._fail(followed.number, error)
-        except OffsetOutOfRangeError as error:
             self._fail(followed.number, error)
         else:
             await self._deliver(found)

@@ -10,10 +10,11 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
+from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_content, start_client
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.cancellation import is_being_cancelled
-from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
+from graphweft_workers.drivers.kafka.careful_reader import read_carefully
+from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.pages import LEAST
 
 _RANGE_BYTES: Final = 256 * 1024
@@ -96,6 +97,7 @@ class RangeReader:
         self._fetch_bytes = fetch_bytes
         self._consumer: Any = None
         self._using = asyncio.Lock()
+        self._said = LogLimit()
 
     async def bounds(self, partitions: Sequence[Any]) -> dict[Any, tuple[int, int]]:
         """Return for each partition the first offset and the offset after the last committed record."""
@@ -165,9 +167,11 @@ class RangeReader:
                     position = first
                     consumer.seek(partition, position)
                     continue
-                except UnicodeDecodeError:
-                    records, position = await read_leniently(
-                        self._servers, partition, position, limit=left, fetch_bytes=self._fetch_bytes
+                except Exception as error:
+                    if not is_of_content(error):
+                        raise
+                    records, position = await read_carefully(
+                        self._servers, partition, position, limit=left, fetch_bytes=self._fetch_bytes, said=self._said
                     )
                     found += [record for record in records if record.offset < end]
                     consumer.seek(partition, position)

@@ -22,16 +22,17 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers, start_client
+from graphweft.transports.kafka.connection import bus_errors, is_of_content, make_context_topics, servers, start_client
 from graphweft.transports.kafka.context import end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
-from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
+from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
 
 logger = get_logger("graphweft.injection")
@@ -79,6 +80,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self._keeper: asyncio.Task[None] | None = None
         self._ended: BusUnavailable | None = None
         self._topics: set[str] = set()
+        self._said = LogLimit(clock=clock)
         self._look_at = 0.0
         self.taken_over = 0
 
@@ -335,27 +337,35 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 first = await consumer.getone()  # without the timer of a `getmany` that waits
                 self._add(self._readers[first.partition], [first], first.offset + 1)
                 found = await consumer.getmany(max_records=_READ_AHEAD)
-            except UnicodeDecodeError:  # a header is not text
-                await self._read_leniently(consumer)
+            except Exception as error:
+                if not is_of_content(error):
+                    raise
+                await self._read_carefully(consumer)
                 continue
             for place, records in found.items():
                 self._add(self._readers[place.partition], records, records[-1].offset + 1)
 
-    async def _read_leniently(self, consumer: Any) -> None:
+    async def _read_carefully(self, consumer: Any) -> None:
         """Read each partition once from where it was: what ``consumer`` has read besides the broken record is lost."""
         readers = list(self._readers.values())
-        found = await asyncio.gather(*(self._lenient(consumer, reader) for reader in readers))
+        found = await asyncio.gather(*(self._careful(consumer, reader) for reader in readers))
         for reader, (records, position) in zip(readers, found, strict=True):
             self._add(reader, records, position)
             consumer.seek(reader.place, position)
 
-    async def _lenient(self, consumer: Any, reader: _Reader) -> tuple[Sequence[Any], int]:
+    async def _careful(self, consumer: Any, reader: _Reader) -> tuple[Sequence[Any], int]:
         """Return what is there of a partition now, and the next position."""
         position = reader.next
         if position is None:
             position = (await consumer.beginning_offsets([reader.place]))[reader.place]
-        return await read_leniently(
-            self._servers, reader.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES, wait_ms=0
+        return await read_carefully(
+            self._servers,
+            reader.place,
+            position,
+            limit=_READ_AHEAD,
+            fetch_bytes=_FETCH_BYTES,
+            said=self._said,
+            wait_ms=0,
         )
 
     async def _commit(self) -> None:

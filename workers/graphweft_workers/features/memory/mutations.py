@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.memory import (
@@ -206,10 +206,30 @@ class MemoryMutations:
     def _read(self, event: Event, logged: Logged) -> _Read:
         """Return the mutations of an event, and why it has none."""
         say = _SAY.get(event.type)
+        if (plain := _without_nul(event.data)) is not event.data:
+            event = event.model_copy(update={"data": plain})
         try:
             return [(self._by_id[id], params) for id, params in say(event, logged)] if say else (), None
         except InvalidEvent as error:
             return (), str(error)
+
+
+def _without_nul(value: Any) -> Any:
+    """Return a value without NUL in its texts, as the client sends them: a graph refuses it, and all beside it.
+
+    The same value if it has none. A text of NUL alone becomes a replacement character.
+    """
+    if isinstance(value, str):
+        return (value.replace("\0", "") or "\ufffd") if "\0" in value else value
+    if isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        made = {name: _without_nul(item) for name, item in given.items()}
+        return made if any(made[name] is not item for name, item in given.items()) else given
+    if isinstance(value, list):
+        items = cast("Sequence[Any]", value)
+        plain = [_without_nul(item) for item in items]
+        return plain if any(one is not other for one, other in zip(plain, items, strict=True)) else items
+    return value
 
 
 def _add(event: Event, logged: Logged) -> _Said:

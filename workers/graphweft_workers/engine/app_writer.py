@@ -171,7 +171,10 @@ class AppWriter:
             if not any(_may_concern(queue.app_id, each) for each in decoded):
                 return end  # any number of apps may wait for a lost rule set: none reads back before it must
             reach = REACH if self._recent is None else self._recent.reach
-            queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
+            records = () if self._recent is None else self._recent.records
+            queue.recent = await known_before(
+                log, self.number, queue.behind.offset, reach=reach, only=queue.app_id, records=records
+            )
         read = await match_compiled(
             self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
         )

@@ -36,6 +36,7 @@ def memory_bus(
         usage=usage or MemoryRecords(),
         offsets=OffsetForm.NUMBER,
         close=_nothing,
+        series=MemoryRecords(),
     )
 
 

@@ -465,14 +465,32 @@ async def test_giving_up_tells_whether_all_may_be_sent_again(most: int, said: st
         await transport.aclose()
 
 
-@pytest.mark.parametrize("count", [WINDOW, WINDOW + 1])
-def test_more_than_workers_remember_is_warned_of(call: Call, url: str, tmp_path: Path, count: int) -> None:
+def test_more_than_workers_remember_is_warned_of_on_standard_input_only(up: Deployment, tmp_path: Path) -> None:
+    count, again = WINDOW + 1, "Do not send all of them again"
+    lines = "\n".join(turn(str(number), app="many") for number in range(count))
+    (tmp_path / "events.jsonl").write_text(lines)
+    for _ in range(2):
+        done = up.run("emit", str(tmp_path / "events.jsonl"), "--wait")
+        assert (done.returncode, again in done.stderr) == (0, False)
+    assert f"{count:,} were on the bus before and have no effect again" in done.stdout.replace(str(count), f"{count:,}")
+    assert turns(up, "many") == count
+    wanted = time.monotonic() + 40
+    while f"many: {count:,} copies had no effect" not in up.ok("status"):  # counts are written every few seconds
+        assert time.monotonic() < wanted
+    done = up.run("emit", "-", stdin=lines.replace('"many"', '"more"'))
+    assert (done.returncode, done.stderr.count(again)) == (0, 1)
+
+
+def test_ctrl_c_says_what_was_sent_and_how_to_go_on(tmp_path: Path, rules: Path) -> None:
     file = tmp_path / "events.jsonl"
-    file.write_text("\n".join(turn(str(number), app="shop") for number in range(count)))
-    done = call("emit", str(file), GRAPHWEFT_BUS_URL=url, GRAPHWEFT_PARTITIONS="1")
-    assert (done.code, done.out) == (0, f"{count:,} events sent\n")
-    assert ("Do not send all of them again" in done.err) == (count > WINDOW)
-    assert done.err.count("more than 10,000") <= 1
+    file.write_text("\n".join(turn(str(number), app="stopped") for number in range(3)))
+    with deployed(tmp_path / "data", rules) as deployment:
+        emitting = deployment.background("emit", str(file))
+        assert "trying again" in cast("Any", emitting.stderr).readline()
+        emitting.send_signal(signal.SIGINT)
+        _, errors = emitting.communicate(timeout=120)
+    assert emitting.returncode == 130
+    assert "interrupted: the bus has taken 0 of 3 events; it is safe to run again: give the same command" in errors
 
 
 # context

@@ -12,6 +12,8 @@ from graphweft_contracts import wire
 from graphweft_workers.engine.duplicates import WINDOW, RecentEvents, identity_of
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.series import MOST_SERIES, AppRecord, Numbered, StoredMarks, number_of
+from graphweft_workers.imports.series_name import SeriesName
 from graphweft_workers.ports.event_log import Entry
 
 
@@ -74,6 +76,99 @@ def test_an_event_is_no_retry_of_the_same_name() -> None:
 
 def entry(number: int, event: Event, fields: dict[bytes, bytes] | None = None) -> Entry:
     return Entry(offset=str(number), fields=fields or wire.encode(event), received=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("7", "007"), ("f/7", "f/0007"), ("a/b/7", "a/b/7"), ("/7", "/7"),
+        ("x", None), ("-1", None), ("f/", None), ("7/f", None), ("1" * 19, None), ("\u0667", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_number_is_digits_behind_the_name_of_a_series(text: str, same: str | None) -> None:
+    found, event = [], Event.create("x.y", app_id="a", chat_id="c", id="e", source="/s", data={})
+    for sequence in (text, same or text):
+        numbered = event.model_copy(update={"sequence": sequence})
+        found.append(number_of(entry(1, numbered), numbered))
+    assert found[0] == found[1]
+    assert (found[0] is None) == (same is None)
+
+
+def test_a_series_is_not_a_source_of_the_same_name() -> None:
+    event = Event.create("x.y", app_id="a", chat_id="c", id="e", source="s", data={})
+    by_source, by_name = (event.model_copy(update={"sequence": each}) for each in ("7", "s/7"))
+    assert number_of(entry(1, by_source), by_source) != number_of(entry(1, by_name), by_name)
+
+
+def test_a_retry_has_no_number() -> None:
+    event = Event.create("x.y", app_id="a", chat_id="c", id="e", source="s", data={}).model_copy(
+        update={"sequence": "7"}
+    )
+    again = {**wire.encode(event), wire.RETRY: wire.Retry("0:1:r/m", "r", "m").encode()}
+    assert number_of(entry(2, event, again), event) is None
+
+
+def numbered(recent: RecentEvents, number: int, *, app: str = "acme", series: str = "s", name: str = "e") -> bool:
+    return recent.is_copy(of(app, f"{name}{series}{number}"), Numbered(series, number))
+
+
+def test_a_lower_number_is_a_copy_beyond_the_window_whatever_its_id() -> None:
+    recent = RecentEvents(window=3)
+    assert [numbered(recent, number) for number in (1, 2, 5, 9, 12)] == [False] * 5  # gaps are allowed
+    assert numbered(recent, 1)
+    assert numbered(recent, 2, name="other")
+    assert not numbered(recent, 2, app="globex")
+    assert not numbered(recent, 2, series="t")
+
+
+def test_an_event_may_come_late_within_the_window() -> None:
+    recent = RecentEvents(window=3)
+    assert [numbered(recent, number) for number in (1, 4, 3, 2)] == [False] * 4
+    assert not numbered(recent, 5)
+    assert numbered(recent, 2)
+
+
+def test_the_series_that_were_silent_longest_are_forgotten() -> None:
+    recent = RecentEvents(window=1)
+    for series in range(MOST_SERIES + 2):
+        numbered(recent, 1, series=str(series))
+    assert not numbered(recent, 1, series="0")
+    assert numbered(recent, 1, series="5")
+
+
+def test_a_record_of_marks_survives_the_bus() -> None:
+    last = StoredMarks(floor="5-1", marks={"s": 3}, rest={"s": 9}, first="4-0")
+    record = AppRecord(app_id="acme", last=last, before=StoredMarks(floor="4-0", marks={}))
+    assert AppRecord.decode(record.encode()) == record
+    assert (record.at("6-0"), record.at("4-7"), record.at("3-0")) == (last, record.before, None)
+    assert AppRecord.of_changed_log("acme").at("9999999999999-0") is None
+    for broken in (
+        b"",
+        b"{}",
+        b"[1,2]",
+        b'["a",null,null]',
+        b'["a",["1",3,{},""],null]',
+        b'["a",["1",{"s":"x"},{},""],null]',
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            AppRecord.decode(broken)
+
+
+def test_a_file_is_a_series_of_its_own() -> None:
+    def names(events: Sequence[Event]) -> list[str | None]:
+        series = SeriesName()
+        assert series.add(events) == len(events)
+        return [each.sequence for each in series.numbered(events)]
+
+    file = [event("acme", str(number)) for number in range(3)]
+    first = names(file)
+    assert first == names(file)
+    assert [str(each).partition("/")[2] for each in first] == ["0000000001", "0000000002", "0000000003"]
+    assert not set(first) & set(names(file[:2]))
+    assert not set(first) & set(names([event("globex", each.id) for each in file]))
+    sent = [each.model_copy(update={"sequence": sequence}) for each, sequence in zip(file, first, strict=True)]
+    assert names(sent) == first  # as `events tail` printed them
+    assert names([file[0].model_copy(update={"sequence": "17"})]) == ["17"]  # its source has numbered it
 
 
 class Log:

@@ -44,6 +44,7 @@ def sqlite_bus(url: str, *, new: Layout, group: str) -> Bus:
         usage=SqliteRecords(file, "usage"),
         offsets=OffsetForm.NUMBER,
         close=file.aclose,
+        series=SqliteRecords(file, "series"),
     )
 
 

@@ -38,6 +38,12 @@ def show_uses(uses: AppUses) -> None:
             len(hindered) - _MOST, "more app has such letters or queries", "more apps have such letters or queries"
         )
         say(f"{more}; `graphweft status --json` shows all")
+    copied = [use for use in uses.apps if use.copies]
+    for use in copied[:_MOST]:
+        say(f"{use.app_id}: {counted(use.copies, 'copy had', 'copies had')} no effect")
+    if len(copied) > _MOST:
+        more = counted(len(copied) - _MOST, "more app has copies", "more apps have copies")
+        say(f"{more}; `graphweft status --json` shows all")
     for note in uses.notes:
         warn(note)
 

@@ -24,6 +24,7 @@ from graphweft_workers.cli.output import (
 )
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.series import number_of
 from graphweft_workers.inspection.coverage import Coverage
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends, forwards, newest_first
@@ -133,7 +134,8 @@ async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: ScanLim
         async for entry in forwards(bus.log, partition, before[-1] if before else "", known[partition]):
             seen = await decoder.see(partition, entry)
             event = None if seen.kind == "activation" else seen.event
-            if recent.is_copy(None if event is None else identity_of(entry, event)):
+            identity = None if event is None else identity_of(entry, event)
+            if recent.is_copy(identity, None if event is None else number_of(entry, event), entry.offset):
                 found.copies += app in (None, seen.app_id)
             elif seen.kind == "invalid" and app is None:
                 found.add_invalid(seen.position)

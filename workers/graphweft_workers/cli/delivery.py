@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.series import AppRecord
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
@@ -51,6 +52,8 @@ class Sent:
     """The kinds of these events; None unless the outcome is needed."""
     harmless: bool = False
     """Whether a second copy of these events changes nothing, whenever it comes."""
+    marks: Mapping[int, Sequence[AppRecord]] | None = None
+    """By partition: the marks of numbered events before these; None: not known."""
 
     @property
     def repeatable(self) -> bool:
@@ -87,7 +90,7 @@ async def send(
                     on_outage(error)
                 if give_up_s is not None and now - unavailable_since >= give_up_s:
                     before = counted(sent.events, "event")
-                    raise BusUnavailable(f"{error} (sent before: {before}; {_again(sent)})") from error
+                    raise BusUnavailable(f"{error} (sent before: {before}; {how_to_go_on(sent)})") from error
                 await clock.sleep(_RETRY_S)
         sent.apps.update(event.appid for event in batch)
         if sent.kinds is not None:
@@ -199,7 +202,9 @@ async def _repeated(bus: Bus, sent: Sent) -> set[str]:
             first = offset if is_after(first, offset) else first
             last = offset if is_after(offset, last) else last
         only = next(iter(sent.apps)) if len(sent.apps) == 1 else None
-        found.update([f"{partition}:{offset}" async for offset in copies(bus.log, partition, first, last, only=only)])
+        records = None if sent.marks is None else sent.marks.get(partition, ())
+        later = copies(bus.log, partition, first, last, only=only, records=records)
+        found.update([f"{partition}:{offset}" async for offset in later])
     return found & sent.positions
 
 
@@ -259,9 +264,10 @@ def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iter
                 yield app, _STUCK[parked.why]
 
 
-def _again(sent: Sent) -> str:
+def how_to_go_on(sent: Sent) -> str:
+    """Return what to do after events were sent in part."""
     if sent.harmless or not sent.events:
-        return "it is safe to run again"
+        return "it is safe to run again: give the same command again, and the copies have no effect"
     if sent.repeatable:
         return f"it is safe to run again until an app of these events has sent {WINDOW:,} newer ones"
     return f"send only the rest: an event with {WINDOW:,} newer ones of its app would take effect twice"

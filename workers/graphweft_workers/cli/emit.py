@@ -32,6 +32,7 @@ from graphweft_workers.cli.publishing import PublishOptions, interruptible, publ
 from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.imports.runs import ImportProblem
+from graphweft_workers.imports.series_name import SeriesName
 
 _STDIN: Final = 0
 _MAX_CAUSES: Final = 20
@@ -64,17 +65,19 @@ async def emit(
             print_error(InvalidEvent(f"standard input: and {more:,} more invalid lines"))
     else:
         with contextlib.ExitStack() as opened:
+            series = SeriesName()
             with interruptible():
                 stream = opened.enter_context(open_file(file))
                 lines = numbered_lines(stream, file)
                 if not stream.seekable():  # a pipe can be read only once
                     stream = _temporary_file(opened)
                     lines = _copied(lines, stream)
-                checked = sum(1 for _ in events_of_lines(lines, file, faults))
+                checked = series.add(events_of_lines(lines, file, faults))
             if faults.count:
                 form = "" if checked or not faults.of_form else f". {_FORM}"
                 raise InvalidEvent(f"{file}: {faults.text(*INVALID_LINES)}; nothing was sent{form}")
-            sent, outcome = await publish(settings, second_reading(stream, file, checked), checked, options)
+            events = series.numbered(second_reading(stream, file, checked))
+            sent, outcome = await publish(settings, events, checked, options, harmless=True)
     return _report(sent, outcome, options.json, refused=faults.count)
 
 
@@ -102,7 +105,7 @@ async def import_openai_chat(
         bool, typer.Option("--keep-reasoning", help="Keep <think>…</think> and the like in answers.")
     ] = False,
 ) -> int | None:
-    """Publish recorded chat-completion runs as events. A second import has no effect within 10,000 entries."""
+    """Publish recorded chat-completion runs as events. A second import of the same file has no effect."""
     settings = options.settings()
     given: dict[str, Any] = {
         "agent": agent,
@@ -133,16 +136,21 @@ async def import_openai_chat(
         runs = read_runs(file) if content is None else runs_of_stream(io.BytesIO(content), file="<stdin>")
         return events_of_runs(runs, how, skipped)
 
-    checked = 0
     left_out: Counter[str] = Counter()
-    with interruptible():
+
+    def with_size_checked() -> Iterator[Event]:
         for event in read(left_out):
             check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
-            checked += 1
+            yield event
+
+    series = SeriesName()
+    with interruptible():
+        checked = series.add(with_size_checked())
     if left_out:
         parts = ", ".join(f"{printable(name)} ({number:,})" for name, number in left_out.most_common(MOST_FAULTS))
         warn(f"{file}: {counted(left_out.total(), 'part')} of messages left out of the events: {parts}")
-    sent, outcome = await publish(settings, read_again(read(), file, checked), checked, options)
+    events = series.numbered(read_again(read(), file, checked))
+    sent, outcome = await publish(settings, events, checked, options, harmless=True)
     return _report(sent, outcome, options.json, left_out=left_out)
 
 

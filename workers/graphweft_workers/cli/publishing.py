@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -12,16 +13,20 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from graphweft_contracts import BusUnavailable, Event, InvalidSettings
-from graphweft_workers.cli.delivery import DeliveryOutcome, Sent, outcome_of, send, wait_until_applied
+from graphweft_workers.cli.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.engine.series import AppRecord
+from graphweft_workers.engine.series_store import read_marks
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.connections import make_bus, make_transport
 from graphweft_workers.roles.settings import Settings
 
 _MOST_NUMBERS: Final = 8
+_MARKS_S: Final = 2.0
+"""For what only saves a look at the numbers of the whole log."""
 _NOT_REPEATABLE: Final = (
     f"more than {WINDOW:,} of these events go to one partition. Do not send all of them again: the workers would take "
     "the first ones for new events and apply them twice"
@@ -68,10 +73,11 @@ async def publish(
 
     ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.
     """
-    transport = make_transport(settings)
     sent = Sent(
-        positions=set() if options.wait else None, kinds=EventKinds() if options.wait else None, harmless=harmless
-    )
+        positions=set() if options.wait else None, kinds=EventKinds() if options.wait else None, harmless=harmless,
+        marks=await _marks(settings) if options.wait else None,
+    )  # fmt: skip
+    transport = make_transport(settings)
     repeatable = True
 
     def outage(error: BusUnavailable) -> None:
@@ -97,6 +103,11 @@ async def publish(
                     on_progress=progress,
                     on_outage=outage,
                 )
+    except asyncio.CancelledError:
+        if total is not None or harmless:
+            of = "" if total is None else f" of {total:,}"
+            warn(f"interrupted: the bus has taken {sent.events:,}{of} events; {how_to_go_on(sent)}")
+        raise
     finally:
         await transport.aclose()
     if not options.wait:
@@ -125,6 +136,18 @@ async def publish(
             )
         outcome = await outcome_of(bus, sent)
         return sent, outcome.with_unmatched(await _without_rule(settings, bus, sent))
+    finally:
+        await bus.aclose()
+
+
+async def _marks(settings: Settings) -> Mapping[int, Sequence[AppRecord]] | None:
+    """Return what tells later which of the events were copies."""
+    bus = make_bus(settings)
+    try:
+        async with asyncio.timeout(_MARKS_S):
+            return await read_marks(bus.series)
+    except (BusUnavailable, TimeoutError):  # sending waits for the bus, and reports it
+        return None
     finally:
         await bus.aclose()
 

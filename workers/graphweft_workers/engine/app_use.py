@@ -99,6 +99,8 @@ class AppUse:
     """Requests that gateways refused, by quota."""
     without_turn: int = 0
     """Queries of responders that ended because they are slow and got no turn."""
+    copies: int = 0
+    """Events that had no effect because they had come before."""
     without_payload: int = 0
     """Dead letters that were kept without their event."""
     quotas: Quotas = field(default_factory=Quotas)
@@ -184,5 +186,7 @@ def _add_partition(usage: PartitionUsage, now: float, of: Any, graphs: dict[str,
         known = graphs.get(app_id)
         if known is None or measured.time >= known.time:
             graphs[app_id] = measured
+    for app_id, (number, _) in usage.copies.items():
+        of(app_id).copies += number
     for app_id, number in usage.without_payload.items():
         of(app_id).without_payload += number

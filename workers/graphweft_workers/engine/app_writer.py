@@ -174,7 +174,10 @@ class AppWriter:
             if not any(_may_concern(queue.app_id, each) for each in decoded):
                 return end  # any number of apps may wait for a lost rule set: none reads back before it must
             reach = REACH if self._recent is None else self._recent.reach
-            queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
+            records = () if self._recent is None else self._recent.records
+            queue.recent = await known_before(
+                log, self.number, queue.behind.offset, reach=reach, only=queue.app_id, records=records
+            )
         read = await self._matched(queue, decoded)
         read.check_rules(queue.app_id)  # it was no copy
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]

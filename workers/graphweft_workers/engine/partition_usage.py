@@ -13,6 +13,8 @@ from typing import Any, Final, Self
 
 from pydantic_core import from_json, to_json
 
+from graphweft_workers.ports.offsets import is_after
+
 PAGE: Final = 1_000
 """Entries of a new page."""
 _MOST_PAGES: Final = 32
@@ -74,6 +76,8 @@ class PartitionUsage:
     """By app: what its graph had last."""
     without_payload: Counter[str] = field(default_factory=Counter[str])
     """By app: dead letters that were kept without their event, because of the quota."""
+    copies: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """By app: the copies of its events, and the offset of the last one."""
     _pages: list[_Page] = field(default_factory=list[_Page])
     _windows: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
     """By number of the window: the events of each app."""
@@ -95,6 +99,18 @@ class PartitionUsage:
             window[app_id] += load.events
         self._join()
         return True
+
+    def add_copies(self, copied: Iterable[tuple[str, str]]) -> bool:
+        """Count copies by app and offset, in the order of their apps. Return whether any was not counted before."""
+        changed = False
+        for app_id, offset in copied:
+            number, last = self.copies.get(app_id, (0, ""))
+            if is_after(offset, last):
+                self.copies[app_id] = (number + 1, offset)
+                changed = True
+        while len(self.copies) > _MOST_COUNTS // 2:
+            del self.copies[next(iter(self.copies))]
+        return changed
 
     def set_trimmed(self, trimmed: int) -> bool:
         """Drop what is trimmed. Return whether anything has changed."""
@@ -133,6 +149,7 @@ class PartitionUsage:
                 "windows": list(self._windows.items()),
                 "graphs": {app_id: [each.names, each.memory, each.time] for app_id, each in self.graphs.items()},
                 "without_payload": self.without_payload,
+                "copies": self.copies,
             }
         )
 
@@ -146,6 +163,7 @@ class PartitionUsage:
                 trimmed=int(raw["trimmed"]),
                 graphs={str(app_id): _measured(*each) for app_id, each in raw.get("graphs", {}).items()},
                 without_payload=_counts(raw["without_payload"]),
+                copies={str(app): (int(number), str(last)) for app, (number, last) in raw.get("copies", {}).items()},
                 _pages=[_Page(int(start), int(end), _counts(sizes)) for start, end, sizes in raw["pages"]],
                 _windows={int(number): _counts(window) for number, window in raw["windows"]},
             )

@@ -24,6 +24,7 @@ from graphweft_rules.matching.rule_set import Failed, InvalidValue
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
+from graphweft_workers.engine.series import Numbered, number_of
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.event_log import Entry
 
@@ -73,12 +74,18 @@ class Range:
     skips: list[Skip] = field(default_factory=list[Skip])
     defects: list[Defect] = field(default_factory=list[Defect])
     """The defects of the dead letters with the reason ``internal_error``, in their order."""
-    copies: int = 0
+    copied: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """The app and the offset of each copy."""
     lost: dict[str, str] = field(default_factory=dict[str, str])
     """By app: the digest of a lost rule set that an event of it needs. The app waits; what else is here of it, too."""
 
     dear: set[str] = field(default_factory=set[str])
     """Apps whose events took too much of the worker's time: the rest of them is not matched. They are to be parked."""
+
+    @property
+    def copies(self) -> int:
+        """The number of copies."""
+        return len(self.copied)
 
     def check_rules(self, app_id: str) -> None:
         """Raise ``RulesLost`` if an event of the app needs a lost rule set."""
@@ -99,6 +106,7 @@ class Decoded:
     """The rules that are active at the event."""
     retried: wire.Retry | None = None
     identity: Identity | None = None
+    number: Numbered | None = None
     error: Exception | None = None
 
 
@@ -120,6 +128,8 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
             if wire.RETRY in fields:
                 decoded.retried = wire.retry_of(fields)
             decoded.identity = identity_of(entry, event)
+            if event.sequence is not None:
+                decoded.number = number_of(entry, event)
             decoded.rules = rules.at(event.appid, entry.offset)
             decoded.event = event
         except Exception as error:  # noqa: BLE001 - one entry must not stop the others
@@ -178,8 +188,9 @@ def match_range(
         if not nothing and passed_over.unread(entry.offset, event.appid):
             recent.is_copy(None)
             continue
-        if recent.is_copy(decoded.identity) and not _retries_only_copy(decoded, recent):
-            result.copies += 1
+        copy = recent.is_copy(decoded.identity, decoded.number, entry.offset)
+        if copy and not _retries_only_copy(decoded, recent):
+            result.copied.append((event.appid, entry.offset))
             continue
         if event.appid in without or (only is not None and event.appid != only):
             continue

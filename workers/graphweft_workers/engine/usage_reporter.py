@@ -85,6 +85,12 @@ class UsageReporter:
         self._changed.add(partition)
         self._seen.update(dict.fromkeys(loads, partition))
 
+    def add_copies(self, partition: int, copied: Sequence[tuple[str, str]]) -> None:
+        """Count copies, each by its app and its offset; those that were counted before count no more."""
+        usage = self._partitions.get(partition)
+        if copied and usage is not None and usage.add_copies(copied):
+            self._changed.add(partition)
+
     def letters_of(self, app_id: str) -> int:
         """Return the dead letters of an app, as far as they are counted."""
         counted = self._letters.get(app_id)

@@ -40,6 +40,7 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
 from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.series_store import MARKS_EVERY, is_outdated, read_marks, write_marks
 from graphweft_workers.engine.set_aside import counted_letter
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns
@@ -111,6 +112,8 @@ class _Partition:
     commit: asyncio.Task[None] | None = None
     is_replaced: bool = False
     """Whether the graph server says of the partition something else than ``kept``: its data is not what it was."""
+    is_outdated: bool = False
+    """Whether entries were erased since it was opened, so that ``recent`` knows what the log no longer has."""
     stepped: bool = False
     """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
 
@@ -229,7 +232,9 @@ class MutationWorker:
         place = await self._place(number, run, committed, before)
         start, again = place.start, place.again
         reach = REACH if again else before.reach  # how far windows reach back from there is not known
-        recent = await known_before(self._bus.log, number, start.offset, reach=reach)
+        stored = await read_marks(self._bus.series)
+        records = None if stored is None else stored.get(number, ())
+        recent = await known_before(self._bus.log, number, start.offset, reach=reach, records=records)
         if before.reach > REACH:
             logger.warning(
                 "copies_forgotten", partition=number, entries=before.reach, read_back=REACH,
@@ -334,6 +339,8 @@ class MutationWorker:
                         taken = batch.taken
                         queues.give(batch.read.apps, skips, taken.end, taken.ends, batch.without | parked)
                         self.applied_events += taken.count
+                    if partition.is_outdated:
+                        raise GraphUnavailable("entries were erased: the partition is opened again")
                     if partition.is_replaced:
                         raise GraphUnavailable(
                             "the graph server was emptied, restored or replaced: the partition is opened again"
@@ -406,6 +413,7 @@ class MutationWorker:
             for events in read.apps.values():
                 if len(events) >= _BACKLOG:
                     await self._state.applier.prepare(number, events)
+        self._usage.add_copies(number, read.copied)
         return _Batch(read=read, without=without, taken=taken)
 
     async def _add(self, partition: _Partition, batch: Batch) -> int:
@@ -563,7 +571,7 @@ class MutationWorker:
             reported=reported,
             parked=shown,
             done=done or (floor.offset if shown else ""),
-            reach=partition.recent.reach,
+            reach=partition.recent.reach_at(floor.offset),
             at=partition.at if is_behind else floor.offset,
             again=again,
             again_at=floor.offset if again else "",
@@ -571,7 +579,7 @@ class MutationWorker:
         on_bus = partition.committed if is_behind else floor
         return replace(floor, note=done), replace(on_bus, note=note)
 
-    async def _commit_now(self, partition: _Partition) -> None:
+    async def _commit_now(self, partition: _Partition, *, least: int = MARKS_EVERY) -> None:
         graph, bus = self._positions(partition)
         reached = partition.queues.take_reached()
         await partition.skips.write(self._letters)
@@ -580,6 +588,8 @@ class MutationWorker:
         move = None
         if partition.kept is not None:
             move = PositionMove(partition=partition.number, before=partition.kept, after=graph, reached=reached)
+        # Before the position is stored anywhere: who finds a position must find the marks for it.
+        await write_marks(self._bus.series, partition.number, partition.recent, graph.offset, least=least)
         await self._graph.durable(partition.run, move)
         if move is not None:
             partition.kept = graph
@@ -599,13 +609,19 @@ class MutationWorker:
                     is_at_rest = partition.commit is None or partition.commit.done()
                     if kept is not None and is_at_rest and partition.kept is kept:
                         partition.is_replaced = found.get(number) != kept
+            if not any(partition.recent.has_series for partition, _ in before.values()):
+                continue
+            with contextlib.suppress(Transient):
+                stored = await read_marks(self._bus.series)
+                for number, (partition, _) in before.items():
+                    partition.is_outdated |= is_outdated(stored, number, partition.recent)
 
     async def _last_commit(self, partition: _Partition) -> None:
         with contextlib.suppress(Transient):
             if partition.commit is not None:
                 await partition.commit
-            if self._is_new_position(partition):
-                await self._commit_now(partition)
+            if self._is_new_position(partition) or partition.recent.due(1):
+                await self._commit_now(partition, least=1)
 
 
 def _as_tuple(committed: Committed) -> tuple[str, int, str]:

@@ -10,6 +10,7 @@ from typing import Final
 from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
+from graphweft_workers.engine.series import number_of
 from graphweft_workers.inspection.entries import DecodedEntry
 from graphweft_workers.inspection.scan import Decoder, ScanLimits, backwards, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
@@ -88,6 +89,7 @@ async def relatives_of(
                 break
             if identity == own:
                 found.copy_of = earlier.position
+    numbered = seen.event is not None and number_of(seen.entry, seen.event) is not None
     last = distance = read = 0
     async for entry in forwards(bus.log, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
         if found.searched == limits.entries or (limits.size is not None and read > limits.size):
@@ -101,7 +103,7 @@ async def relatives_of(
         identity = _identity(later)
         distance += identity is not None and identity[0] == own[0]
         if identity == own:
-            (found.copies if distance - last <= WINDOW else found.repeats).append(later.position)
+            (found.copies if numbered or distance - last <= WINDOW else found.repeats).append(later.position)
             last = distance
         elif _retries(later, seen):
             found.retries.append(later)

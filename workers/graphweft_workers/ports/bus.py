@@ -40,6 +40,11 @@ class Bus:
 
     It must not be used to keep the leases of a process that hangs for ever.
     """
+    series: RecordLog | None = None
+    """The marks of numbered events, see ``engine.series``; only workers read and write it.
+
+    None if this bus keeps none: then a worker that starts reads the numbers of all entries.
+    """
     archive: BlobStore | None = None
     """The archive behind the bus, with what was trimmed, restored and erased."""
     judge: Judge | None = None

@@ -27,6 +27,7 @@ from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import read_range
+from graphweft_workers.engine.series_store import forget_marks
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
@@ -124,6 +125,8 @@ class Erasure:
         restored = await erase_restored(self._blobs, self._subject)
         self._tell("remove entries from the bus")
         bus = await self._off_the_bus(ends, on_bus)
+        for partition in partitions:
+            await forget_marks(self._alone.series, partition, app_id)
         self._tell("erase dead letters")
         letters = await self._erase_letters(partitions)
         await self._snapshots()

@@ -135,7 +135,7 @@ class Replay:
             passed_over = await self._passed_over(self._bus, partition)
         else:
             passed_over, start = await self._restoring.open(partition, start, to)
-        recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id)
+        recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id, records=None)
         writer = AppWriter(self._state, partition, passed_over, recent)
         queue = AppQueue(app_id=app_id)
         done = Replayed(offset=start, letters=self._letters.found)

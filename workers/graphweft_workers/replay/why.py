@@ -26,6 +26,7 @@ from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.engine.series import Numbered
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
@@ -223,5 +224,5 @@ class _Distinct(RecentEvents):
     """For events that are known to be no copies."""
 
     @override
-    def is_copy(self, identity: Identity | None) -> bool:
+    def is_copy(self, identity: Identity | None, number: Numbered | None = None, offset: str = "") -> bool:
         return False

@@ -36,6 +36,7 @@ class AppUses:
                 "over_quota": sorted(quota for quota, share in use.shares().items() if share > 1),
                 "refused_requests": dict(use.refused),
                 "without_turn": use.without_turn,
+                "copies": use.copies,
                 "dead_letters_without_event": use.without_payload,
             }
             for use in self.apps

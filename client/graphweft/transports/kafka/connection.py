@@ -37,6 +37,13 @@ CONTEXT_SETTINGS: Final[Mapping[str, str]] = {
     "segment.ms": "60000",
     "max.message.bytes": str(MAX_CONTEXT_BYTES + 1024),
 }
+_RECORDS: Final[Mapping[str, str]] = {
+    # Processes read them from their beginning, so they are compacted often.
+    "cleanup.policy": "compact",
+    "segment.ms": "600000",
+    "segment.bytes": str(4 * 1024**2),
+    "min.cleanable.dirty.ratio": "0.1",
+}
 _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     # A replay reads the log, so nothing expires. The time of an entry is that of the append.
     channels.EVENTS_TOPIC: {
@@ -55,13 +62,8 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     channels.PURGES_TOPIC: {"cleanup.policy": "compact"},
     channels.CONTEXT_REQUESTS_TOPIC: CONTEXT_SETTINGS,
     channels.CONTEXT_REPLIES_TOPIC: CONTEXT_SETTINGS,
-    # Processes read it from its beginning, so it is compacted often.
-    channels.USAGE_TOPIC: {
-        "cleanup.policy": "compact",
-        "segment.ms": "600000",
-        "segment.bytes": str(4 * 1024**2),
-        "min.cleanable.dirty.ratio": "0.1",
-    },
+    channels.USAGE_TOPIC: _RECORDS,
+    channels.SERIES_TOPIC: _RECORDS,
 }
 
 
@@ -152,6 +154,11 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
     )
     wanted = {channels.EVENTS_TOPIC: partitions, **dict.fromkeys(single, 1)}
     return (await _make(admin, await _present(admin), wanted))[channels.EVENTS_TOPIC]
+
+
+async def make_series_topic(admin: AIOKafkaAdminClient) -> None:
+    """Make the topic that only workers use, if it is missing: others need no right to it. Raises ``KafkaError``."""
+    await _make(admin, await _present(admin), {channels.SERIES_TOPIC: 1})
 
 
 async def present_partitions(admin: AIOKafkaAdminClient) -> int:

@@ -41,9 +41,10 @@ def kafka_bus(
     rules = KafkaRulesLog(cluster, log.count, log.concerned_by, clock=clock)
     purges = KafkaRecords(cluster, channels.PURGES_TOPIC, log.count, clock=clock, timing=timing)
     usage = KafkaRecords(cluster, channels.USAGE_TOPIC, log.count, clock=clock, timing=timing)
+    series = KafkaRecords(cluster, channels.SERIES_TOPIC, log.with_series, clock=clock, timing=timing)
 
     async def close() -> None:
-        for each in (log, letters, rules, purges, usage):
+        for each in (log, letters, rules, purges, usage, series):
             await each.aclose()
 
     # Without a lease keeper: aiokafka sends the heartbeats of the group's session, from the event loop. One that is
@@ -58,4 +59,5 @@ def kafka_bus(
         usage=usage,
         offsets=OffsetForm.NUMBER,
         close=close,
+        series=series,
     )

@@ -25,6 +25,7 @@ from graphweft.transports.kafka.connection import (
     Servers,
     bus_errors,
     fields_of,
+    make_series_topic,
     make_topics,
     present_partitions,
     start_client,
@@ -94,6 +95,7 @@ class KafkaEventLog:
         """By partition: how many offsets the next page of ``before`` is expected to have."""
         self._ends: dict[int, tuple[Committed, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
+        self._has_series = False
         self._admin: Any = None
         self._administrating = asyncio.Lock()
 
@@ -111,6 +113,14 @@ class KafkaEventLog:
                 async with self._administration() as admin:
                     self._count = max(self._count, await present_partitions(admin))
             return self._count
+
+    async def with_series(self) -> None:
+        """Make the topics of events, and that of marks."""
+        await self.count()
+        if not self._has_series:
+            async with self._administration() as admin:
+                await make_series_topic(admin)
+            self._has_series = True
 
     async def layout(self) -> Layout:
         """See ``Partitions.layout``."""

@@ -8,9 +8,9 @@ from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.letters import RedisLetters
 from graphweft_workers.drivers.redis.purges import RedisPurges
+from graphweft_workers.drivers.redis.records import RedisRecords
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
-from graphweft_workers.drivers.redis.usage import RedisUsage
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import OffsetForm
 
@@ -32,8 +32,9 @@ def redis_bus(
         dead_letters=RedisLetters(log.call),
         rules=RedisRulesLog(log.call, log.layout, clock=clock),
         purges=RedisPurges(log.call),
-        usage=RedisUsage(log.call),
+        usage=RedisRecords(log.call, channels.USAGE),
         offsets=OffsetForm.PAIR,
         close=log.aclose,
+        series=RedisRecords(log.call, channels.SERIES),
         lease_keeper=log.lease_keeper,
     )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
 from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
-from graphweft_workers.drivers.redis.usage import pairs
+from graphweft_workers.drivers.redis.records import pairs
 from graphweft_workers.ports.dead_letters import FIELDS, NO_FIELDS, LettersOfApp, first_letters
 
 _PAGE: Final = 1_000

@@ -6,7 +6,9 @@ import asyncio
 
 from graphweft_contracts import BusUnavailable, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with, retry_entry
+from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.testing.suites.bus_kit import (
     START,
     BusFixtures,
@@ -104,19 +106,12 @@ class DeadLetterSuite(BusFixtures):
 
     async def test_records_of_usage_are_replaced_and_removed(self, kit: BusKit) -> None:
         bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
-        await bus.partitions.count()
-        assert (await bus.usage.after(None)).found == {}
-        await bus.usage.put("partition:0", b"1")
-        await other.usage.put("gateway:a b", b"{}")
-        assert (await bus.usage.after(None)).found == {"partition:0": b"1", "gateway:a b": b"{}"}
-        await bus.usage.put("partition:0", b"x" * 900_000)
-        await bus.usage.put("gateway:a b", None)
-        await bus.usage.put("unknown", None)
-        assert (
-            (await bus.usage.after(None)).found
-            == (await other.usage.after(None)).found
-            == {"partition:0": b"x" * 900_000}
-        )
+        await _check_records(bus, bus.usage, other.usage)
+
+    async def test_records_of_marks_are_replaced_and_removed(self, kit: BusKit) -> None:
+        bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
+        if bus.series is not None and other.series is not None:
+            await _check_records(bus, bus.series, other.series)
 
     async def test_a_letter_is_put_back_once(self, kit: BusKit) -> None:
         bus = kit.bus()
@@ -188,3 +183,15 @@ class DeadLetterSuite(BusFixtures):
         assert await letter_count(bus.dead_letters) == 0
         assert len((await bus.log.read(0, START, limit=9, wait_s=5)).entries) == 1
         assert len(await drained(bus)) == 1
+
+
+async def _check_records(bus: Bus, records: RecordLog, other: RecordLog) -> None:
+    await bus.partitions.count()
+    assert (await records.after(None)).found == {}
+    await records.put("partition:0", b"1")
+    await other.put("gateway:a b", b"{}")
+    assert (await records.after(None)).found == {"partition:0": b"1", "gateway:a b": b"{}"}
+    await records.put("partition:0", b"x" * 900_000)
+    await records.put("gateway:a b", None)
+    await records.put("unknown", None)
+    assert (await records.after(None)).found == (await other.after(None)).found == {"partition:0": b"x" * 900_000}

@@ -1,30 +1,31 @@
-"""What apps use, on Redis: a hash of records."""
+"""Records by key on Redis: a hash."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
-from graphweft_contracts import channels
 from graphweft_workers.ports.records import Records
 
 
-class RedisUsage:
-    """``RecordLog`` of usage, which is always read whole; ``call`` runs a command and raises ``BusUnavailable``."""
+class RedisRecords:
+    """``RecordLog`` of records that are always read whole."""
 
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, call: Callable[..., Awaitable[Any]], name: str) -> None:
+        """``call`` runs a command and raises ``BusUnavailable``; ``name`` is the key of the hash."""
         self._call = call
+        self._name = name
 
     async def put(self, key: str, record: bytes | None) -> None:
         """See ``RecordLog.put``."""
         if record is None:
-            await self._call("HDEL", channels.USAGE, key)
+            await self._call("HDEL", self._name, key)
         else:
-            await self._call("HSET", channels.USAGE, key, record)
+            await self._call("HSET", self._name, key, record)
 
     async def after(self, mark: int | None) -> Records:
         """See ``RecordLog.after``."""
-        found = pairs(await self._call("HGETALL", channels.USAGE))
+        found = pairs(await self._call("HGETALL", self._name))
         return Records(found={name.decode(): record for name, record in found}, mark=0)
 
 

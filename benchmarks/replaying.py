@@ -117,7 +117,9 @@ async def rebuilt(settings: Settings, size: int, *, into: str | None = None) -> 
             raise Died(f"the rebuild applied {events:,} events of {size:,}")
         return done
     finally:
-        async with contextlib.aclosing(make_graph(second_place(settings, APP, into=into, suffix=_SUFFIX))) as graph:
+        async with contextlib.aclosing(
+            make_graph(second_place(settings, APP, into=into, suffix=_SUFFIX), live=settings)
+        ) as graph:
             await graph.whole.drop(APP)
 
 

@@ -90,7 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
             folder = _folder(nodeid)
-            if folder in {"ports", "redis"} and "neo4j" in nodeid.lower():
+            if folder in {"ports", "redis", "kafka"} and "neo4j" in nodeid.lower():
                 return "neo4j"  # its server is the largest of all
             if folder in _ONE_PROCESS:
                 return folder

@@ -45,8 +45,17 @@ KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "4"))
 class Archived(App):
     """Commands on one server with an archive."""
 
-    def __init__(self, url: str, call: Call, folder: Path, *, bus_url: str | None, with_keys: bool = False) -> None:
-        super().__init__(url, call, folder, bus_url=bus_url, with_keys=with_keys)
+    def __init__(
+        self,
+        url: str,
+        call: Call,
+        folder: Path,
+        *,
+        bus_url: str | None,
+        graph_url: str | None = None,
+        with_keys: bool = False,
+    ) -> None:
+        super().__init__(url, call, folder, bus_url=bus_url, graph_url=graph_url, with_keys=with_keys)
         self.archive = str(folder / "archive")
         self.settings["GRAPHWEFT_ARCHIVE_URL"] = self.archive
 

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import neo4j
 import pytest
 import zstandard
 from tests.edges.test_cli import Call, call, clean_environment
-from tests.kafka.test_archive import Archived, redis_or_kafka_with_keys
+from tests.kafka.test_archive import Archived
 from tests.kafka.test_rules_log import lose
 from tests.redis.test_answering import warm
-from tests.redis.test_rebuild import keys_or_none
+from tests.redis.test_rebuild import RULES, keys_or_none
 from tests.services.rules import rule_set
 from tests.services.waiting import until
 
@@ -28,7 +29,7 @@ from graphweft_contracts import Event, Fenced
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
-from graphweft_workers.archive.erasures import alone
+from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.graph_marks import sealed
 from graphweft_workers.engine.position_note import PositionNote
@@ -44,13 +45,20 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SECRET = "zebra-secret"
 redis_only = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
 """For what a bus has no part in."""
+both_graphs = pytest.mark.parametrize("own_graph_url", ["falkordb", "neo4j"], indirect=True)
+all_servers_with_keys = pytest.mark.parametrize(
+    ("own_bus_url", "own_graph_url", "with_keys"),
+    [("redis", "falkordb", False), ("kafka", "falkordb", True), ("redis", "neo4j", True), ("kafka", "neo4j", False)],
+    indirect=True,
+)
+"""Both buses with both graphs, half of them with keys."""
 
 
 @pytest.fixture
 async def app(
-    own_bus_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool
+    own_bus_url: str | None, own_graph_url: str | None, url: str, call: Call, tmp_path: Path, *, with_keys: bool
 ) -> AsyncIterator[Archived]:
-    made = Archived(url, call, tmp_path, bus_url=own_bus_url, with_keys=with_keys)
+    made = Archived(url, call, tmp_path, bus_url=own_bus_url, graph_url=own_graph_url, with_keys=with_keys)
     async with contextlib.aclosing(made) as app:
         await app.bus.partitions.count()
         yield app
@@ -89,6 +97,10 @@ async def everywhere(app: Archived, text: str) -> list[str]:
     for letter in letters:
         if any(text.encode() in base64.b64decode(value) for value in letter.fields.values()):
             found.append(f"letter {letter.id}")
+    if app.url.startswith("bolt"):
+        async with neo4j.AsyncGraphDatabase.driver(app.url) as driver:
+            rows = (await driver.execute_query("MATCH (n) OPTIONAL MATCH (n)-[r]-() RETURN n, r")).records
+        return [*found, *(f"graph {row}" for row in rows if text in str(row))]
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         for graph in await store._redis.execute_command("GRAPH.LIST"):
             rows = await store._redis.execute_command("GRAPH.RO_QUERY", graph, "MATCH (n) RETURN n")
@@ -97,12 +109,13 @@ async def everywhere(app: Archived, text: str) -> list[str]:
     return found
 
 
-@redis_or_kafka_with_keys
+@all_servers_with_keys
 async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
+    neighbours = app.apps[1:]
     await app.push("first")
     async with app.worker():
         for number in range(6):
-            for name in ("shop", "shop_x"):
+            for name in app.apps:
                 await said(app, name, "ada", number, SECRET)
                 await said(app, name, "bob", number, "bobs-words")
         await app.applied()
@@ -110,7 +123,7 @@ async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -
         assert (await app.run("archive", "now")).code == 0
         assert (await app.run("dlq", "retry", "--all")).code == 0
         await app.applied()
-        neighbour = await app.digest("shop_x")
+        untouched = {name: await app.digest(name) for name in neighbours}
         before = await everywhere(app, SECRET)
         assert {place.split()[0].split("/")[0] for place in before} >= {"segments", "bus", "letter", "graph", "letters"}
         done = await app.run("erase", "--app", "shop", "--user", "ada", "--json", "--yes")
@@ -120,19 +133,24 @@ async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -
         assert places["event log"]["found"] > 10
         assert places["archive"]["found"] > 10
         assert places["dead letters"]["found"] > 0
-    await app.run("erase", "--app", "shop_x", "--user", "ada", "--json", "--yes", "--report")
-    assert await app.digest("shop_x") == neighbour
-    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=120)).rows
+        assert places["graph"]["found"] > 5
+    assert neighbours or await everywhere(app, SECRET) == []
+    assert (await app.run("erase", "--app", "shop", "--user", "ada", "--verify")).code == 0
+    for name in neighbours:
+        await app.run("erase", "--app", name, "--user", "ada", "--json", "--yes", "--report")
+    assert {name: await app.digest(name) for name in neighbours} == untouched
+    rows = await app.read("shop", "MATCH (o:Order) RETURN o.id")
     assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
+    assert {row[0] for row in await app.read("shop", "MATCH (m:Memory) RETURN m.user_id")} == {"bob"}
     code, found = await app.rebuild("--app", "shop", "--verify")
     assert (code, found["same"]) == (0, True), found
     async with app.worker():
-        done = await app.run("erase", "--app", "shop_x", "--yes", "--json")
-        assert done.code == 0, done.err + done.out
+        for name in neighbours:
+            done = await app.run("erase", "--app", name, "--yes", "--json")
+            assert done.code == 0, done.err + done.out
         await app.applied()
     assert [place for place in await everywhere(app, SECRET) if not place.startswith("graph mozaiks_shop.")] == []
-    assert await everywhere(app, "bobs-words")  # of the other app
+    assert await everywhere(app, "bobs-words")  # of the other app, or of the other user
     done = await app.run("archive", "verify", "--json")
     assert json.loads(done.out)["faults"] == []
     async with app.worker():
@@ -162,8 +180,7 @@ async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(a
         assert (await app.run("rebuild", "--app", "shop", "--drop")).code == 0
         done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
         assert done.code == 0, done.err + done.out
-    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=120)).rows
+    rows = await app.read("shop", "MATCH (o:Order) RETURN o.id")
     assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
     assert await app.digest("shop_x") == neighbour
 
@@ -190,6 +207,7 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
 
 
 @pytest.mark.soak("kafka")
+@both_graphs
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
 
     await app.push("first")
@@ -232,7 +250,8 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
     assert await everywhere(app, SECRET) == []
 
 
-@pytest.mark.soak("kafka")
+@pytest.mark.soak("kafka", "neo4j")
+@both_graphs
 async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
@@ -250,8 +269,7 @@ async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(
         await app.applied()
         assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
     assert await everywhere(app, SECRET) == []
-    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop", "MATCH (m:Memory) RETURN m.text", {}, timeout_s=120)).rows
+    rows = await app.read("shop", "MATCH (m:Memory) RETURN m.text")
     assert rows == (("bobs-words",),)
 
 
@@ -327,8 +345,10 @@ async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> Non
         assert (done.code, "graphweft erase" in done.out) == (1, True)
 
 
+@pytest.mark.soak("neo4j-keys")
 @redis_only
 @keys_or_none
+@both_graphs
 async def test_a_graph_from_before_an_erasure_does_not_come_back(app: Archived) -> None:
     await app.push("first")
     other = ("--graph-template", "{app_id}.other", "--app", "shop")
@@ -359,7 +379,7 @@ async def test_a_graph_from_before_an_erasure_does_not_come_back(app: Archived) 
 
 async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | None = None) -> Mapping[int, Checkpoint]:
     """Stop the writes to an app's graph, as a swap does, so that its workers park it; or let them go on."""
-    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+    async with contextlib.aclosing(app.store()) as store:
         while True:
             marks = await store.checkpoints(name, timeout_s=120)
             with contextlib.suppress(Fenced):
@@ -393,8 +413,7 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
         await seal(app, "shop_x", lifted=marks)
         await until(parked, lambda apps: not apps, why="no app is parked")
         await app.applied()
-    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
-        rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=120)).rows
+    rows = await app.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text")
     assert rows == (("eves-parked-words",), ("eves-words",))
 
 
@@ -406,7 +425,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
     async with (
         app.worker(),
         app.alone() as bus,
-        contextlib.aclosing(FalkorDBStore(app.url)) as graph,
+        contextlib.aclosing(app.store()) as graph,
         contextlib.aclosing(ContextPipeline(rule_set(), graph, bus=bus)) as responder,
     ):
         assert responder.purges is not None
@@ -425,6 +444,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
 @pytest.mark.soak("unsigned")
 @redis_only
 @keys_or_none
+@both_graphs
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     app.timing = Timing(seal_s=0.5, archive=ArchiveTiming(stale_s=2.0))
     monkeypatch.setattr(erasing, "Erasure", partial(erasing.Erasure, timing=app.timing))
@@ -460,6 +480,51 @@ async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, mon
     assert await everywhere(app, "bobs-words")
     code, found = await app.rebuild("--app", "shop", "--verify")
     assert (code, found["same"]) == (0, True), found
+
+
+@redis_only
+@pytest.mark.parametrize("own_graph_url", ["neo4j"], indirect=True)
+async def test_rules_that_find_nodes_of_both_graphs_stop_an_erasure_before_it_begins(app: Archived) -> None:
+    file = app.folder / "rules/Odd/graph_injection.yaml"
+    file.parent.mkdir(parents=True)
+    odd = RULES.replace("MATCH (o:Order {id: $id}) SET", "MERGE (o {id: $id}) SET")
+    file.write_text(odd)
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+        before = await everywhere(app, SECRET)
+        for command in (("erase", "--user", "ada", "--yes"), ("rebuild", "--swap")):
+            done = await app.run(*command, "--app", "shop")
+            assert done.code == 2
+            assert "Odd/graph_injection.yaml:13:9: placed/share: MERGE without a label" in done.err, done.err
+        assert {*before} <= {*await everywhere(app, SECRET)}  # it was archived
+        assert "Nothing was erased" in (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).err
+        file.write_text(RULES)
+        await app.push("second")
+        done = await app.run("rebuild", "--app", "shop", "--rules", str(app.folder / "rules"), "--swap")
+        assert done.code == 0, done.err
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert done.code == 0, done.err + done.out
+    assert await everywhere(app, SECRET) == []
+
+
+@redis_only
+async def test_a_comparison_names_an_erasure_that_has_not_reached_the_graph(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+    number, _ = await begin_erasure(app.blobs(), "shop", "ada")
+    await end_erasure(app.blobs(), "shop", number)
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        await store._redis.execute_command("GRAPH.QUERY", "mozaiks_shop", "CREATE (:Order {id: 'ada-erased'})")
+    done = await app.run("rebuild", "--app", "shop", "--verify")
+    assert (done.code, "is from before something was erased" in done.out) == (1, True), done.out
+    done = await app.run("rebuild", "--app", "shop", "--swap", "--resume")
+    assert done.code == 0, done.err
+    done = await app.run("rebuild", "--app", "shop", "--verify", "--graph-template", "{app_id}.again")
+    assert done.code == 0, done.out
 
 
 @redis_only

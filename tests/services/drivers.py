@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from neo4j import AsyncGraphDatabase
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
+from tests.services.neo4j import Neo4jServer
 
 from graphweft.transport import Transport
 from graphweft.transports.registry import make_transport
@@ -63,3 +65,14 @@ async def own_bus_url(request: pytest.FixtureRequest) -> str | None:
     kafka: KafkaServer = request.getfixturevalue("kafka")
     await empty_kafka(kafka)
     return kafka.url
+
+
+@pytest_asyncio.fixture
+async def own_graph_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL of an empty Neo4j, or None, unless a test is marked, for the server that is the bus too."""
+    if getattr(request, "param", "falkordb") == "falkordb":
+        return None
+    server: Neo4jServer = request.getfixturevalue("neo4j_server")
+    async with AsyncGraphDatabase.driver(server.uri, notifications_min_severity="OFF") as driver:
+        await driver.execute_query("MATCH (n) DETACH DELETE n")
+    return server.uri

@@ -18,7 +18,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.testing.suites.graph_kit import APP, GraphFeatures, GraphKit
+from graphweft_workers.testing.suites.graph_kit import APP, GraphKit
 
 __all__ = ("FalkorDBKit", "Neo4jKit", "graph_kit", "own_graph_kit")
 
@@ -60,15 +60,15 @@ class FalkorDBKit(GraphKit):
 
 class Neo4jKit(GraphKit):
     name = "neo4j"
-    features = GraphFeatures(graph_templates=False)  # the test's Neo4j holds one graph
     new_kinds = 4  # it takes a second to compile each
 
     def __init__(self, server: Neo4jServer) -> None:
         self.server = server
         self.run("MATCH (n) DETACH DELETE n")
 
-    def store(self, **options: Any) -> GraphStore:
-        return Neo4jStore(self.server.uri, **options)
+    def store(self, *, graph_template: str | None = None, **options: Any) -> GraphStore:
+        # The test's Neo4j has one database: graphs with another name are second ones in it.
+        return Neo4jStore(self.server.uri, beside=graph_template, **options)
 
     def unavailable_store(self) -> GraphStore:
         return Neo4jStore("bolt://127.0.0.1:1")

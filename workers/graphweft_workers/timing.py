@@ -293,7 +293,7 @@ class Timing:
     checkpoints_s: float = 5.0
     """Limit of the query for the checkpoints of an app's graph."""
     seal_s: float = 60.0
-    """A rebuild whose seal is older was killed: it takes some milliseconds from the seal to the swap."""
+    """A rebuild whose seal is older was killed: one that works renews its seal four times as often."""
     turn_s: float = 0.005
     """A loop over events lets others run after this time. Shorter turns are joined: a change takes 10 us."""
     log_s: float = 60.0

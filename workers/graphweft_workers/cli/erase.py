@@ -62,7 +62,7 @@ async def erase(
         alone = await stack.enter_async_context(contextlib.aclosing(make_bus(settings, archived=False)))
         live = await stack.enter_async_context(running_graph(settings))
         beside, kept = [
-            await stack.enter_async_context(running_graph(second_place(settings, app, suffix=suffix)))
+            await stack.enter_async_context(running_graph(second_place(settings, app, suffix=suffix), live=settings))
             for suffix in (".erased", ".rebuilt")
         ]
         from graphweft_workers.archive.subject import Subject

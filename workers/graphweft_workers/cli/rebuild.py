@@ -160,7 +160,7 @@ class _Work:
             given=self.given.digest if self.given is not None else "",
         )
         with replay_progress(app) as (tell, expect):
-            async with running_graph(place) as graph:
+            async with running_graph(place, live=self.settings) as graph:
                 from graphweft_workers.replay.app_log import AppLog
                 from graphweft_workers.replay.rebuild import Rebuild
 
@@ -195,7 +195,7 @@ class _Work:
 
     async def drop(self, app: str) -> str | None:
         """Delete the second graph of an app; return its name, or None if there was none."""
-        return await drop_second(self.place.of(self.settings, app), app, self.live)
+        return await drop_second(self.place.of(self.settings, app), app, self.live, self.settings)
 
 
 async def _one(work: _Work, app: str, *, json: bool) -> int | None:

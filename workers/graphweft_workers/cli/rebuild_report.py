@@ -141,6 +141,12 @@ class RebuildReport:
             return
         for title, each in (("live", compared.live), ("rebuilt", compared.rebuilt)):
             say(f"{title}: {counted(each.nodes, 'node')}, {counted(each.relationships, 'relationship')}, {each.sha256}")
+        if compared.before:
+            say(
+                f"The graphs differ. The live one is from before {compared.before}: `graphweft rebuild --swap` puts "
+                "the new one in its place."
+            )
+            return
         say(
             "The graphs differ. Something else than the rules has written to one, or a rule gives other results each "
             "time."

@@ -26,7 +26,11 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     set_up_command_logs(settings)
     report = RebuildReport(app=app, graph=other.graph_template.replace("{app_id}", app), swap=True, resumed=True)
     with replay_progress(app) as (tell, _):
-        async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(other) as graph:
+        async with (
+            running_bus(settings) as bus,
+            running_graph(settings) as live,
+            running_graph(other, live=settings) as graph,
+        ):
             from graphweft_workers.replay.app_log import AppLog
             from graphweft_workers.replay.rebuild import Rebuild
 

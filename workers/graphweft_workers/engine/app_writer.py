@@ -21,7 +21,7 @@ from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import match_compiled, read_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
-from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
+from graphweft_workers.engine.graph_marks import has_plan, have_same_seal, is_sealed, of_generation
 from graphweft_workers.engine.history import in_order, known_before
 from graphweft_workers.engine.memory_quota import MemoryQuota
 from graphweft_workers.engine.name_quota import NameQuota
@@ -347,7 +347,7 @@ class AppWriter:
         """Lift the same rebuild's seals of other partitions, which may get no event for long."""
         found = await self.state.graph.checkpoints(app_id, timeout_s=self.state.timing.checkpoints_s)
         for number, checkpoint in found.items():
-            if checkpoint.plan == seal.plan:
+            if have_same_seal(checkpoint, seal):
                 lift = Write(before=checkpoint, after=of_generation(checkpoint))
                 with contextlib.suppress(Fenced):
                     await self.state.graph.apply(app_id, number, [lift])

@@ -12,16 +12,21 @@ from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
-from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.ports.graph_store import PARTIAL, Checkpoint
 
 _SEALED: Final = "sealed:"
+_RENEWED: Final = "#"
 _GENERATION: Final = "generation:"
-_LOADING: Final = "loading"
 
 
-def sealed(checkpoint: Checkpoint, name: str) -> Checkpoint:
-    """Return a checkpoint without a plan, sealed by the rebuild ``name``."""
-    return replace(checkpoint, plan=f"{_SEALED}{name}")
+def sealed(checkpoint: Checkpoint, name: str, renewal: int = 0) -> Checkpoint:
+    """Return a checkpoint without a plan, sealed by the rebuild ``name``; each renewal says that it is alive."""
+    return replace(checkpoint, plan=f"{_SEALED}{name}" + (f"{_RENEWED}{renewal}" if renewal else ""))
+
+
+def have_same_seal(one: Checkpoint, other: Checkpoint) -> bool:
+    """Tell whether two checkpoints are sealed by one rebuild."""
+    return is_sealed(one) and one.plan.partition(_RENEWED)[0] == other.plan.partition(_RENEWED)[0]
 
 
 def of_generation(checkpoint: Checkpoint, name: str | None = None) -> Checkpoint:
@@ -31,12 +36,12 @@ def of_generation(checkpoint: Checkpoint, name: str | None = None) -> Checkpoint
 
 def loading() -> Checkpoint:
     """Return the checkpoint of a graph that is loaded from a snapshot: until the end, it holds a part."""
-    return Checkpoint(plan=_LOADING)
+    return PARTIAL
 
 
 def is_loading(checkpoint: Checkpoint) -> bool:
-    """Tell whether the load of a snapshot has not ended."""
-    return checkpoint.plan == _LOADING
+    """Tell whether the load of a snapshot, or a deletion, has not ended."""
+    return checkpoint.plan == PARTIAL.plan
 
 
 def is_sealed(checkpoint: Checkpoint) -> bool:

@@ -143,10 +143,13 @@ class GraphDriver(ABC):
         """Raise ``ValueError`` for an invalid URL. The message does not quote it: it may hold a password."""
 
     @abstractmethod
-    def make_store(self, url: str, *, graph_template: str, write_timeout_ms: int) -> GraphStore:
+    def make_store(
+        self, url: str, *, graph_template: str, write_timeout_ms: int, beside: str | None = None
+    ) -> GraphStore:
         """Return the store at a URL; nothing is connected yet. Raises ``ModuleNotFoundError`` without its package.
 
-        ``graph_template`` is the name of an app's graph, which holds ``{app_id}``.
+        ``graph_template`` is the name of an app's graph, which holds ``{app_id}``. With ``beside``, the name of second
+        graphs, the store holds these: beside the graphs of ``graph_template``, which stay as they are.
         """
 
     @abstractmethod

@@ -38,6 +38,8 @@ class Checkpoint:
 
 
 START: Final = Checkpoint()
+PARTIAL: Final = Checkpoint(plan="loading")
+"""Of a graph that holds a part only, because it is being loaded or deleted: nobody continues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,8 @@ class WholeGraphs(Protocol):
 
     can_exchange: bool
     """Whether ``exchange`` can be used."""
+    rewrites: bool
+    """Whether queries are written anew for these graphs, so that ``obstacle`` may find a reason."""
 
     async def graph_id(self, app_id: str) -> str:
         """Return the id of the app's graph, empty without a graph. Two stores have equal ids only for the same graph.
@@ -186,7 +190,15 @@ class WholeGraphs(Protocol):
         """Exchange the places of the app's graph and of the graph with the ``graph_id`` ``other``, in one step.
 
         Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
-        checkpoints of the app's graph. Only stores that say ``can_exchange`` do it, for graphs of one server.
+        checkpoints of the app's graph: as they are then, for the caller may change them while this waits. Only stores
+        that say ``can_exchange`` do it, for graphs of one server.
+        """
+        ...
+
+    async def obstacle(self, query: Cypher) -> str:
+        """Return why a mutation that runs in a live graph cannot run in these graphs; empty if it can.
+
+        Raises ``GraphUnavailable``.
         """
         ...
 

@@ -37,6 +37,7 @@ from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
+from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.timing import TIMING, Timing
 
 _UNDECIDED: Final = (
@@ -168,9 +169,13 @@ class Erasure:
         """Raise ``BusUnavailable`` if events that stay need a lost rule set, before anything is erased."""
         app_id = self._subject.app_id
         await self._rules.refresh()
-        if self._subject.user_id is None or not self._live.whole.can_exchange or not self._rules.lost:
+        if self._subject.user_id is None or not self._live.whole.can_exchange:
             return
         log = self._archived()
+        if self._beside.whole.rewrites:
+            await self._check_queries(log)
+        if not self._rules.lost:
+            return
         for number in partitions:
             cursor, recent = self._rules.cursor(number, ""), RecentEvents()
             passed_over = await PassedOver.as_lived(log.bus, number)
@@ -181,6 +186,13 @@ class Erasure:
                     read.check_rules(app_id)
                 except RulesLost as error:
                     raise BusUnavailable(f"{error}. Until then nothing is erased") from None
+
+    async def _check_queries(self, log: AppLog) -> None:
+        """Raise ``InvalidSettings`` if the graph cannot be made again here, before anything is erased."""
+        try:
+            await check_second_queries(self._beside, await rule_sets(log, self._rules))
+        except InvalidSettings as error:
+            raise InvalidSettings(f"{error}. Nothing was erased") from None
 
     def _archived(self) -> AppLog:
         """Return the log with the archive as it is now: an erasure writes its segments anew."""

@@ -31,6 +31,7 @@ from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.restoring import Restoring
+from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.replay.swap import GraphSwap, move
 from graphweft_workers.timing import TIMING, Timing
 
@@ -47,6 +48,8 @@ class Compared:
 
     live: Digest
     rebuilt: Digest
+    before: str = ""
+    """What the live graph is from before, if it is not of now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,9 @@ class Rebuild:
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
         await self._log.check_complete()
+        if self._graph.whole.rewrites:
+            given = [self._given] if self._given is not None else await rule_sets(self._log, self._rules)
+            await check_second_queries(self._graph, given)
         self._preludes = await self._log.preludes()
         if self._preludes and self._given is not None:
             raise InvalidSettings(
@@ -281,8 +287,17 @@ class Rebuild:
             await self._clock.sleep(self._live.settle_s)
             live = await read_digest(self._live, self._app_id)
             if place == await self._log.marks():
-                return Compared(live=live, rebuilt=await read_digest(self._graph, self._app_id))
+                rebuilt = await read_digest(self._graph, self._app_id)
+                return Compared(live=live, rebuilt=rebuilt, before=await self._before())
         return None
+
+    async def _before(self) -> str:
+        """Return what was erased or restated since the live graph was made, in words."""
+        basis = await read_basis(self._live, self._app_id)
+        if basis.erasures != (await self._log.erasures()).count:
+            return "something was erased"
+        logged = logged_basis(await self._log.bus.rules.activations(), self._app_id)
+        return "the past was restated" if basis.rules != logged else ""
 
     async def restate(self) -> Restated | None:
         """Record that the past follows the given rules, when the new graph holds it; then the graph follows the log.

@@ -44,6 +44,7 @@ _OF_MEMORY: Final = frozenset(
 )
 _FORGETS: Final = "graphweft memory erase"
 _ERASES: Final = "graphweft erase"
+_REBUILDS: Final = "graphweft rebuild --into another server, after graphweft erase"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +100,11 @@ class Remains:
 
     def _by(self, nodes: int, of_rules: int) -> str:
         """Return what removes nodes of the graph: that of memories leaves those of rules."""
+        can_erase = self._subject.user_id is None or self._live.whole.can_exchange
+        erases = _ERASES if can_erase else _REBUILDS
         if self._subject.user_id is None or nodes == of_rules:
-            return _ERASES
-        return _FORGETS if not of_rules else f"{_FORGETS}; {counted(of_rules, 'node')} of rules: {_ERASES}"
+            return erases
+        return _FORGETS if not of_rules else f"{_FORGETS}; {counted(of_rules, 'node')} of rules: {erases}"
 
     async def _learn(self, partitions: Sequence[int]) -> None:
         """Let the subject see everything: chats and memories tell which events are the user's."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections import ChainMap
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Final
 from uuid import uuid4
 
@@ -103,22 +105,53 @@ class GraphSwap:
             for partition in await self._log.partitions():
                 before[partition], seals[partition] = await self._seal(partition, name)
             await self._sealed(min(seals))
-            ends = await self._ends(seals)
-            await self._apply(ends)
-            for partition, end in ends.items():
-                place = (await self._graph.progress(app_id, partition)).checkpoint
-                # Further than its last write, where the live graph dropped rows that failed: nobody tries them again.
-                reached = replace(place, offset=end) if is_after(end, place.offset) else place
-                await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
-            await self._graph.durable(self._run_id)
-            restored = {number: each for number, each in (await self._log.marks()).items() if is_of_prelude(number)}
-            swapped = await self._live.whole.exchange(
-                app_id, await self._graph.whole.graph_id(app_id), {**restored, **seals}
-            )
+            async with self._renewed(before, seals, name):
+                ends = await self._ends(seals)
+                await self._apply(ends)
+                for partition, end in ends.items():
+                    place = (await self._graph.progress(app_id, partition)).checkpoint
+                    # Further than its last write, where the live graph dropped rows that failed: nobody tries them
+                    # again.
+                    reached = replace(place, offset=end) if is_after(end, place.offset) else place
+                    await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
+                await self._graph.durable(self._run_id)
+                restored = {number: each for number, each in (await self._log.marks()).items() if is_of_prelude(number)}
+                expected = ChainMap(seals, restored)
+                swapped = await self._live.whole.exchange(app_id, await self._graph.whole.graph_id(app_id), expected)
         finally:
             if not swapped:
                 await asyncio.shield(self._lift(before, seals))
         return swapped
+
+    @contextlib.asynccontextmanager
+    async def _renewed(
+        self, before: Mapping[int, Checkpoint], seals: dict[int, Checkpoint], name: str
+    ) -> AsyncGenerator[None]:
+        """Show that this rebuild is alive: ``seals`` become other ones, before workers lift them."""
+
+        moving = asyncio.Lock()
+
+        async def renew() -> None:
+            for number in count(1):
+                await self._clock.sleep(self._seal_s / 4)
+                async with moving:
+                    for partition, seal in [*seals.items()]:
+                        seals[partition] = sealed(before[partition], name, number)
+                        try:
+                            await move(self._live, self._app_id, partition, seal, seals[partition])
+                        except GraphUnavailable:
+                            seals[partition] = seal  # or not: then the exchange finds another one, and is tried again
+                        except Fenced:  # the graphs are exchanged, or a worker has lifted it
+                            seals[partition] = seal
+                            return
+
+        renewing = asyncio.create_task(renew(), name="graphweft-seals")
+        try:
+            yield
+        finally:
+            async with moving:
+                renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
 
     async def _seal(self, partition: int, name: str) -> tuple[Checkpoint, Checkpoint]:
         """Stop writes to the live graph as soon as it holds no unfinished plan; return its checkpoints."""

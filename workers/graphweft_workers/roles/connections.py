@@ -115,10 +115,20 @@ def make_broker(settings: Settings, *, logger: Any) -> Any:
         return driver.make_broker(settings.bus, logger=logger)
 
 
-def make_graph(settings: Settings) -> GraphStore:
-    """Return the graph store."""
+def make_graph(settings: Settings, *, live: Settings | None = None) -> GraphStore:
+    """Return the graph store. With ``live``, the settings of live graphs, it is that of second graphs.
+
+    Only a second graph beside the live one, by the same URL, can take its place.
+    """
     driver = graph_driver(settings.graph)
     with _needed(driver, "GRAPHWEFT_GRAPH_URL"):
+        if live is not None and live.graph == settings.graph and live.graph_template != settings.graph_template:
+            return driver.make_store(
+                settings.graph,
+                graph_template=live.graph_template,
+                write_timeout_ms=settings.mutation_timeout_ms,
+                beside=settings.graph_template,
+            )
         return driver.make_store(
             settings.graph, graph_template=settings.graph_template, write_timeout_ms=settings.mutation_timeout_ms
         )

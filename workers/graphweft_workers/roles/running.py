@@ -53,9 +53,12 @@ async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def running_graph(settings: Settings) -> AsyncGenerator[GraphStore]:
-    """Yield the graph store. Raises ``NotRunning``, which says what to do, when it does not answer within 15 s."""
-    graph = make_graph(settings)
+async def running_graph(settings: Settings, *, live: Settings | None = None) -> AsyncGenerator[GraphStore]:
+    """Yield the graph store, with ``live`` that of second graphs: see ``make_graph``.
+
+    Raises ``NotRunning``, which says what to do, when it does not answer within 15 s.
+    """
+    graph = make_graph(settings, live=live)
     try:
         try:
             async with asyncio.timeout(_ANSWER_S):

@@ -80,12 +80,12 @@ async def _drop(graph: GraphStore, app: str) -> None:
             await graph.whole.drop(app)
 
 
-async def drop_second(place: Settings, app: str, live: GraphStore) -> str | None:
+async def drop_second(place: Settings, app: str, live: GraphStore, settings: Settings) -> str | None:
     """Delete the graph of ``app`` at a second place; return its name, or None if there is none.
 
-    Raises ``InvalidSettings`` if it is the live one.
+    ``settings`` are those of the live graph. Raises ``InvalidSettings`` if it is the live one.
     """
-    async with running_graph(place) as graph:
+    async with running_graph(place, live=settings) as graph:
         there = await graph.whole.graph_id(app)
         if await graph.whole.place(app) == await live.whole.place(app) or (
             there and there == await live.whole.graph_id(app)

@@ -29,10 +29,12 @@ class FalkorDBDriver(GraphDriver):
         check_redis_url(url)
 
     @override
-    def make_store(self, url: str, *, graph_template: str, write_timeout_ms: int) -> GraphStore:
+    def make_store(
+        self, url: str, *, graph_template: str, write_timeout_ms: int, beside: str | None = None
+    ) -> GraphStore:
         from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 
-        return FalkorDBStore(url, graph_template=graph_template, write_timeout_ms=write_timeout_ms)
+        return FalkorDBStore(url, graph_template=beside or graph_template, write_timeout_ms=write_timeout_ms)
 
     @override
     async def examine(self, url: str, advice: str) -> list[Check]:

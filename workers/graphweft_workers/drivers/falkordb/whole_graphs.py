@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, translate
 from graphweft_workers.drivers.falkordb.exchange import exchange
@@ -25,6 +26,7 @@ class FalkorDBGraphs:
     """``WholeGraphs`` of one store."""
 
     can_exchange = True
+    rewrites = False
 
     def __init__(
         self,
@@ -89,6 +91,10 @@ class FalkorDBGraphs:
             raise translate(error) from error
         finally:
             self._named.pop(app_id, None)
+
+    async def obstacle(self, query: Cypher) -> str:
+        """See ``WholeGraphs.obstacle``: all graphs are alike."""
+        return ""
 
     async def nodes(self, app_id: str) -> AsyncIterator[Node]:
         """See ``WholeGraphs.nodes``."""

@@ -11,16 +11,17 @@ from typing import Any, Final
 import neo4j
 from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, NotificationMinimumSeverity
 
-from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts import GraphUnavailable, QueryFailed, channels
 from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.calls import failing, run, run_admin
 from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.errors import code_of
+from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
 from graphweft_workers.drivers.neo4j.statements import (
     CLAIM,
-    CONSTRAINTS,
     LIST_CONSTRAINTS,
     OWNER,
+    constraints,
     database_name,
     timed,
 )
@@ -49,8 +50,17 @@ class Database:
 class Databases:
     """Finds, creates and removes the databases, and opens sessions on them."""
 
-    def __init__(self, url: str, *, graph_template: str, timeout_s: float, timing: Neo4jTiming = NEO4J_TIMING) -> None:
-        """``timeout_s`` is the limit of one query."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        graph_template: str,
+        beside: str | None = None,
+        timeout_s: float,
+        timing: Neo4jTiming = NEO4J_TIMING,
+    ) -> None:
+        """``timeout_s`` is the limit of one query. ``beside`` is the template of second graphs: see ``space``."""
+        self._beside = beside
         self._url = split_neo4j_url(url)
         self._timing = timing
         self._template = graph_template
@@ -67,6 +77,16 @@ class Databases:
     def one_server(self) -> bool:
         """Whether all apps are on one server."""
         return self._url.one_server
+
+    @property
+    def uri(self) -> str:
+        """The address of the only server; empty where there are several."""
+        return self._url.uri if self.one_server else ""
+
+    @property
+    def has_second(self) -> bool:
+        """Whether these are second graphs."""
+        return self._beside is not None
 
     async def check(self) -> None:
         """Raise ``GraphUnavailable`` if the server does not answer or is too old; with a server per app, do nothing."""
@@ -120,6 +140,10 @@ class Databases:
             return Database(driver, uri, None, made=False)
         return Database(driver, uri, database_name(app_id, self._template), made=True)
 
+    def space(self, app_id: str) -> Namespace:
+        """Return the namespace of the app's graph in its database: that of its second graph, if ``beside`` is given."""
+        return LIVE if self._beside is None else Namespace(channels.graph_name(app_id, self._beside))
+
     async def _has_databases(self, driver: AsyncDriver, uri: str) -> bool:
         if uri not in self._multiple:
             self._multiple[uri] = await self._ask_edition(driver, uri)
@@ -139,19 +163,21 @@ class Databases:
 
     async def claimed(self, app_id: str) -> Database:
         """Return the app's graph, created if needed. Raises ``QueryFailed`` if it belongs to another app."""
-        graph = await self.graph(app_id)
+        graph, space = await self.graph(app_id), self.space(app_id)
         if graph.made:
             system = Database(graph.driver, graph.uri, "system", made=False)
             async with self.session(system, self._timing.admin_s) as session:
                 await run_admin(session, f"CREATE DATABASE {quoted(graph.database or '')} IF NOT EXISTS WAIT")
         async with self.session(graph, self._timing.admin_s) as session:
             there = {name for [name] in await (await session.run(LIST_CONSTRAINTS)).values()}
-            for name, statement in CONSTRAINTS.items():
+            for name, statement in constraints(space).items():
                 if name not in there:
                     await run_admin(session, statement)
-            query = timed(CLAIM, self._timeout_s)
+            query = timed(space.statement(CLAIM), self._timeout_s)
             [[owner]] = await run(session, query, {"__gw_app": app_id})
-        self._check_owner(owner, app_id, graph)
+            found = await (await session.run(OWNER)).values() if space.name else []
+        for other in (owner, *(live for [live] in found)):
+            self._check_owner(other, app_id, graph)
         self._owned.add(app_id)
         return graph
 
@@ -160,7 +186,8 @@ class Databases:
         if app_id not in self._owned:
             try:
                 async with self.session(graph, self._timing.admin_s, access=neo4j.READ_ACCESS) as session:
-                    rows = await (await session.run(OWNER)).values()
+                    query = timed(self.space(app_id).statement(OWNER), self._timing.admin_s)
+                    rows = await (await session.run(query)).values()
             except GraphUnavailable as error:
                 if graph.made and code_of(error.__cause__) == errors.NO_DATABASE:
                     return False

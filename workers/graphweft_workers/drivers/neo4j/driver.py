@@ -34,10 +34,12 @@ class Neo4jDriver(GraphDriver):
             raise ValueError(str(error)) from None
 
     @override
-    def make_store(self, url: str, *, graph_template: str, write_timeout_ms: int) -> GraphStore:
+    def make_store(
+        self, url: str, *, graph_template: str, write_timeout_ms: int, beside: str | None = None
+    ) -> GraphStore:
         from graphweft_workers.drivers.neo4j.store import Neo4jStore
 
-        return Neo4jStore(url, graph_template=graph_template, write_timeout_ms=write_timeout_ms)
+        return Neo4jStore(url, graph_template=graph_template, write_timeout_ms=write_timeout_ms, beside=beside)
 
     @override
     async def examine(self, url: str, advice: str) -> list[Check]:

@@ -15,6 +15,7 @@ from neo4j.time import Date, DateTime, Duration, Time
 
 from graphweft_contracts import QueryFailed
 from graphweft_workers.drivers.neo4j.dialect import quoted
+from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
 from graphweft_workers.ports.graph_store import NOT_DUMPED
 
 type List = Callable[[str], AsyncIterator[list[Any]]]
@@ -23,8 +24,6 @@ type Run = Callable[[str, dict[str, Any]], Awaitable[list[list[Any]]]]
 """Runs a query in a transaction of its own and returns its rows."""
 
 _ROWS: Final = 1_000
-_NODES: Final = "MATCH (n) RETURN elementId(n), labels(n), properties(n)"
-_EDGES: Final = "MATCH (a)-[e]->(b) RETURN elementId(a), elementId(b), type(e), properties(e)"
 _MAKE: Final = "UNWIND $rows AS row CREATE (n{labels}) SET n = row[1] RETURN row[0], elementId(n)"
 _TIE: Final = (
     "UNWIND $rows AS row MATCH (a) WHERE elementId(a) = row[0] MATCH (b) WHERE elementId(b) = row[1] "
@@ -37,16 +36,30 @@ _KIND: Final = "$"
 """The key of a value that JSON has no form for: {"$": kind, "of": …}. No property is a map."""
 
 
-async def dump(ask: List) -> AsyncIterator[bytes]:
+def nodes_of(space: Namespace) -> str:
+    """Return the query for id, labels and properties of each node of a graph."""
+    return f"MATCH (n) WHERE {space.within} RETURN elementId(n), labels(n), properties(n)"
+
+
+def edges_of(space: Namespace) -> str:
+    """Return the query for the ids, the type and the properties of each relationship of a graph."""
+    return (
+        f"MATCH (n)-[e]->(b) WHERE {space.within} "
+        "RETURN elementId(e), elementId(n), elementId(b), type(e), properties(e)"
+    )
+
+
+async def dump(ask: List, space: Namespace = LIVE) -> AsyncIterator[bytes]:
     """Yield a line for each node, and then for each relationship, except those about the graph itself."""
-    async for number, labels, properties in ask(_NODES):
+    async for number, stored, properties in ask(nodes_of(space)):
+        labels = space.plain(stored)
         if NOT_DUMPED.isdisjoint(labels):
-            yield _line("node", number, labels, _encoded(properties))
-    async for start, end, type, properties in ask(_EDGES):
-        yield _line("edge", start, end, type, _encoded(properties))
+            yield _line("node", number, labels, encoded(properties))
+    async for _, start, end, type, properties in ask(edges_of(space)):
+        yield _line("edge", start, end, type, encoded(properties))
 
 
-async def load(run: Run, lines: Iterable[bytes]) -> None:
+async def load(run: Run, lines: Iterable[bytes], space: Namespace = LIVE) -> None:
     """Write what ``dump`` has yielded. The graph may hold other nodes."""
     ids: dict[str, str] = {}
     for some in batched(map(json.loads, lines), _ROWS):
@@ -59,14 +72,16 @@ async def load(run: Run, lines: Iterable[bytes]) -> None:
             else:
                 edges.setdefault(rest[2], []).append([rest[0], rest[1], values])
         for labels, rows in nodes.items():
-            made = await run(_MAKE.format(labels="".join(f":{quoted(each)}" for each in labels)), {"rows": rows})
+            named = "".join(f":{quoted(each)}" for each in space.stored(labels))
+            made = await run(_MAKE.format(labels=named), {"rows": rows})
             ids.update((old, new) for old, new in made)
         for type, rows in edges.items():
             there = [[ids[start], ids[end], values] for start, end, values in rows]
             await run(_TIE.format(type=quoted(type)), {"rows": there})
 
 
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
+    """Return a value in a form for JSON that keeps it exactly. Raises ``QueryFailed`` if there is none."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -77,9 +92,9 @@ def _encoded(value: Any) -> Any:
         case Duration():  # a tuple too
             return {_KIND: "duration", "of": [value.months, value.days, value.seconds, value.nanoseconds]}
         case list() | tuple():
-            return [_encoded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return [encoded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         case dict():
-            return {name: _encoded(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+            return {name: encoded(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
         case bytes() | bytearray():
             return {_KIND: "bytes", "of": base64.b64encode(value).decode()}
         case DateTime():

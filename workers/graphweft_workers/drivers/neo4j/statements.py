@@ -14,23 +14,24 @@ from graphweft_contracts import QueryFailed, channels
 from graphweft_rules.cypher.batch_query import ROW, BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_workers.drivers.neo4j.dialect import quoted
-from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
+from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
+from graphweft_workers.ports.graph_store import PARTIAL, Checkpoint, Progress, Write
 
 _ROWS: Final = 5_000
 """Rows of one transaction, unless one write has more: it has the time limit of a single query."""
 _DATABASE: Final = re.compile(r"[a-z][a-z0-9.-]{2,62}")
-CONSTRAINTS: Final = {
-    "graphweft_app": "CREATE CONSTRAINT graphweft_app IF NOT EXISTS FOR (n:__App) REQUIRE n.only IS UNIQUE",
-    # Without it two concurrent MERGEs create two checkpoints.
-    "graphweft_progress": (
-        "CREATE CONSTRAINT graphweft_progress IF NOT EXISTS FOR (n:__Progress) REQUIRE n.partition IS UNIQUE"
-    ),
-}
+# Without the second one two concurrent MERGEs create two checkpoints.
+_ONLY: Final = {"graphweft_app": ("__App", "only"), "graphweft_progress": ("__Progress", "partition")}
 LIST_CONSTRAINTS: Final = "SHOW CONSTRAINTS YIELD name RETURN name"
 CLAIM: Final = (
     "MERGE (a:__App {only: true}) ON CREATE SET a.app_id = $__gw_app SET a.lock = true WITH a RETURN a.app_id"
 )
-DELETE_ALL: Final = "MATCH (n) CALL (n) { DETACH DELETE n } IN TRANSACTIONS OF 10000 ROWS"
+_IN_BATCHES: Final = "CALL (n) { DETACH DELETE n } IN TRANSACTIONS OF 10000 ROWS"
+LIST_OF_LABELS: Final = (
+    "SHOW INDEXES YIELD name, labelsOrTypes, owningConstraint "
+    "WHERE any(label IN labelsOrTypes WHERE label STARTS WITH $prefix) RETURN name, owningConstraint"
+)
+"""The indexes on labels that begin with a prefix, each with the constraint that made it."""
 MAKE_CHECKPOINT: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
     "RETURN p.pos, p.plan, p.done, p.note"
@@ -113,7 +114,7 @@ def runs(part: Part) -> list[list[list[list[Any]]]]:
     return runs
 
 
-def fused(batch_queries: Sequence[BatchQuery], *, one_run: bool = False) -> str:
+def fused(batch_queries: Sequence[BatchQuery], *, one_run: bool = False, space: Namespace = LIVE) -> str:
     """Return the statement that runs writes and moves the checkpoint, if the checkpoint has the expected value.
 
     A subquery counts the runs, so the statement returns one row however many rows the rules return, and none if the
@@ -123,7 +124,35 @@ def fused(batch_queries: Sequence[BatchQuery], *, one_run: bool = False) -> str:
         work = f"{in_one_run(batch_queries)} "
     else:
         work = f"CALL () {{ {shared(batch_queries)} }} " if batch_queries else ""
-    return f"{_GUARD}{work}{MOVE}__gw_kept RETURN 1"
+    return f"{space.statement(_GUARD)}{work}{space.statement(MOVE)}__gw_kept RETURN 1"
+
+
+def constraints(space: Namespace) -> dict[str, str]:
+    """Return the statement of each constraint of a graph, by its name."""
+    tail = f"_{hashlib.sha256(space.name.encode()).hexdigest()[:12]}" if space.name else ""
+    return {
+        f"{name}{tail}": f"CREATE CONSTRAINT {name}{tail} IF NOT EXISTS FOR (n:{quoted(space.label(label))}) "
+        f"REQUIRE n.{key} IS UNIQUE"
+        for name, (label, key) in _ONLY.items()
+    }
+
+
+def deletion(space: Namespace) -> list[str]:
+    """Return the statements that delete the nodes of a graph; of the live one, all nodes of the database.
+
+    The owner of the graph goes last, so what is cut off can be given again. A second graph that is half deleted has the
+    checkpoint of one that is loaded, which nobody continues.
+    """
+    if not space.name:
+        return [f"MATCH (n) WHERE NOT n:__App {_IN_BATCHES}", "MATCH (n) DETACH DELETE n"]
+    mark, app, progress = (quoted(each) for each in (space.mark, space.label("__App"), space.label("__Progress")))
+    empty = properties(PARTIAL)
+    begun = ", ".join(f"p.{name} = {value!r}" for name, value in empty.items())
+    return [
+        f"MATCH (p:{progress}) SET {begun}",
+        f"MATCH (n:{mark}) WHERE NOT n:{app} AND NOT n:{progress} {_IN_BATCHES}",
+        f"MATCH (n:{mark}) DETACH DELETE n",
+    ]
 
 
 def apart(work: Work) -> list[Part]:

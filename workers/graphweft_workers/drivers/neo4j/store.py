@@ -12,7 +12,8 @@ matters; separate statements took several times as long.
 A write that deletes has its own transaction. A node that gets a new index entry and is deleted in the same transaction
 is still found by that entry: MERGE matches it and creates none, and reads of it fail.
 
-One database holds one app, whose id is stored in it. Neo4j Community has a single database.
+One database holds one app, whose id is stored in it. Neo4j Community has a single database. Second graphs of the app
+are in the same database; see ``namespaces``.
 """
 
 from __future__ import annotations
@@ -116,14 +117,15 @@ class Neo4jStore:
     runs_again = True
 
     def __init__(
-        self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000,
-        clock: Clock = SYSTEM_CLOCK, timing: Neo4jTiming = NEO4J_TIMING,
+        self, url: str, *, graph_template: str = "mozaiks_{app_id}", beside: str | None = None,
+        write_timeout_ms: int = 5_000, clock: Clock = SYSTEM_CLOCK, timing: Neo4jTiming = NEO4J_TIMING,
     ) -> None:  # fmt: skip
+        """With ``beside``, the template of names of second graphs, the store holds these; see ``namespaces``."""
         self._clock = clock
         self._timing = timing
         self.without_turn = Counter[str]()
         self._databases = Databases(
-            url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000, timing=timing
+            url, graph_template=graph_template, beside=beside, timeout_s=write_timeout_ms / 1000, timing=timing
         )
         self._write_timeout_s = write_timeout_ms / 1000
         self._compiles: dict[str, bool] = {}
@@ -136,13 +138,16 @@ class Neo4jStore:
         self._opening = WeakValueDictionary[str, asyncio.Lock]()
         self._readers = asyncio.Semaphore(_READERS)
         self._lookers = asyncio.Semaphore(_LOOKERS)
-        self._positions = Neo4jPositions(self._databases, graph_template, self._write_timeout_s)
-        self.whole: WholeGraphs = Neo4jGraphs(self._databases, self.read, timing, self._positions)
+        self._positions = Neo4jPositions(self._databases, beside or graph_template, self._write_timeout_s)
+        self.whole: WholeGraphs = Neo4jGraphs(self._databases, timing, self._positions, self._refused)
 
     async def check(self) -> str:
-        """See ``GraphStore.check``. With a server per app no server is asked."""
+        """See ``GraphStore.check``: the address, because nothing is lost in a restart.
+
+        With a server per app no server is asked.
+        """
         await self._databases.check()
-        return ""
+        return self._databases.uri
 
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It uses the default database."""
@@ -176,15 +181,16 @@ class Neo4jStore:
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``. A missing index only makes queries slower, so a failure is logged."""
         async with self._opening.setdefault(app_id, asyncio.Lock()):
-            graph = await self._databases.claimed(app_id)
+            graph, space = await self._databases.claimed(app_id), self._databases.space(app_id)
             async with self._databases.session(graph, self._timing.admin_s) as session:
                 listed = await (await session.run(LIST_INDEXES)).values()
                 there = {(kind, tuple(labels), tuple(names)) for labels, names, kind in listed}
                 statements = [
                     f"CREATE INDEX IF NOT EXISTS FOR (n:{quoted(label)}) ON (n.{quoted(name)})"
-                    for label, name in sorted(set(keys))
+                    for label, name in sorted((space.label(label), name) for label, name in set(keys))
                     if ("RANGE", (label,), (name,)) not in there
                 ]
+                # Nobody searches in a second graph. It has them at once if it takes the place of the live one.
                 statements += [
                     search_index(index)
                     for index in indexes
@@ -203,7 +209,8 @@ class Neo4jStore:
         async with self._opening.setdefault(app_id, asyncio.Lock()):
             graph = await self._databases.claimed(app_id)
             async with self._databases.session(graph, self._write_timeout_s) as session:
-                query = timed(MAKE_CHECKPOINT, self._write_timeout_s)
+                text = self._databases.space(app_id).statement(MAKE_CHECKPOINT)
+                query = timed(text, self._write_timeout_s)
                 rows = await run(session, query, {"__gw_partition": partition})
         found = progress_of(rows)
         if found is None:
@@ -216,8 +223,8 @@ class Neo4jStore:
         """See ``GraphStore.apply``. It applies at most ``ROWS`` rows of several writes."""
         if not writes:
             return Applied(count=0)
-        graph = await self._databases.graph(app_id)
-        writes = first(writes)
+        graph, space = await self._databases.graph(app_id), self._databases.space(app_id)
+        writes = first([space.write(write) for write in writes])
         for attempt in range(1, _DEADLOCKS + 1):
             try:
                 # Waiting for the lock counts toward the server's time limit, so writers of this process wait here.
@@ -262,6 +269,7 @@ class Neo4jStore:
                     return Table(columns=(), rows=())
                 # The server enforces the access mode. It checks its time limit every two seconds; this one is exact.
                 left_s = max(0.001, until - self._clock.monotonic())
+                statement = self._databases.space(app_id).statement(statement)
                 async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
                     result = await send(session, timed(statement, left_s), params)
                     columns, rows = result.keys(), await fetched(result, enough)
@@ -276,8 +284,9 @@ class Neo4jStore:
                 graph = await self._databases.graph(app_id)
                 if not await self._databases.is_owned(graph, app_id):
                     return {}
+                query = timed(self._databases.space(app_id).statement(READ_CHECKPOINTS), timeout_s)
                 async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS) as session:
-                    rows = await (await session.run(timed(READ_CHECKPOINTS, timeout_s))).values()
+                    rows = await (await session.run(query)).values()
         except TimeoutError as error:
             raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
         checkpoints: dict[int, Checkpoint] = {}
@@ -414,7 +423,8 @@ class Neo4jStore:
         if part.batch_queries:
             values["runs"] = runs(part)
         async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
-            text = fused(part.batch_queries, one_run=len(values.get("runs", ())) == 1)
+            one_run = len(values.get("runs", ())) == 1
+            text = fused(part.batch_queries, one_run=one_run, space=self._databases.space(app_id))
             query = timed(text, self._write_timeout_s)
             done = await (await send(session, query, {VALUES: values})).values()
         if not done:
@@ -450,7 +460,8 @@ class Neo4jStore:
                         "next": properties(writes[-1].after),
                         "note": note if new is None else new,
                     }
-                    await (await transaction.run(f"{MOVE}${VALUES}.note", {VALUES: values})).consume()
+                    move = self._databases.space(app_id).statement(MOVE)
+                    await (await send(transaction, f"{move}${VALUES}.note", {VALUES: values})).consume()
         except QueryFailed as failure:  # at the commit, where the server checks the whole transaction
             raise _Refused(None if len(writes) > 1 else 0, failure) from failure
 
@@ -458,9 +469,8 @@ class Neo4jStore:
         """Wait for the rollback of a transaction that timed out, which can take longer than it ran."""
         async with self._databases.session(graph, self._timing.admin_s) as session:
             try:
-                await (
-                    await session.run(timed(f"{LOCK} RETURN 1", self._timing.admin_s), {VALUES: {"app": app_id}})
-                ).consume()
+                lock = timed(f"{self._databases.space(app_id).statement(LOCK)} RETURN 1", self._timing.admin_s)
+                await (await session.run(lock, {VALUES: {"app": app_id}})).consume()
             except Neo4jError as error:
                 if code_of(error) not in errors.TIMED_OUT:
                     raise
@@ -470,7 +480,8 @@ class Neo4jStore:
         """Take the lock and return the checkpoint's note. Raises ``Fenced`` if the checkpoint has moved."""
         try:
             values = {VALUES: {"app": app_id, "partition": partition}}
-            found = progress_of(await (await transaction.run(READ_CHECKPOINT, values)).values())
+            read = self._databases.space(app_id).statement(READ_CHECKPOINT)
+            found = progress_of(await (await send(transaction, read, values)).values())
         except Neo4jError as error:
             if code_of(error) not in errors.TIMED_OUT:
                 raise

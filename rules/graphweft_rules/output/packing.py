@@ -192,11 +192,12 @@ class _Section:
     def _fit(self, rows: RenderedRows, size: int | None, limit: int, count: TokenCounter) -> _Fit:
         over = rows.count if rows is self.rows else rows.count + 1  # the rows as they are do not all fit
         kept, tokens = _most(rows, over, limit, partial(self._under_heading, rows), count)
-        places, misses, chosen = list(range(kept)), 0, rows
+        places, chosen = list(range(kept)), rows
+        misses = 0
         # A row as long as one that did not fit will not fit either, nearly always.
         least = rows.size(kept) if kept < rows.count else 0
         for place in range(kept + 1, min(rows.count, kept + _LATER)):
-            if misses == _MOST_MISSES or tokens >= limit:
+            if misses >= _MOST_MISSES or tokens >= limit:
                 break
             length = rows.size(place)
             if length >= least or length > (limit - tokens) * _LONGEST:
@@ -204,7 +205,8 @@ class _Section:
             more = rows.chosen([*places, place])
             more_tokens = count(self._under_heading(more, more.count))
             if more_tokens > limit:
-                least, misses = length, misses + 1
+                least = length
+                misses += 1
                 continue
             places.append(place)
             chosen, tokens = more, more_tokens

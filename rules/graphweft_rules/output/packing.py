@@ -197,7 +197,7 @@ class _Section:
         # A row as long as one that did not fit will not fit either, nearly always.
         least = rows.size(kept) if kept < rows.count else 0
         for place in range(kept + 1, min(rows.count, kept + _LATER)):
-            if misses == _MOST_MISSES or tokens >= limit:
+            if misses >= _MOST_MISSES or tokens >= limit:
                 break
             length = rows.size(place)
             if length >= least or length > (limit - tokens) * _LONGEST:

@@ -82,9 +82,9 @@ class _JsonCheck:
             raise _TooManyValues
         if isinstance(value, dict | list | tuple | set | frozenset):
             container = cast("dict[object, object] | list[object]", value)
-            if id(value) in above or len(above) >= MAX_DEPTH:
+            if id(container) in above or len(above) >= MAX_DEPTH:
                 return False
-            inside = (*above, id(value))
+            inside = (*above, id(container))
             if isinstance(container, dict) and not all(self.passes(name, inside) for name in container):
                 return False
             return all(

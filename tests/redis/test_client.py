@@ -487,10 +487,10 @@ async def test_arguments_that_break_the_contract_are_named(url: str, change: dic
 async def test_a_variable_that_json_cannot_represent_costs_only_itself(
     url: str, raw: Any, caplog: pytest.LogCaptureFixture, value: Any
 ) -> None:
+    answers = Answers(raw)
     async with Client(url) as client:
         for _ in range(2):
             calling = asyncio.ensure_future(ask(client, value, budget_ms=120_000))
-            answers = Answers(raw)
             request = await answers.request()
             await answers.publish(request, ContextReply(id=request.id, text="fine").model_dump_json().encode())
             assert (await calling).text == "fine"

@@ -155,9 +155,17 @@ def _read_text(part: Any, kind: Any, found: Content) -> None:
         return
     if kind in _NO_CONTENT:
         return
-    names = [str(name) for name in part] if isinstance(part, Mapping) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    names = [str(name) for name in _fields_of(part)]
     if not any(name in _NO_CONTENT for name in names):
-        found.unread.append(str(kind or next(iter(names), type(part).__name__))[:64])
+        found.unread.append(str(kind or next(iter(names), _kind_of(part)))[:64])
+
+
+def _fields_of(part: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", part) if isinstance(part, Mapping) else {}
+
+
+def _kind_of(part: object) -> str:
+    return type(part).__name__
 
 
 def _is_filled(value: Any) -> bool:

@@ -26,12 +26,13 @@ class Messages:
 
     def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
         """See ``Shape``. A message of its own is the user's: there are no others."""
-        question = None if place == "instructions" else question_in(messages := listed(options.get("messages")))
+        messages = [] if place == "instructions" else listed(options.get("messages"))
+        question = question_in(messages)
         if question is not None and place == "own_message":
             messages.insert(question + 1, {"role": "user", "content": text})
             return {**options, "messages": messages}
         if question is not None and isinstance(messages[question], dict):
-            content = below(messages[question].get("content"), text)
+            content = below(item(messages[question], "content"), text)
             if content is not None:
                 messages[question] = {**messages[question], "content": content}
                 return {**options, "messages": messages}

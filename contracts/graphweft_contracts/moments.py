@@ -12,8 +12,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import AwareDatetime, BeforeValidator, TypeAdapter, ValidationError
 
-__all__ = ("EXPECTED", "Moment", "since_1970")
-
 EXPECTED: Final = "expected a time such as 2026-02-01T10:00:00Z (RFC 3339), or seconds or milliseconds since 1970"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECONDS: Final = (1e8, 1e10)

@@ -319,7 +319,10 @@ def test_what_is_wrong_with_a_memory_is_said_without_its_text() -> None:
     for data, said in (
         ({"messages": [SAID]}, "event: Value error, a memory needs a scope: give at least one of application_id, "),
         ({"messages": [SAID, SAID | {"role": "tool", "text": "secret"}], **USER}, "messages.1.role: Input should be "),
-        ({"messages": [SAID | {"time": "2026-01-01T00:00:00"}], **USER}, "messages.0.time: Input should have timezone"),
+        (
+            {"messages": [SAID | {"time": "2026-01-01T00:00:00"}], **USER},
+            "messages.0.time: Value error, Input should ",
+        ),
     ):
         with pytest.raises(InvalidEvent) as refused:
             decoded("memory.add", data)

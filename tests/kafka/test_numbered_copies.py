@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.edges.test_cli import Call, call
 from tests.kafka.test_archive import Archived, redis_or_kafka_with_keys
-from tests.services.waiting import until
+from tests.services.waiting import turns, until
 from tests.services.windows import use_small_windows
 
 from graphweft import Event
@@ -155,7 +155,7 @@ async def test_a_worker_that_is_killed_again_and_again_knows_each_copy(app: Arch
         async with app.worker(batch_events=11):
             sending = asyncio.create_task(emitted(app, file))
             while not sending.done():
-                await asyncio.sleep(0)
+                await turns()
                 if round % 2 == 0 and await app.bus.log.after(0, "", limit=1):
                     break  # the worker ends while the file is sent
         await sending

@@ -21,6 +21,7 @@ from graphweft_contracts.rules_log import Activation, StoredRules, restated_scop
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_queue import AppQueue
 from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -395,7 +396,9 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     await rules.refresh()
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
-    state: Any = SimpleNamespace(log=Entries(entries), rules=rules, graph=EmptyGraph())
+    state: Any = SimpleNamespace(
+        log=Entries(entries), rules=rules, graph=EmptyGraph(), clock=VIRTUAL, costs=AppCosts(VIRTUAL)
+    )
     return AppWriter(state, 0, NOTHING, recent)
 
 

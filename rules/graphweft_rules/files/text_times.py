@@ -1,7 +1,7 @@
 """Comparisons of ``datetime()``, which is text in rules, with properties that no rule writes.
 
-Another program stores times on Neo4j as native values. Compared with text they give null: the query finds nothing, and
-neither the linter nor the server can see it in the query alone.
+Another program may store times as native values, where the graph server has these. Compared with text they give null:
+the query finds nothing, and neither the linter nor the server can see it in the query alone.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def text_times(configs: Iterable[GraphInjectionConfig]) -> Iterator[Finding]:
     for name, place in found.items():
         if name.rpartition(".")[2] not in written:
             message = (
-                f"{name} is compared with datetime(), which is text in rules, and no rule here writes it: on Neo4j a "
-                f"native time of another program never compares with text. Write {name}.epochMillis and timestamp() "
+                f"{name} is compared with datetime(), which is text in rules, and no rule here writes it: a native "
+                f"time that another program wrote never compares with text. Write {name}.epochMillis and timestamp() "
                 "for a native time; ignore this if it is text"
             )
             yield Finding(level="warning", code="text-time", message=message, place=place)

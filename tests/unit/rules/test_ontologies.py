@@ -374,7 +374,7 @@ def deployed(root: Path, text: str) -> Path:
     """Write a folder of workflows and an ontology beside it; return the folder of workflows."""
     rules = root / "workflows/Support/graph_injection.yaml"
     rules.parent.mkdir(parents=True)
-    rules.write_text('version: "1.0"\n')
+    rules.write_text('version: "1.0"\nmutation_rules: []\n')
     (root / "ontologies").mkdir()
     written(root / "ontologies", text)
     return root / "workflows"

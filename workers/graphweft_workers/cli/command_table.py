@@ -75,7 +75,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "openai-chat": CommandPlace(
                 "emit",
                 "import_openai_chat",
-                "Publish recorded chat-completion runs as events. A second import has no effect within 10,000 entries.",
+                "Publish recorded chat-completion runs as events. A second import of the same file has no effect.",
             ),
             "mem0": CommandPlace("import_stores", "import_mem0", "Import the memories that `get_all` of mem0 returns."),
             "graphiti": CommandPlace(
@@ -235,7 +235,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "mend": CommandPlace(
                 "bus",
                 "bus_mend",
-                "Mend a partition that takes no events, or the queue of context requests. No event is lost.",
+                "Mend a partition that takes no events, or whose end the bus lost, or the queue of context requests.",
             ),
         },
     ),

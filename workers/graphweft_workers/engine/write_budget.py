@@ -1,9 +1,8 @@
 """How long the writes of an app may keep a graph server from the work of others.
 
-On FalkorDB nothing else runs while a write does its work, so an app whose writes take long rests afterwards: what it
-costs the others stays a small share of the time. A write that ran into its time limit is tried once more, alone and
-with more time, when the app has rested. One that fails
-again becomes a dead letter.
+On a server where nothing else runs while a write does its work, an app whose writes take long rests afterwards: what
+it costs the others stays a small share of the time. A write that ran into its time limit is tried once more, alone and
+with more time, when the app has rested. One that fails again becomes a dead letter.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.loop")
@@ -55,12 +56,13 @@ class Hold:
 class LoopMonitor:
     """Watches the event loops of the thread that makes it, one after the other, while ``watching`` runs."""
 
-    def __init__(self, limit_s: float, report: Callable[[Hold], None]) -> None:
+    def __init__(self, limit_s: float, report: Callable[[Hold], None], clock: Clock = SYSTEM_CLOCK) -> None:
         """``report`` is called in the watched thread; what locked the loop out is reported by the watching one."""
         self._limit_s = limit_s
         self._report = report
         self._ident = threading.get_ident()
-        self._clock = time.pthread_getcpuclockid(self._ident)
+        self._cpu = time.pthread_getcpuclockid(self._ident)
+        self._monotonic = clock.monotonic
         self._number = 0
         """Of the callback that runs: odd while one does."""
         self._begun = 0.0
@@ -131,15 +133,15 @@ class LoopMonitor:
     def _look(self) -> None:
         """Note the stack of a callback that has taken half of the limit, and what kept this thread from looking."""
         every_s = self._limit_s / _LOOKS
-        before, at = _cpu_times(), time.monotonic()
+        before, at = _cpu_times(), self._monotonic()
         while not self._stopping.wait(every_s):
-            late = time.monotonic() - at > self._limit_s + every_s
-            if self._number % 2 and time.clock_gettime(self._clock) - self._begun > self._limit_s / 2:
+            late = self._monotonic() - at > self._limit_s + every_s
+            if self._number % 2 and time.clock_gettime(self._cpu) - self._begun > self._limit_s / 2:
                 self._note()
             after = _cpu_times()
             if late:
                 self._find_lock(before, after)
-            before, at = after, time.monotonic()
+            before, at = after, self._monotonic()
 
     def _note(self) -> None:
         number = self._number
@@ -221,6 +223,6 @@ def _named(handle: Any) -> str:
     callback = getattr(handle, "_callback", None)
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
-        coroutine: Any = cast("asyncio.Task[Any]", task).get_coro()
+        coroutine: Any = task.get_coro()  # pyright: ignore[reportUnknownMemberType]
         return f"{task.get_name()} {getattr(coroutine, '__qualname__', '')}".strip()
     return str(getattr(callback, "__qualname__", callback))[:200]

@@ -104,7 +104,8 @@ class Settings(ConsoleSettings):
         default=5_000,
         ge=1,
         le=MOST_TIMEOUT_MS,
-        description="Server-side limit of one mutation query; on FalkorDB 1.5 s if it computes after its first write.",
+        description="Server-side limit of one mutation query. One that may compute after its first write has 1.5 s "
+        "on a server where nothing else runs meanwhile.",
     )
     query_timeout_ms: int = Field(
         default=5_000, ge=1, le=MOST_TIMEOUT_MS, description="Server-side limit of one injection query."

@@ -223,6 +223,6 @@ def _named(handle: Any) -> str:
     callback = getattr(handle, "_callback", None)
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
-        coroutine: Any = task.get_coro()  # pyright: ignore[reportUnknownMemberType]
+        coroutine: Any = cast("Any", task).get_coro()
         return f"{task.get_name()} {getattr(coroutine, '__qualname__', '')}".strip()
     return str(getattr(callback, "__qualname__", callback))[:200]

@@ -91,6 +91,7 @@ class Client:
         self._empty = client_messages.empty_reply
         self._failed = client_messages.failed_reply
         self._milliseconds = client_messages.milliseconds
+        self._is_unwritable = client_messages.is_unwritable
         self._json_context = client_messages.json_context
         self._has_repaired = False
         settings = ClientSettings.from_environment()
@@ -401,15 +402,16 @@ class Client:
     async def _asked(self, request: ContextRequest) -> ContextReply:
         """Return the reply to a request, without values in its context that JSON cannot represent."""
         transport = self._connected().transport
+        outcome: ContextReply | Exception
         try:
-            reply = await transport.request(request)
-        except Exception:
-            if (repaired := self._repaired(request)) is None:
-                raise
+            outcome = await transport.request(request)
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            outcome = error
+        if self._is_unwritable(outcome) and (repaired := self._repaired(request)) is not None:
             return await transport.request(repaired)
-        if reply.reason == "invalid_request" and (repaired := self._repaired(request)) is not None:
-            return await transport.request(repaired)
-        return reply
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def _repaired(self, request: ContextRequest) -> ContextRequest | None:
         """Return the request with a context that JSON can represent; None if it has one. Logs the names once."""

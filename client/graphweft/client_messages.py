@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from graphweft.json_copy import MAX_DEPTH, json_copy
 from graphweft.outbox import EncodedEvent
-from graphweft.transport import MAX_BUDGET_MS, Outgoing, with_bus_step
+from graphweft.transport import MAX_BUDGET_MS, TOO_LARGE, Outgoing, with_bus_step
 from graphweft_contracts import (
     BusUnavailable,
     ContextReply,
@@ -64,6 +64,13 @@ def json_context(context: Mapping[str, Any]) -> JsonContext | None:
         return JsonContext(json_copy(context), [repr(name)[1:-1] for name in names]) if names else None
     except _TooManyValues:
         return None
+
+
+def is_unwritable(outcome: ContextReply | Exception) -> bool:
+    """Return whether a request may have failed because JSON cannot represent a value in it."""
+    if isinstance(outcome, Exception):
+        return isinstance(outcome, PydanticSerializationError)
+    return outcome.reason == "invalid_request" and outcome.detail != TOO_LARGE
 
 
 class _TooManyValues(Exception):

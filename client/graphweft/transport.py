@@ -33,10 +33,11 @@ MAX_BUDGET_MS: Final = 600_000
 """Largest budget of a context request; responders ignore later deadlines."""
 CLOSED: Final = "the client is closed: make a new one"
 BUS_STEP: Final = "start the bus, or correct GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA; `graphweft doctor` checks it"
-_TOO_LARGE: Final = (
+TOO_LARGE: Final = (
     f"the request exceeds {MAX_CONTEXT_BYTES} bytes, the limit of the bus: send only the context variables that rules "
     "read"
 )
+"""The detail of a reply to a request that is larger than that."""
 _MAX_CHECKED: Final = 10_000
 """Values checked before a request is encoded, upper levels first. Checking all takes several times as long as encoding.
 """
@@ -151,7 +152,7 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
         fields["search"] = vars(request.search)  # as a model, NaN would be encoded as null
     message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:
-        return _unsent(request, "invalid_request", _TOO_LARGE)
+        return _unsent(request, "invalid_request", TOO_LARGE)
     if not seconds_left(request):
         return _late(request)
     if (b"NaN" in message or b"Infinity" in message) and to_json(
@@ -201,7 +202,7 @@ def _fault_of(field: str, context: Mapping[str, Any]) -> str:
             elif hasattr(kind, "__next__"):
                 return f"{field}.{name}: reading would consume the iterator in it ({kind.__name__}): pass a list"
         if least_bytes > MAX_CONTEXT_BYTES:
-            return _TOO_LARGE
+            return TOO_LARGE
     return ""
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from graphweft.adapters.background_loop import renew_after_fork
+from graphweft.background_loop import renew_after_fork
 from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
 from graphweft.outbox import EncodedEvent, Pending
 from graphweft.time_limit import time_limit

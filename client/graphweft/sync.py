@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from typing_extensions import Self
 
-from graphweft.adapters.background_loop import renew_after_fork
+from graphweft.background_loop import renew_after_fork
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
 from graphweft.timing import CLIENT_TIMING

@@ -21,12 +21,12 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from typing_extensions import Self
 
-from graphweft.adapters.background_loop import BackgroundLoop
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
 from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.values import bounded_copy
+from graphweft.background_loop import BackgroundLoop
 from graphweft.chat_formats import without_reasoning
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats

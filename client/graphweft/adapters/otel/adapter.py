@@ -20,7 +20,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from typing_extensions import Self
 
-from graphweft.adapters.background_loop import renew_after_fork
 from graphweft.adapters.core import Adapter, Stamp
 from graphweft.adapters.events import (
     MODEL_CALL_COMPLETE,
@@ -50,6 +49,7 @@ from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.adapters.values import milliseconds
 from graphweft.adapters.versions import require
+from graphweft.background_loop import renew_after_fork
 from graphweft_contracts.bounded_dict import BoundedDict
 
 logger = logging.getLogger("graphweft.adapters")

@@ -105,10 +105,34 @@ def _letters(number: int) -> str:
     return "X" + "".join(chr(ord("A") + int(digit)) for digit in str(number))
 
 
+def remembered(*messages: dict[str, str]) -> bytes:
+    return line(json.dumps({"user_id": "u", "messages": messages}), type="memory.add")
+
+
+def test_the_content_of_a_message_is_its_text() -> None:
+    told: list[InvalidEvent] = []
+    lines = [(1, remembered({"role": "user", "content": "hi"})), (2, line('{"messages": [{"content": "mine"}]}'))]
+    first, other = events_of_lines(lines, "f.jsonl", Faults(told.append))
+    assert (first.data["messages"], told) == ([{"role": "user", "text": "hi"}], [])
+    assert other.data["messages"] == [{"content": "mine"}]  # an event type of somebody's own
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("txt", "text"), ("contents", "text"), ("speaker", "author_name"), ("created_at", "time"), ("rol", "role")],
+)
+def test_an_unknown_field_of_a_message_names_the_one_that_is_meant(name: str, meant: str) -> None:
+    told: list[InvalidEvent] = []
+    assert list(events_of_lines([(1, remembered({"role": "user", name: "x"}))], "f.jsonl", Faults(told.append))) == []
+    [fault] = map(str, told)
+    assert f"did you mean {meant!r}?" in fault
+    assert "at least 1 item" not in fault
+
+
 def test_a_fault_of_many_lines_is_reported_once_with_their_number() -> None:
     told: list[InvalidEvent] = []
     faults = Faults(told.append)
-    text = '{"user_id": "u", "messages": [{"role": "user", "content": "x"}]}'
+    text = '{"user_id": "u", "messages": [{"role": "user", "mood": "x"}]}'
     lines = [(number, line(text, type="memory.add")) for number in range(9, 609)]
     lines += [(number, b"y" * number) for number in range(700, 1_000)] + [(1_000, line('{"total": NaN}'))]
     assert list(events_of_lines(lines, "f.jsonl", faults)) == []

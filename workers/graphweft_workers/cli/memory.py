@@ -6,7 +6,7 @@ import codecs
 import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
@@ -15,12 +15,12 @@ from typing import Annotated, Final, Literal, get_args
 
 import typer
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
-from graphweft_contracts.memory import SCOPES
+from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
@@ -355,6 +355,8 @@ def _message_of_text(number: int, role: str, text: str) -> MemoryMessage:
 def _message(raw: bytes | dict[str, str]) -> MemoryMessage:
     try:
         if isinstance(raw, bytes):
+            with suppress(ValueError):  # the model says what is no JSON
+                raw = to_json(with_text(from_json(raw)))
             message = MemoryMessage.model_validate_json(raw)
         else:
             message = MemoryMessage.model_validate(raw)

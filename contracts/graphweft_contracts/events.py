@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.moments import Moment
 
@@ -314,6 +315,7 @@ class Event(BaseModel):
         return self
 
     @classmethod
+    @takes_synonyms
     def create(
         cls,
         type: str,

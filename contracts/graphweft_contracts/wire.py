@@ -224,7 +224,7 @@ def explain(error: ValidationError) -> str:
     """
     few = error.error_count() <= _MAX_HINTS
     faults = error.errors(include_url=False)
-    inside = {fault["loc"][:-1] for fault in faults if few}
+    inside = {fault["loc"][:depth] for fault in faults if few for depth in range(len(fault["loc"]))}
     parts = (
         f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {_fault(item)}{_misspelt(item) if few else ''}"
         for item in faults

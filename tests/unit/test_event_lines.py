@@ -129,6 +129,13 @@ def test_an_unknown_field_of_a_message_names_the_one_that_is_meant(name: str, me
     assert "at least 1 item" not in fault
 
 
+def test_the_fault_of_a_message_is_not_told_as_a_missing_message_too() -> None:
+    told: list[InvalidEvent] = []
+    lines = [(1, remembered({"role": "tool", "text": "x"})), (2, remembered())]
+    assert list(events_of_lines(lines, "f.jsonl", Faults(told.append))) == []
+    assert ["at least 1 item" in str(fault) for fault in told] == [False, True]
+
+
 def test_a_fault_of_many_lines_is_reported_once_with_their_number() -> None:
     told: list[InvalidEvent] = []
     faults = Faults(told.append)

@@ -18,6 +18,7 @@ from graphweft.outbox import EncodedEvent, Pending
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, ClientTiming
 from graphweft.token_bucket import TokenBucket
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import InvalidEvent, InvalidSettings, PartitionRefused
 
@@ -65,6 +66,7 @@ class Client:
     in the same buffer, in order. Until it is empty ``emit`` returns at once, as while the bus is unavailable.
     """
 
+    @takes_synonyms
     def __init__(
         self,
         bus_url: str | None = None,
@@ -87,6 +89,7 @@ class Client:
         from graphweft_contracts.signatures import SigningKey
 
         self._encode = client_messages.encoded
+        self._no_event = client_messages.no_event
         self._request_of = client_messages.request_of
         self._empty = client_messages.empty_reply
         self._failed = client_messages.failed_reply
@@ -106,6 +109,11 @@ class Client:
                 bus_url or settings.bus_url, signing_key=None if key is None else SigningKey.parse(key)
             )
 
+        if bus_url and "://" not in bus_url:  # it may hold a password, so it is not quoted
+            raise InvalidSettings(
+                "invalid bus URL: it has no scheme; expected a URL such as redis://localhost:6379. For the name "
+                "of an app write app_id=…; without a URL the client takes that of the settings"
+            )
         if transport is not None and signing_key is not None:
             raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
         self._is_own = transport is None
@@ -159,6 +167,15 @@ class Client:
         """The default budget."""
         return self._budget_ms
 
+    if not TYPE_CHECKING:  # a type checker finds the missing methods itself
+
+        def __enter__(self) -> None:
+            """Refuse ``with``, which cannot wait."""
+            raise TypeError("Client is asynchronous: write `async with`, or use SyncClient for `with`")
+
+        def __exit__(self, *_: object) -> None:
+            """``with`` looks for it first."""
+
     async def __aenter__(self) -> Self:
         """Return the client itself; connections open at first use."""
         return self
@@ -199,6 +216,7 @@ class Client:
                 await asyncio.wait(waiting, timeout=wait_s)
         return [_known(each) for each in taken]
 
+    @takes_synonyms
     async def context(
         self,
         *,
@@ -243,6 +261,7 @@ class Client:
         }
         return await self._request(fields, budget_ms, self._clock.monotonic())
 
+    @takes_synonyms
     @contextlib.asynccontextmanager
     async def turn(
         self,
@@ -290,6 +309,7 @@ class Client:
             )
         return self._turns
 
+    @takes_synonyms
     async def search(
         self,
         query: str | Iterable[Any],
@@ -523,6 +543,9 @@ class Client:
             return error
         except Exception as error:  # noqa: BLE001 - encoding may run user code; the turn continues
             self.stats.rejected += 1
+            if (fault := self._no_event(event)) is not None:
+                logger.error("an event is not sent: %s", fault)
+                return InvalidEvent(fault)
             logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
             return InvalidEvent("the event cannot be encoded as JSON")
 

@@ -41,6 +41,16 @@ def encoded(event: Event) -> Outgoing:
     return Outgoing(key=event.key, fields=wire.encode(event))
 
 
+def no_event(given: object) -> str | None:
+    """Return what to pass in place of something that is no event; None for an event."""
+    if isinstance(given, Event):
+        return None
+    kind = type(given).__name__
+    made = "Event.create(type, app_id=…, chat_id=…, data={…})"
+    whole = ", or Event.model_validate(…) for a whole CloudEvent" if isinstance(given, Mapping) else ""
+    return f"expected an Event, found {kind}: pass {made}{whole}"
+
+
 def request_of(fields: Mapping[str, Any]) -> ContextRequest:
     """Return the request with these fields. Raises ``ValidationError``."""
     return ContextRequest(**fields)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from graphweft.client import Client
 from graphweft.json_copy import json_copy
 from graphweft_contracts import Event, InvalidSettings, wire
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.bounded_dict import BoundedDict
 
 __all__ = (
@@ -62,6 +63,7 @@ class GraphInjectionHooks:
     ``agent.turn_complete`` gets the ``context_id`` of the agent's last context in that chat, unless its data has one.
     """
 
+    @takes_synonyms
     def __init__(
         self,
         client: Client | None = None,

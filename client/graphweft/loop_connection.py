@@ -231,7 +231,10 @@ class LoopConnection:
                 return [InvalidEvent(str(error))] * len(batch)
             outcomes = [error]
         if self._bus_unavailable:
-            logger.warning("the bus is available again, %d events were buffered", self.outbox.count)
+            logger.warning(
+                "the bus is available again; %s",
+                counted(self.outbox.count, "event was buffered", "events were buffered"),
+            )
         self._bus_unavailable = False
         return outcomes
 

@@ -20,6 +20,7 @@ from graphweft.client import Client
 from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
 from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder, query_text
@@ -47,6 +48,7 @@ class _UnknownField(ValueError):
 class _Memories(Generic[_C]):
     """The part that both kinds of client share: scopes, and the events and searches within them."""
 
+    @takes_synonyms
     def __init__(
         self,
         client: _C,
@@ -212,6 +214,7 @@ class MemoryClient(_Memories[Client]):
         }
         return await self._client.search(query, **self._searched(options))
 
+    @takes_synonyms
     async def erase_user(
         self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0
     ) -> str | None:
@@ -246,6 +249,7 @@ class SyncMemoryClient(_Memories[SyncClient]):
         """See ``MemoryClient.recall``."""
         return self._client.search(query, **self._searched(options))
 
+    @takes_synonyms
     def erase_user(
         self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0
     ) -> str | None:

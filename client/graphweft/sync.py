@@ -23,6 +23,7 @@ from graphweft.loop_connection import ClientStats
 from graphweft.timing import CLIENT_TIMING
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
+from graphweft_contracts.argument_names import takes_synonyms
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class SyncClient:
     fork: then the child has a thread and connections of its own, and the parent sends what was buffered before.
     """
 
+    @takes_synonyms
     def __init__(
         self,
         bus_url: str | None = None,
@@ -142,6 +144,7 @@ class SyncClient:
     search = _blocking(Client.search, _closed)
     flush = _blocking(Client.flush, bool)
 
+    @takes_synonyms
     @contextlib.contextmanager
     def turn(
         self,

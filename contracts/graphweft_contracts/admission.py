@@ -16,7 +16,7 @@ from graphweft_contracts import wire
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.episodes import attributes_fault
 from graphweft_contracts.errors import InvalidEvent
-from graphweft_contracts.events import Event
+from graphweft_contracts.events import Event, payload_of
 
 MOST_AHEAD: Final = timedelta(days=1)
 """How far the time of an event may be ahead of the receiver's clock."""
@@ -30,6 +30,14 @@ def time_faults(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         value = attributes.get(name)
         if isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
             yield name, "expected a text such as 2026-02-01T10:00:00Z, found a number"
+
+
+def renamed(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an event that somebody gives, its data as of ``Payload.renamed``."""
+    kind, data = attributes.get("type"), attributes.get("data")
+    if not isinstance(kind, str) or not isinstance(data, dict):
+        return attributes
+    return {**attributes, "data": payload_of(kind).renamed(cast("dict[str, Any]", data))}
 
 
 def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -69,7 +77,7 @@ def decode_given(text: bytes, received: datetime) -> Event:
     attributes = wire.attributes_of({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: text})
     for name, fault in time_faults(attributes):
         raise InvalidEvent(f"{name}: {fault}")
-    event = wire.event_of(attributes, received)
+    event = wire.event_of(renamed(attributes), received)
     check_admission(event, now=received)
     if (place := _not_finite(event.data)) is not None:
         raise InvalidEvent(f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text")

@@ -16,9 +16,19 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.moments import Moment
 
@@ -29,6 +39,12 @@ EXTENSION_NAME_PATTERN: Final = r"^[a-z0-9]{1,20}$"
 """Attribute names of CloudEvents. With ``re`` use ``fullmatch``, because ``$`` also matches before a line end."""
 
 TYPE_PATTERN: Final = r"^[a-z0-9_]+(\.[a-z0-9_]+)+$"
+
+FORMS: Final = {
+    APP_ID_PATTERN: "expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'",
+    TYPE_PATTERN: "expected words of a-z, 0-9 and '_' with dots in between, such as order.paid",
+}
+"""What a value needs that does not match a pattern."""
 
 AppId = Annotated[str, StringConstraints(pattern=APP_ID_PATTERN)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -56,6 +72,14 @@ class Payload(BaseModel):
     """The pattern of ``chatid`` for these events."""
 
     context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return data that somebody gives, with the names of this contract in place of others that mean the same.
+
+        Only what takes new events calls it: workers read the log as it is.
+        """
+        return data
 
 
 # ``SkipValidation``: the field was sent before it was declared, with whatever value, and such events stay valid.
@@ -291,6 +315,7 @@ class Event(BaseModel):
         return self
 
     @classmethod
+    @takes_synonyms
     def create(
         cls,
         type: str,
@@ -308,22 +333,27 @@ class Event(BaseModel):
         """Create an event that happened now, or at ``time``, which must have a time zone.
 
         Without an ``id`` the event gets a random one; pass an id if the same event may be reported twice. ``context``
-        becomes ``data["context"]``. Raises ``pydantic.ValidationError`` for an invalid field.
+        becomes ``data["context"]``. Raises ``pydantic.ValidationError`` for an invalid field; its text does not quote
+        the value.
         """
         payload = dict(data or {})
         if context is not None:
             payload["context"] = dict(context)
-        return cls(
-            id=str(uuid4()) if id is None else id,
-            source=source,
-            type=type,
-            time=time or SYSTEM_CLOCK.now(),
-            appid=app_id,
-            chatid=chat_id,
-            workflow=workflow,
-            userid=user_id,
-            data=payload,
-        )
+        payload = payload_of(type).renamed(payload)
+        try:
+            return cls(
+                id=str(uuid4()) if id is None else id,
+                source=source,
+                type=type,
+                time=time or SYSTEM_CLOCK.now(),
+                appid=app_id,
+                chatid=chat_id,
+                workflow=workflow,
+                userid=user_id,
+                data=payload,
+            )
+        except ValidationError as error:
+            raise _explained(error) from None
 
     @classmethod
     def of_valid(cls, fields: dict[str, Any]) -> Self:
@@ -359,6 +389,33 @@ class Event(BaseModel):
         """The context variables: ``$context.*`` in rules."""
         value = self.data.get("context")
         return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _explained(error: ValidationError) -> ValidationError:
+    """Return the same faults with texts that say what to write, and without the values and links to pydantic."""
+    faults = [
+        InitErrorDetails(
+            type=PydanticCustomError(
+                "missing" if item["type"] == "missing" else "invalid", "{fault}", {"fault": _fault(item)}
+            ),
+            loc=item["loc"],
+            input=item["input"],
+        )
+        for item in error.errors(include_url=False)
+    ]
+    return ValidationError.from_exception_data("Event.create", faults, hide_input=True)
+
+
+def _fault(item: ErrorDetails) -> str:
+    match item["type"]:
+        case "timezone_aware":
+            return "expected a time with its zone, such as datetime.now(timezone.utc)"
+        case "string_too_short":
+            return "expected at least 1 character"
+        case "string_too_long":
+            return f"expected at most {item.get('ctx', {}).get('max_length')} characters"
+        case _:
+            return FORMS.get(str(item.get("ctx", {}).get("pattern")), item["msg"])
 
 
 _set: Final = object.__setattr__  # events are frozen

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import (
@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from graphweft_contracts.events import Name, Payload, register_payloads
 from graphweft_contracts.moments import Moment
@@ -40,6 +40,13 @@ SCOPE_REQUIRED: Final[dict[str, Any]] = {
 }
 """The scope requirement, for readers of the JSON Schema."""
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
+_OTHER_NAMES: Final = {
+    **dict.fromkeys(("content", "message", "body"), "text"),
+    **dict.fromkeys(("name", "author", "speaker"), "author_name"),
+    **dict.fromkeys(("timestamp", "created_at", "date"), "time"),
+    "id": "message_id",
+}
+"""Names of fields of messages elsewhere, and ours."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_MESSAGES: Final = 1_000
 _MOST_CHARACTERS: Final = 1_000_000
@@ -130,6 +137,16 @@ class MemoryMessage(BaseModel):
         return f"{self.author_name}: {self.text}" if self.author_name else self.text
 
 
+def with_text(message: Any) -> Any:
+    """Return a message that somebody gives with its ``content``, as chat APIs name it, as ``text``."""
+    if not isinstance(message, Mapping):
+        return message
+    fields = cast("Mapping[str, Any]", message)
+    if "text" in fields or not isinstance(fields.get("content"), str):
+        return fields
+    return {"text" if name == "content" else name: value for name, value in fields.items()}
+
+
 class MemoryAdd(ScopedPayload):
     """``memory.add``: messages are to be remembered, within a scope."""
 
@@ -138,6 +155,15 @@ class MemoryAdd(ScopedPayload):
         default=None,
         description="What another store kept with an imported memory. Rules read it; memory does not store it.",
     )
+
+    @classmethod
+    @override
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """See ``Payload.renamed``: ``content`` of a message is its ``text``."""
+        messages: Any = data.get("messages")
+        if not isinstance(messages, list | tuple):
+            return data
+        return {**data, "messages": [with_text(each) for each in cast("list[Any]", messages)]}
 
 
 class MemoryEmbedded(_Payload):
@@ -241,7 +267,17 @@ def unknown_field(name: Any, *, also: Iterable[str] = ()) -> str:
     """
     said = f"unknown field {name!r}" if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else "an unknown field"
     allowed = ", ".join((*MemoryMessage.model_fields, *also))
-    return f"{said}: a message has {allowed}; remove it, or store it with an event and a rule of your own"
+    near = _meant(name, (*MemoryMessage.model_fields, *also)) if isinstance(name, str) else None
+    hint = f"did you mean {near!r}? If not, " if near else ""
+    return f"{said}: a message has {allowed}; {hint}remove it, or store it with an event and a rule of your own"
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the field of a message that is probably meant."""
+    from difflib import get_close_matches  # most processes never need it
+
+    near = get_close_matches(name[:64].lower(), [*known, *_OTHER_NAMES], n=1)
+    return _OTHER_NAMES.get(near[0], near[0]) if near else None
 
 
 def memory_id(source: str, event_id: str, number: int) -> str:

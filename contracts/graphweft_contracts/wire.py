@@ -21,12 +21,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
 from graphweft_contracts.errors import InvalidEvent, MalformedEvent, UnreadableEvent
-from graphweft_contracts.events import APP_ID_PATTERN, TYPE_PATTERN, Event
+from graphweft_contracts.events import FORMS, Event
 
-_FORMS: Final = {
-    APP_ID_PATTERN: "expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'",
-    TYPE_PATTERN: "expected words of a-z, 0-9 and '_' with dots in between, such as order.paid",
-}
 VERSION: Final = "1.3.0"
 """Semantic version of the wire format; it differs from the version of the package."""
 CONTENT_TYPE: Final = b"content-type"
@@ -227,16 +223,19 @@ def explain(error: ValidationError) -> str:
     A missing field has the given name beside it that is probably meant for it.
     """
     few = error.error_count() <= _MAX_HINTS
+    faults = error.errors(include_url=False)
+    inside = {fault["loc"][:depth] for fault in faults if few for depth in range(len(fault["loc"]))}
     parts = (
         f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {_fault(item)}{_misspelt(item) if few else ''}"
-        for item in error.errors(include_url=False)
+        for item in faults
+        if item["type"] != "too_short" or item["loc"] not in inside  # its invalid elements do not count
     )
     return "; ".join(parts)
 
 
 def _fault(fault: ErrorDetails) -> str:
     """Return the message; in place of a pattern that every sender meets, a sentence."""
-    return _FORMS.get(str(fault.get("ctx", {}).get("pattern")), fault["msg"])
+    return FORMS.get(str(fault.get("ctx", {}).get("pattern")), fault["msg"])
 
 
 def _misspelt(fault: ErrorDetails) -> str:

@@ -266,6 +266,19 @@ def test_imitations_are_counted_in_few_warnings(clock: VirtualClock) -> None:
     ]
 
 
+def test_a_start_logs_the_active_rules_alone_and_each_later_activation() -> None:
+    log = Log()
+    for number in range(25):
+        log.add("*", f"save-{number}", p0=str(number))
+    log.add("acme", "own", p0="30")
+    with structlog.testing.capture_logs() as logs:
+        rules = logged(log)
+        log.add("*", "later", p0="31")
+        log.add("*", "last", p0="32")
+        run(rules.refresh())
+    assert [each["number"] for each in logs if each["log_level"] == "info"] == [25, 26, 27, 28]
+
+
 def test_an_imitation_without_an_event_makes_no_dead_letter() -> None:
     bare = [imitation(number) for number in (7, '"x"')]
     data = {**bare[0].fields, wire.DATA: b"{}"}

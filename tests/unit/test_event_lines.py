@@ -93,8 +93,62 @@ def test_many_attributes_are_not_all_remembered() -> None:
 def test_all_faults_of_an_endless_input_are_counted_and_few_are_kept() -> None:
     told: list[InvalidEvent] = []
     faults = Faults(told.append)
-    assert list(events_of_lines(((number, b"y") for number in range(3_000)), "input", faults, most=None)) == []
-    assert (faults.count, len(told), faults.of_form) == (3_000, 1_000, True)
+    lines = ((number, line("{}", **{_letters(number): "1"})) for number in range(3_000))
+    assert list(events_of_lines(lines, "input", faults, most=None)) == []
+    assert (faults.count, len(told), faults.unreported) == (3_000, 1_000, 2_000)
+    faults.report_repeats()
+    assert str(told[-1]) == "and 2,000 lines with other faults"
+
+
+def _letters(number: int) -> str:
+    """Return an attribute name that is invalid and another one for each number."""
+    return "X" + "".join(chr(ord("A") + int(digit)) for digit in str(number))
+
+
+def remembered(*messages: dict[str, str]) -> bytes:
+    return line(json.dumps({"user_id": "u", "messages": messages}), type="memory.add")
+
+
+def test_the_content_of_a_message_is_its_text() -> None:
+    told: list[InvalidEvent] = []
+    lines = [(1, remembered({"role": "user", "content": "hi"})), (2, line('{"messages": [{"content": "mine"}]}'))]
+    first, other = events_of_lines(lines, "f.jsonl", Faults(told.append))
+    assert (first.data["messages"], told) == ([{"role": "user", "text": "hi"}], [])
+    assert other.data["messages"] == [{"content": "mine"}]  # an event type of somebody's own
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("txt", "text"), ("contents", "text"), ("speaker", "author_name"), ("created_at", "time"), ("rol", "role")],
+)
+def test_an_unknown_field_of_a_message_names_the_one_that_is_meant(name: str, meant: str) -> None:
+    told: list[InvalidEvent] = []
+    assert list(events_of_lines([(1, remembered({"role": "user", name: "x"}))], "f.jsonl", Faults(told.append))) == []
+    [fault] = map(str, told)
+    assert f"did you mean {meant!r}?" in fault
+    assert "at least 1 item" not in fault
+
+
+def test_the_fault_of_a_message_is_not_told_as_a_missing_message_too() -> None:
+    told: list[InvalidEvent] = []
+    lines = [(1, remembered({"role": "tool", "text": "x"})), (2, remembered())]
+    assert list(events_of_lines(lines, "f.jsonl", Faults(told.append))) == []
+    assert ["at least 1 item" in str(fault) for fault in told] == [False, True]
+
+
+def test_a_fault_of_many_lines_is_reported_once_with_their_number() -> None:
+    told: list[InvalidEvent] = []
+    faults = Faults(told.append)
+    text = '{"user_id": "u", "messages": [{"role": "user", "mood": "x"}]}'
+    lines = [(number, line(text, type="memory.add")) for number in range(9, 609)]
+    lines += [(number, b"y" * number) for number in range(700, 1_000)] + [(1_000, line('{"total": NaN}'))]
+    assert list(events_of_lines(lines, "f.jsonl", faults)) == []
+    faults.report_repeats()
+    assert [str(each).partition(": ")[0] for each in told] == [
+        "f.jsonl:9", "f.jsonl:700", "f.jsonl:1000", "f.jsonl:9", "f.jsonl:700"
+    ]  # fmt: skip
+    assert str(told[3]) == "f.jsonl:9: 600 lines have this fault; this is the first"
+    assert faults.of_form
 
 
 def test_a_fault_of_a_field_is_not_one_of_the_form(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 
+import structlog
+from structlog.testing import capture_logs
 from tests.services.virtual_time import VirtualClock
 
+from graphweft_contracts import BusUnavailable
 from graphweft_workers.log_limit import LimitedLines, LogLimit
 
 
@@ -19,6 +22,22 @@ def test_one_line_of_a_kind_a_minute_and_the_others_counted() -> None:
     clock.advance(0.1)
     assert limit.admit("a") == 3
     assert limit.take_left_out() == 0
+
+
+def test_an_outage_is_one_warning_a_minute_whichever_partition_it_meets() -> None:
+    clock = VirtualClock()
+    limit = LogLimit(clock=clock)
+    logger = structlog.get_logger("test")
+    with capture_logs() as logs:
+        for number in range(64):
+            refused = BusUnavailable(f"partition {number} cannot be read: no space left on device")
+            limit.warn(logger, "partition_interrupted", refused, partition=number)
+        limit.warn(logger, "partition_interrupted", BusUnavailable("the connection is closed"), partition=1)
+        clock.advance(60.0)
+        limit.warn(logger, "partition_interrupted", refused, partition=9)
+    warnings = [(log["partition"], log.get("left_out")) for log in logs if log["log_level"] == "warning"]
+    assert warnings == [(0, None), (1, None), (9, 63)]
+    assert len(logs) == 66  # the others at level debug
 
 
 def test_kinds_without_end_are_limited_too() -> None:

@@ -14,7 +14,7 @@ from graphweft.transports.embedded import check_own, embedded_socket, runtime_fo
 from graphweft.transports.redis import connection
 from graphweft.transports.redis.connection import connect, peer_uid
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.drivers.embedded.server import DataFolder, own_folder
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, own_folder
 
 LONG = "a-long-name" * 12
 
@@ -100,3 +100,11 @@ async def test_nothing_is_sent_to_a_socket_of_a_stranger(tmp_path: Path, monkeyp
     async with asyncio.timeout(5):
         await server.wait_closed()
     assert received == [b""]
+
+
+def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    assert server.disk_fault(least_bytes=0) == ""
+    assert server.disk_fault(least_bytes=1 << 60).startswith(f"the disk of {str(tmp_path)!r} is full (")
+    assert "free space on it" in server.disk_fault(least_bytes=1 << 60)
+    assert EmbeddedServer(tmp_path / "missing").disk_fault(least_bytes=1 << 60) == ""

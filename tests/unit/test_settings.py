@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import os
+import pty
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -678,6 +680,18 @@ def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> 
     found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["level"] for line in found] == ["error", "warning", "error", "warning"]
     assert "ValueError: x" in found[2]["exception"]
+
+
+@pytest.mark.parametrize(("variable", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_logs_on_a_terminal_have_colours_unless_no_color_is_set(variable: dict[str, str], has_colours: bool) -> None:
+    ours, theirs = pty.openpty()
+    set_up = "import graphweft_workers.logs as logs; logs.set_up_logs('info', 'console')"
+    code = f"{set_up}; logs.structlog.get_logger('graphweft').info(1)"
+    environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", **variable}
+    subprocess.run([sys.executable, "-c", code], env=environment, stderr=theirs, check=True)
+    os.close(theirs)
+    assert (b"\x1b[" in os.read(ours, 10_000)) is has_colours
+    os.close(ours)
 
 
 @pytest.mark.usefixtures("loggers")

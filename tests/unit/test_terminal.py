@@ -81,6 +81,20 @@ def test_a_table_that_fits_stays_a_table(capsys: pytest.CaptureFixture[str], mon
     assert all(len(line) == 20 and "id:" not in line for line in lines), lines
 
 
+@pytest.mark.parametrize(
+    "text", ["a lamp", "a lamp for the desk of Ada, who reads much in the evening and writes at night"]
+)
+@pytest.mark.parametrize("width", [60, 64, 80, 100])
+def test_an_id_is_on_one_line_at_any_width(
+    text: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "stdout", lambda: Console(width=width, highlight=False, emoji=False))
+    ids = ("0b8f6d5e-4f5c-4d39-9a6c-6f1f5f8f0b11", "airline-load")
+    output.print_table(("time", "role", "text", "id", "rules"), [("2026-02-01 10:00:00Z", "user", text, *ids)])
+    printed = capsys.readouterr().out
+    assert all(each in printed for each in ids), printed
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_a_full_disk_is_an_error_without_a_traceback() -> None:
     code = """

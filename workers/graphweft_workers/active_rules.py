@@ -247,11 +247,15 @@ class LoggedRules:
                     await self._activate_again()
                 self.activations.clear()
                 known, found = [], await self._log.activations()
+            # At the start, the log may hold one activation for each save of a file.
+            latest = None if self.activations else {each.scope: each.number for each in found}
             for activation in found[len(known) :]:
                 if activation.digest not in self.sets:
                     self.sets[activation.digest] = await self._rules_of(activation.digest)
                 self.activations.append(activation)
-                logger.info(
+                is_news = latest is None or latest[activation.scope] == activation.number
+                log = logger.info if is_news else logger.debug
+                log(
                     "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
                     workflows=named(self.sets[activation.digest].workflows),
                 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Limits log lines that a peer can cause at will, so that it cannot flood the log."""
+"""Limits log lines that a peer can cause at will, or that an outage repeats, so that they cannot flood the log."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Hashable
 from typing import Any, Final, cast, override
 
@@ -10,6 +11,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.timing import TIMING
 
 _KINDS: Final = 100
+_DIGITS: Final = re.compile(r"\d+")
 
 
 class LogLimit:
@@ -38,6 +40,17 @@ class LogLimit:
                 return None
         self._since[kind] = now
         return self._left_out.pop(kind, 0)
+
+    def warn(self, logger: Any, event: str, error: Exception, **fields: object) -> None:
+        """Log a warning with the text of an error; at level debug if one of its kind was logged in the last minute.
+
+        Its kind is the event and the text of the error without numbers, whatever the other fields are.
+        """
+        left_out = self.admit((event, _DIGITS.sub("0", str(error))))
+        if left_out is None:
+            logger.debug(event, error=str(error), **fields)
+        else:
+            logger.warning(event, error=str(error), **fields, **({"left_out": left_out} if left_out else {}))
 
     def take_left_out(self) -> int:
         """Return how many lines were left out and not yet reported, and forget the number."""

@@ -7,6 +7,7 @@ import sys
 from typing import Literal, TextIO
 
 import structlog
+from rich.console import Console
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -20,11 +21,13 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    terminal = Console(stderr=True)  # it knows NO_COLOR
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if style == "json"
         else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            colors=terminal.is_terminal and not terminal.no_color,
+            exception_formatter=structlog.dev.plain_traceback,
         )
     )
     structlog.configure(

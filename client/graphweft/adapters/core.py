@@ -33,6 +33,7 @@ from graphweft.loop_connection import ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft_contracts import ContextReply, InvalidSettings
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _P = ParamSpec("_P")
@@ -92,6 +93,7 @@ class Adapter:
     ``InvalidSettings`` for settings that cannot work.
     """
 
+    @takes_synonyms
     def __init__(
         self,
         client: Client | None = None,

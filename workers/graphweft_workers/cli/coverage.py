@@ -109,6 +109,7 @@ def _events(path: Path) -> Iterator[Event]:
             events += 1
             yield event
     if faults.count:
+        faults.report_repeats()
         raise InvalidEvent(f"{path}: {faults.text(*INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{path}: it holds no event")

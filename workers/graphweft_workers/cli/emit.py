@@ -7,11 +7,12 @@ import codecs
 import contextlib
 import io
 import os
+import re
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import count, islice
 from pathlib import Path
@@ -42,7 +43,8 @@ _CHUNKS_AHEAD: Final = 16
 _FORM: Final = "The file needs one event on each line, as a JSON object without line breaks"
 _TYPO: Final = 0.85
 MOST_FAULTS: Final = 1_000
-"""After as many invalid lines, the rest of a file is not read. Of standard input, as many are reported."""
+"""After as many invalid lines, the rest of a file is not read."""
+_DIGITS: Final = re.compile(r"\d+")
 _LARGE: Final = MAX_EVENT_BYTES // 4
 """Bytes of a line whose event may be too large: an event is written with other escapes and spaces than its line."""
 _MOST_ATTRIBUTES: Final = 1_000
@@ -61,8 +63,7 @@ async def emit(
     faults = Faults()
     if file == STANDARD_INPUT:
         sent, outcome = await publish(settings, _groups(_lines_of(_chunks_of(_STDIN)), faults), None, options)
-        if (more := faults.count - MOST_FAULTS) > 0:
-            print_error(InvalidEvent(f"standard input: and {more:,} more invalid lines"))
+        faults.report_repeats()
     else:
         with contextlib.ExitStack() as opened:
             series = SeriesName()
@@ -74,6 +75,7 @@ async def emit(
                     lines = _copied(lines, stream)
                 checked = series.add(events_of_lines(lines, file, faults))
             if faults.count:
+                faults.report_repeats()
                 form = "" if checked or not faults.of_form else f". {_FORM}"
                 raise InvalidEvent(f"{file}: {faults.text(*INVALID_LINES)}; nothing was sent{form}")
             events = series.numbered(second_reading(stream, file, checked))
@@ -329,19 +331,41 @@ async def _groups(lines: AsyncIterable[list[tuple[int, bytes]]], faults: Faults)
 
 @dataclass(slots=True)
 class Faults:
-    """Counts invalid lines, and reports the first ``MOST_FAULTS``."""
+    """Counts invalid lines, and reports the first line of each kind of fault, for at most ``MOST_FAULTS`` kinds.
+
+    Faults are of one kind if their texts differ in numbers only.
+    """
 
     report: Callable[[InvalidEvent], None] = print_error
     count: int = 0
     of_form: bool = False
     """Whether a line was not a JSON object."""
+    unreported: int = 0
+    """Lines with a fault of a kind beyond the limit."""
+    _kinds: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """By kind: the place of the first line, and the number of lines."""
 
     def add(self, place: str, error: InvalidEvent) -> None:
-        """Count the fault of a line."""
+        """Count the fault of a line, and report it if it is the first of its kind."""
         self.count += 1
         self.of_form = self.of_form or isinstance(error, MalformedEvent)
-        if self.count <= MOST_FAULTS:
-            self.report(InvalidEvent(f"{place}: {error}"))
+        text = str(error)
+        kind = _DIGITS.sub("0", text)
+        if kind not in self._kinds and len(self._kinds) >= MOST_FAULTS:
+            self.unreported += 1
+            return
+        first, number = self._kinds.get(kind, (place, 0))
+        self._kinds[kind] = (first, number + 1)
+        if not number:
+            self.report(InvalidEvent(f"{place}: {text}"))
+
+    def report_repeats(self) -> None:
+        """Report of each kind with several lines how many there are."""
+        for place, number in self._kinds.values():
+            if number > 1:
+                self.report(InvalidEvent(f"{place}: {number:,} lines have this fault; this is the first"))
+        if self.unreported:
+            self.report(InvalidEvent(f"and {counted(self.unreported, 'line')} with other faults"))
 
     def text(self, one: str, several: str) -> str:
         """Return how many there are, or at least are if ``MOST_FAULTS`` ended the reading."""

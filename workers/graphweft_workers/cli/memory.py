@@ -6,7 +6,7 @@ import codecs
 import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
@@ -15,15 +15,16 @@ from typing import Annotated, Final, Literal, get_args
 
 import typer
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
-from graphweft_contracts.memory import SCOPES
+from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
+from graphweft_workers.cli.emit import MOST_FAULTS, Faults
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -38,7 +39,7 @@ from graphweft_workers.cli.options import (
     command,
     words,
 )
-from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
+from graphweft_workers.cli.output import INVALID_LINES, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
 from graphweft_workers.iso_time import iso_time
@@ -49,8 +50,6 @@ from graphweft_workers.roles.settings import Settings
 _MAX_MESSAGES: Final = 1_000
 _MAX_TEXT_BYTES: Final = 500_000
 """Texts of one event, as JSON. The bus takes about twice that, and each message has other fields too."""
-_MOST_FAULTS: Final = 1_000
-"""After as many invalid lines, the rest of a file is not read."""
 _MAX_MESSAGE_BYTES: Final = 900_000
 _READ_S: Final = 60.0
 _ROLES: Final = ("user", "assistant", "system")
@@ -115,7 +114,7 @@ async def memory_add(
     if file is not None:
         messages = _messages_of(file)
     else:
-        messages = [_message(f"TEXT {n}", {"role": role, "text": text}) for n, text in enumerate(texts or [], 1)]
+        messages = [_message_of_text(n, role, text) for n, text in enumerate(texts or [], 1)]
     events = [event for part in _parts(messages) if (event := add_event(app, within, part)) is not None]
     position = await _publish(settings, events, options)
     if options.json:
@@ -328,27 +327,36 @@ def _messages_of(file: str) -> list[MemoryMessage]:
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}") from error
     messages: list[MemoryMessage] = []
-    faults = 0
+    faults = Faults()
     for number, line in enumerate(io.BytesIO(content.removeprefix(codecs.BOM_UTF8)), 1):
         if not line.strip():
             continue
         try:
-            messages.append(_message(f"{name}:{number}", line))
+            messages.append(_message(line))
         except InvalidEvent as error:
-            print_error(error)
-            faults += 1
-            if faults == _MOST_FAULTS:
-                raise InvalidEvent(f"{name}: at least {counted(faults, *INVALID_LINES)}; nothing was sent") from None
-    if faults:
-        raise InvalidEvent(f"{name}: {counted(faults, *INVALID_LINES)}; nothing was sent")
+            faults.add(f"{name}:{number}", error)
+            if faults.count == MOST_FAULTS:
+                break
+    if faults.count:
+        faults.report_repeats()
+        raise InvalidEvent(f"{name}: {faults.text(*INVALID_LINES)}; nothing was sent")
     if not messages:
         raise InvalidEvent(f"{name} has no messages")
     return messages
 
 
-def _message(place: str, raw: bytes | dict[str, str]) -> MemoryMessage:
+def _message_of_text(number: int, role: str, text: str) -> MemoryMessage:
+    try:
+        return _message({"role": role, "text": text})
+    except InvalidEvent as error:
+        raise InvalidEvent(f"TEXT {number}: {error}") from None
+
+
+def _message(raw: bytes | dict[str, str]) -> MemoryMessage:
     try:
         if isinstance(raw, bytes):
+            with suppress(ValueError):  # the model says what is no JSON
+                raw = to_json(with_text(from_json(raw)))
             message = MemoryMessage.model_validate_json(raw)
         else:
             message = MemoryMessage.model_validate(raw)
@@ -357,11 +365,11 @@ def _message(place: str, raw: bytes | dict[str, str]) -> MemoryMessage:
             f"{'.'.join(map(str, fault['loc'])) or 'message'}: {fault['msg']}"
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
-        raise InvalidEvent(f"{place}: {what}") from None
+        raise InvalidEvent(what) from None
     if not message.text.strip():
-        raise InvalidEvent(f"{place}: text: expected some text, found only white space")
+        raise InvalidEvent("text: expected some text, found only white space")
     if (size := len(to_json(message.text))) > _MAX_MESSAGE_BYTES:
-        raise InvalidEvent(f"{place}: text: it has {size:,} bytes; the maximum is {_MAX_MESSAGE_BYTES:,}: split it")
+        raise InvalidEvent(f"text: it has {size:,} bytes; the maximum is {_MAX_MESSAGE_BYTES:,}: split it")
     return message
 
 

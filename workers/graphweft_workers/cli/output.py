@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 INVALID_EVENTS: Final = ("event is invalid: correct it", "events are invalid: correct them")
 INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: correct them")
-_LEAST_COLUMN: Final = 6
+_LEAST_COLUMN: Final = 10
+"""Characters that a column of texts needs. One of single words, such as ids, needs its longest."""
 _BORDER: Final = 3
 _UNPRINTABLE: Final = re.compile(r"[^ -~]+")
 """Characters that may be unprintable."""
@@ -125,7 +126,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a table. Columns of numbers are aligned to the right. A narrow terminal gets one line for each value."""
+    """Print a table. Columns of numbers are aligned to the right. No id is broken, so that it can be copied.
+
+    A narrow terminal gets one line for each value.
+    """
     from rich.markup import escape
     from rich.table import Table
 
@@ -141,21 +145,26 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
         numeric = bool(lines) and all(isinstance(row[index], int | float) for row in lines)
-        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+        words = not any(_has_blank(row[index]) for row in cells)
+        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold", no_wrap=words)
     for row in cells:
         table.add_row(*map(escape, row))
     stdout().print(table)
 
 
 def _is_too_narrow(width: int, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether a column that needs them would get fewer than ``_LEAST_COLUMN`` characters."""
+    """Tell whether a column of single words would not have its width, or one of texts not ``_LEAST_COLUMN``."""
     from rich.cells import cell_len
 
-    needed = (
-        max(cell_len(line) for cell in column for line in cell.split("\n"))
-        for column in zip(columns, *rows, strict=True)
-    )
-    return sum(min(_LEAST_COLUMN, each) + _BORDER for each in needed) + 1 > width
+    needed = 1
+    for name, *cells in zip(columns, *rows, strict=True):
+        longest = max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))
+        needed += _BORDER + (min(_LEAST_COLUMN, longest) if any(map(_has_blank, cells)) else longest)
+    return needed > width
+
+
+def _has_blank(cell: str) -> bool:
+    return any(map(str.isspace, cell))
 
 
 def print_error(error: BaseException) -> None:

@@ -59,6 +59,7 @@ def _events(file: Path) -> list[Event]:
     faults = Faults()
     events = list(events_of_lines(lines, str(file), faults))
     if faults.count:
+        faults.report_repeats()
         raise InvalidEvent(f"{file}: {faults.text(*INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{file}: it holds no event")

@@ -28,6 +28,7 @@ from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.offsets import is_after, later
@@ -82,6 +83,7 @@ class AppQueues:
         self._before = before
         self._progressed = progressed
         self._clock = clock
+        self._lines = LogLimit(clock=clock)
         self._timing = timing
         self._queues: dict[str, AppQueue] = {}
         self._busy: dict[str, AppQueue] = {}
@@ -467,7 +469,7 @@ class AppQueues:
         queue.checkpoint = None
         self._hinder(queue, "needs_rebuild" if isinstance(error, NeedsRebuild) else "unavailable")
         wait_s = backoff_s(error.retry_after_s, attempt)
-        logger.warning(
-            "app_waits", partition=self._number, app_id=queue.app_id, error=str(error), retry_after_s=round(wait_s, 2)
+        self._lines.warn(
+            logger, "app_waits", error, partition=self._number, app_id=queue.app_id, retry_after_s=round(wait_s, 2)
         )
         await self._clock.sleep(wait_s)

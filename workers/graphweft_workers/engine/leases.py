@@ -12,6 +12,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.engine.lease_thread import LeaseThread
+from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.timing import TIMING, LeaseTiming
@@ -35,6 +36,7 @@ class LeaseHolder:
         self.timing = timing
         self.stopping = asyncio.Event()
         self._thread: LeaseThread | None = None
+        self._lines = LogLimit(clock=clock)
 
     def stop(self) -> None:
         """Make ``run`` return after the batches in hand."""
@@ -151,7 +153,7 @@ class LeaseHolder:
 
     async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
         wait_s = backoff_s(error.retry_after_s, attempt)
-        self.logger.warning(event, error=str(error), retry_after_s=round(wait_s, 2), **fields)
+        self._lines.warn(self.logger, event, error, retry_after_s=round(wait_s, 2), **fields)
         await self.pause(wait_s)
 
 

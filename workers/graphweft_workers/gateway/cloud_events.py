@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
-from graphweft_contracts.admission import admission_faults, time_faults
+from graphweft_contracts.admission import admission_faults, renamed, time_faults
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import GatewayLimits, read_json, whole
@@ -143,7 +143,7 @@ def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
         for name, fault in time_faults(plain)
     ]:
         raise ValidationError.from_exception_data("Event", faults)
-    return Event.model_validate_json(to_json({"appid": app_id, "time": now, **plain}), strict=True)
+    return Event.model_validate_json(to_json({"appid": app_id, "time": now, **renamed(plain)}), strict=True)
 
 
 def place_of(kind: str, number: int, attribute: str) -> dict[str, str]:

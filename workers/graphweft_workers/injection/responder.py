@@ -73,6 +73,10 @@ class _App:
     """Moving average of the time that a request takes."""
 
 
+_WITHOUT_ANSWER: Final = ("expired", "refused", "shed")
+"""Counts of requests that got no context."""
+
+
 class InjectionResponder:
     """Answers requests from a queue, ``max_requests`` at a time, until ``stop``.
 
@@ -398,15 +402,20 @@ class InjectionResponder:
             self._report_left_out()
             counts = self.counts()
             if counts != self._reported and any(counts.values()):
+                worse = any(counts[name] != self._reported.get(name, 0) for name in _WITHOUT_ANSWER)
                 self._reported = counts
-                logger.info("responder_counts", **counts)
+                log = logger.info if worse else logger.debug
+                log("responder_counts", **counts)
 
     def _report_left_out(self) -> None:
         if left_out := self._lines.take_left_out() + self._refusals.take_left_out():
             logger.warning("log_lines_left_out", count=left_out)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of requests by outcome, and ``more_counts``; logged each minute and at the end."""
+        """Return the numbers of requests by outcome, and ``more_counts``.
+
+        They are logged at the end and each minute: at level info if further requests were not answered.
+        """
         return {
             **self._more_counts(),
             "answered": self.answered,

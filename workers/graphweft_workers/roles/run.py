@@ -5,14 +5,18 @@ Roles are imported when they run, so that other commands start quickly.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from graphweft_workers.optional_dependencies import naming_extra
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
     from graphweft_workers.mcp.access import McpScope
+
+_FASTSTREAM: Final = logging.DEBUG
+"""Level of FastStream's own lines about the start and the end, which the roles log themselves."""
 
 
 async def run_mutation(settings: Settings) -> None:
@@ -22,7 +26,7 @@ async def run_mutation(settings: Settings) -> None:
 
     worker = mutation_app(settings)
     collect_less_often()
-    await worker.run()
+    await worker.run(log_level=_FASTSTREAM)
 
 
 async def run_injection(settings: Settings) -> None:
@@ -32,7 +36,7 @@ async def run_injection(settings: Settings) -> None:
 
     responder = injection_app(settings)
     collect_less_often()
-    await responder.run()
+    await responder.run(log_level=_FASTSTREAM)
 
 
 async def run_memory(settings: Settings) -> None:
@@ -42,7 +46,7 @@ async def run_memory(settings: Settings) -> None:
 
     jobs = memory_app(settings)
     collect_less_often()
-    await jobs.run()
+    await jobs.run(log_level=_FASTSTREAM)
 
 
 async def run_archive(settings: Settings) -> None:
@@ -54,7 +58,7 @@ async def run_archive(settings: Settings) -> None:
     make_archive(settings)  # says what is missing before anything starts
     archiver = archive_app(settings)
     collect_less_often()
-    await archiver.run()
+    await archiver.run(log_level=_FASTSTREAM)
 
 
 async def run_gateway(

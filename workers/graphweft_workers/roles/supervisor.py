@@ -23,6 +23,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, make_graph
@@ -44,6 +45,10 @@ _LAST_RESTART_S: Final = 5.0
 _STEADY_S: Final = 10.0
 """A process that ran this long is restarted at once; a shorter run doubles the wait."""
 _LOOK_S: Final = 0.1
+_DISK_S: Final = 5.0
+"""How often the free space of the disk is looked at."""
+_DISK_LINE_S: Final = 600.0
+"""At most one line about a full disk in this time."""
 _MOST_DEATHS: Final = 3
 """The supervisor gives up when a role has died this often before all were ready."""
 
@@ -112,6 +117,7 @@ class Supervisor:
                 return
             await self._push_rules(rules)
             watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(seen))]
+            watchers += [asyncio.create_task(self._watch_disk())]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             console = ConsoleProcess(self._settings, self._folder.path)
             self.console = console.listen()
@@ -247,6 +253,13 @@ class Supervisor:
             await self._pause(wait_s)
             if not self._stopping.is_set() and await self._start_server():
                 self._note()
+
+    async def _watch_disk(self) -> None:
+        lines = LogLimit(every_s=_DISK_LINE_S, clock=self._clock)
+        while not self._stopping.is_set():
+            if (fault := self._server.disk_fault()) and lines.admit("disk_full") is not None:
+                logger.error("disk_full", message=fault)
+            await self._pause(_DISK_S)
 
     async def _start_server(self) -> bool:
         """Start the server, which takes long with much data. Return False after ``stop``."""

@@ -22,6 +22,7 @@ from graphweft.adapters.model_clients.openai_chat import ChatCompletions
 from graphweft.adapters.model_clients.openai_responses import Responses
 from graphweft.adapters.model_clients.recorder import Recorder
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 
 C = TypeVar("C")
@@ -32,6 +33,7 @@ _BUDGET_MS: Final = 200
 _AGENT: Final = "assistant"
 
 
+@takes_synonyms
 def wrap_openai(
     client: C,
     *,
@@ -65,6 +67,7 @@ def wrap_openai(
     return found
 
 
+@takes_synonyms
 def wrap_anthropic(
     client: C,
     *,
@@ -87,6 +90,7 @@ def wrap_anthropic(
     return found
 
 
+@takes_synonyms
 def wrap_litellm(
     function: F,
     *,

@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -30,6 +31,8 @@ _START_S: Final = 60.0
 _STOP_S: Final = 20.0
 _POLL_S: Final = 0.05
 _ANSWER_S: Final = 1.0
+_LEAST_FREE_BYTES: Final = 4 * 1024**2
+"""With less, the server cannot write: its append-only file grows by more at once."""
 
 _MODULE_ARGUMENTS: Final = (
     # With a maximum of 0 FalkorDB ignores the timeout of writing queries.
@@ -120,14 +123,28 @@ class EmbeddedServer:
             async with asyncio.timeout(_START_S):
                 while not await ping(embedded_url(self.data)):
                     if self.process.returncode is not None:
+                        disk = f": {fault}" if (fault := self.disk_fault()) else ""
                         raise InvalidSettings(
-                            f"the embedded server ended with code {self.process.returncode}; its last words in "
+                            f"the embedded server ended with code {self.process.returncode}{disk}; its last words in "
                             f"{log_path}:\n{_tail(log_path)}"
                         )
                     await asyncio.sleep(_POLL_S)
         except TimeoutError as error:
             await self.stop()
             raise InvalidSettings(f"the embedded server gave no answer in {_START_S:.0f} s; see {log_path}") from error
+
+    def disk_fault(self, least_bytes: int = _LEAST_FREE_BYTES) -> str:
+        """Return that the disk of the data folder is full, and what to do, or an empty string."""
+        try:
+            free = shutil.disk_usage(self.data).free
+        except OSError:
+            return ""
+        if free >= least_bytes:
+            return ""
+        return (
+            f"the disk of {str(self.data)!r} is full ({free:,} bytes are free), so no event can be stored: free space "
+            "on it; events that were confirmed are safe, and work goes on by itself"
+        )
 
     def last_words(self) -> str:
         """Return the end of the server's log, which names reasons such as a full disk."""

@@ -111,7 +111,7 @@ class Client:
 
         if bus_url and "://" not in bus_url:  # it may hold a password, so it is not quoted
             raise InvalidSettings(
-                "invalid bus URL: it has no scheme; expected a URL such as redis://localhost:6379. For the name "
+                "invalid bus URL: it has no scheme; expected one with `scheme://host`. For the name "
                 "of an app write app_id=…; without a URL the client takes that of the settings"
             )
         if transport is not None and signing_key is not None:

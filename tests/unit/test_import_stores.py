@@ -131,7 +131,7 @@ def test_an_item_without_a_scope_takes_the_user_of_the_option() -> None:
         ({"memory": " \n"}, "memory: expected some text"),
         ({"memory": "\0"}, "memory: expected some text"),
         ({"memory": ["x"]}, "memory: expected text, found a list"),
-        ({"memory": "x" * 1_000_001}, "String should have at most 1000000 characters"),
+        ({"memory": "x" * 1_000_001}, "expected at most 1000000 characters"),
         ({"memory": "é" * 600_000}, "it has more than 999,000 bytes as an event: split it"),
         ({"metadata": {"x": "y" * 1_000_000}}, "it has more than 999,000 bytes as an event: split it"),
         ({"metadata": json.loads('{"a":' * 230 + "1" + "}" * 230)}, ""),

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.lazy_logger import get_logger

@@ -170,13 +170,12 @@ async def value(graph: FalkorDBStore, statement: str) -> Any:
 
 
 @pytest.mark.parametrize("command", [["run", "mutation"], ["run", "injection"], ["up"]], ids=" ".join)
-def test_broken_rules_keep_a_service_from_starting(tmp_path: Path, command: list[str]) -> None:
+def test_rules_of_which_none_can_be_used_keep_a_service_from_starting(tmp_path: Path, command: list[str]) -> None:
     files = {
         "Syntax": 'version: "1.0"\ninjection_rules:\n  - name: a\n    agents: [X]\n    queries: [}\n',
         "Shape": 'version: "1.0"\ninjection_rules:\n  - name: a\n    agents: [X]\n    quries: []\n  - nme: b\n',
         "Cypher": 'version: "1.0"\nmutation_rules:\n  - name: a\n    events: [a.b]\n    mutations:\n'
         '      - {id: m, cypher: "MERGE (a:A {id: $x})"}\n',
-        "Fine": 'version: "1.0"\n',
     }
     for name, text in files.items():
         (tmp_path / "rules" / name).mkdir(parents=True)

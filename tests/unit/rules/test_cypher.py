@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.query import Cypher, Role, parse
 from graphweft_rules.matching.clock import clock_values, utc_text, uuid_values
 from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.falkordb.late_work import late_work, works_late
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
 WHEN = datetime(2026, 2, 1, 11, 0, tzinfo=timezone(timedelta(hours=1)))
@@ -376,3 +378,16 @@ def test_uuids_follow_from_the_seed() -> None:
     assert first == uuid_values(2, "seed")
     assert list(first) == ["__uuid0", "__uuid1"]
     assert len({*first.values(), *uuid_values(2, "other").values()}) == 4
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "MATCH (a:A {id: $id}) WITH a, count((a)-->()) AS n MERGE (b:B {id: $id}) SET b.n = n",
+        "MERGE (b:B {id: $id}) WITH b UNWIND [(b)-->(c) | c.id] AS id SET b.last = id",
+        "MATCH (a:A) WITH sum(size((a)<-[:R]-())) AS n CREATE (b:B {n: n})",
+    ],
+)
+def test_a_pattern_in_an_expression_counts_as_work_after_a_write_and_is_no_error(statement: str) -> None:
+    assert works_late(statement)
+    assert list(late_work(outline(statement))) == []

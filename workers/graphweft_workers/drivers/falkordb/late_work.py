@@ -8,6 +8,7 @@ all of them are written at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -42,13 +43,16 @@ _FEW: Final = 1_000
 def works_late(statement: str) -> bool:
     """Tell whether a mutation may do more than a little work after its first write.
 
-    It does not if all rows before are counted into one, and only plain writes follow.
+    It does not if all rows before are counted into one, and only plain writes follow. What cannot be read may.
     """
-    query = outline(statement)
     try:
-        parts = read_parts(query)
+        return _works_late(outline(statement))
     except PatternError:
         return True
+
+
+def _works_late(query: Outline) -> bool:
+    parts = read_parts(query)
     one_row = wrote = False
     for part in parts:
         if isinstance(part, CallPart | ForeachPart | UnionPart):
@@ -70,12 +74,16 @@ def works_late(statement: str) -> bool:
 
 
 def late_work(query: Outline) -> Iterator[tuple[str, int]]:
-    """Yield (what it does, offset) for each clause that certainly does much work after the first write."""
-    try:
-        parts = read_parts(query)
-    except PatternError:
-        return
-    words = query.words
+    """Yield (what it does, offset) for each clause that certainly does much work after the first write.
+
+    Nothing is yielded for what is behind a part that cannot be read, such as a pattern in an expression.
+    """
+    with suppress(PatternError):
+        yield from _late_work(query)
+
+
+def _late_work(query: Outline) -> Iterator[tuple[str, int]]:
+    parts, words = read_parts(query), query.words
     wrote, lists = False, 0
     bound: set[str] = set()
     for number, part in enumerate(parts):

@@ -1,6 +1,7 @@
 """A stand-in for a model, on this machine: it speaks OpenAI's protocol. ``serve`` gives the address for the client.
 
-It calls the tool if the user wants a refund. ``told`` keeps the instructions of each request, so that you can see them.
+It calls the tool if the user wants a refund. ``told`` keeps the instructions and the question of each request, so that
+you can see them.
 """
 
 import json
@@ -14,11 +15,12 @@ told: list[str] = []
 
 
 def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    told.append("\n".join(each["content"] for each in messages if each["role"] == "system"))
+    told.append("\n".join(each["content"] for each in messages if each["role"] in ("system", "user")))
     last = messages[-1]
     if last["role"] == "tool":
         return {"content": f"I tried to refund your lamp: {last['content']}"}
-    if "efund" in last["content"]:
+    question, _, _ = last["content"].partition("<data-")  # memory is below it
+    if "efund" in question:
         call = {"name": "refund", "arguments": json.dumps({"item": "lamp"})}
         return {"content": None, "tool_calls": [{"id": "call-1", "type": "function", "function": call}]}
     return {"content": "The card had expired on Monday. Do you have another one?"}

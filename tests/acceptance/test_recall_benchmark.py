@@ -115,14 +115,15 @@ class TestReport:
             assert sum(category["questions"] for category in figures["categories"].values()) == 44
             assert 0 < figures["ms"]["p50"] <= figures["ms"]["p99"]
 
-    def test_the_graph_finds_what_an_exact_search_in_memory_finds(self, report: dict[str, Any]) -> None:
+    def test_the_graph_finds_no_less_than_an_exact_search_in_memory(self, report: dict[str, Any]) -> None:
         searches = report["searches"]
         # Of vectors that are equal to the fifth decimal another one may come first.
         for ours, exact, tolerance in (
             ("fulltext", "in memory: BM25, our terms", 1e-9), ("vector", "in memory: cosine", 0.03),
         ):  # fmt: skip
             for kind in ("recall", "all"):
-                assert searches[ours][kind] == pytest.approx(searches[exact][kind], abs=tolerance), (ours, kind)
+                for most, share in searches[exact][kind].items():  # the graph puts turns that only ask behind others
+                    assert searches[ours][kind][most] >= share - tolerance, (ours, kind, most)
 
     def test_both_kinds_together_find_more_than_half(self, report: dict[str, Any]) -> None:
         hybrid = report["searches"]["hybrid"]

@@ -432,7 +432,8 @@ def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
             deployment.background("import", "openai-chat", str(runs), "--app", "imported", "--workflow", "Support"),
         ]
         for process in waiting:
-            line = cast("Any", process.stderr).readline()
+            lines = cast("Any", process.stderr)
+            line = next(line for line in lines if "of messages left out" not in line)
             assert "trying again" in line
             assert f"graphweft up --data {deployment.data}" in line
         deployment.start()
@@ -440,7 +441,7 @@ def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
         assert [process.returncode for process in waiting] == [0, 0], outputs
         assert [out for out, _ in outputs] == [
             "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n",
-            "15 events sent\n",
+            "13 events sent\n",
         ]
         assert turns(deployment, "early") == 1
 

@@ -248,7 +248,8 @@ def test_sending_to_nothing_can_be_given_up(call: Call, tmp_path: Path) -> None:
         assert (done.code, done.out) == (1, "")
         assert "it is safe to run again" in done.err
         assert "graphweft up" not in done.err
-        assert [line.partition(" ")[0] for line in done.err.splitlines()] == ["the", "error:"]
+        lines = [line for line in done.err.splitlines() if "of messages left out" not in line]
+        assert [line.partition(" ")[0] for line in lines] == ["the", "error:"]
 
 
 def test_doctor_advises_when_nothing_answers(call: Call) -> None:

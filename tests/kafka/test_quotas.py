@@ -19,6 +19,8 @@ from tests.services.rules import load_rules
 from tests.services.waiting import until
 
 from graphweft import Client
+from graphweft.client_messages import encoded_event
+from graphweft.outbox import EncodedEvent
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, Layout
 from graphweft_rules import RuleSet
@@ -262,8 +264,8 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     gate = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus.usage, gate, lambda: policies, name="here:1")
 
-    def some(app_id: str) -> list[Event]:
-        return [event("split", app_id, 9, parts=0, text="x")]
+    def some(app_id: str) -> list[EncodedEvent]:
+        return [encoded_event(event("split", app_id, 9, parts=0, text="x"))]
 
     await usage.exchange()
     gate.take(HOG, some(HOG))

@@ -324,13 +324,9 @@ async def test_kafka_header_names_that_are_no_text_cost_no_request(kafka_url: st
 
 
 async def test_a_request_that_no_responder_could_take_is_not_sent(url: str) -> None:
-    deep: Any = 1
-    for _ in range(210):
-        deep = [deep]
     async with RedisRequestKit(url).client() as client, redis.Redis.from_url(url) as raw:
-        for value, word in (("y" * MAX_CONTEXT_BYTES, "bytes"), (deep, "nested")):
-            reply = await client.context(agent="One", chat_id="c", context={"v": value})
-            assert (reply.reason, word in reply.detail) == ("invalid_request", True)
+        reply = await client.context(agent="One", chat_id="c", context={"v": "y" * MAX_CONTEXT_BYTES})
+        assert (reply.reason, "bytes" in reply.detail) == ("invalid_request", True)
         assert await raw.xlen(channels.CONTEXT_REQUESTS) == 0
 
 

@@ -769,8 +769,7 @@ async def test_what_json_cannot_say_disturbs_neither_side(url: str, client: Clie
     await write(url, DATA)
     for value in ("\ud800", {"\udfff": 1}, object()):
         reply = await client.context(agent="Echo", chat_id="c1", context={"v": value, "w": 1})
-        assert reply.reason is not None
-        assert reply.blocks == ()
+        assert reply.reason is None
     assert (await client.context(agent="One", chat_id="c1")).reason is None
 
 

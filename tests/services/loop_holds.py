@@ -2,7 +2,8 @@
 
 The bar is 20 ms on a quiet machine; the benchmark of dear work looks for that. Tests share the processors with each
 other, and then the same work takes more processor time (cold caches, shared cores). So a test fails at five times the
-bar, for what certainly is a hold: work whose stack was seen and began in our code, without the import of modules.
+bar, for what certainly is a hold: work whose stack was seen and began in our code, without the import of modules and
+the work of commands.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ LIMIT_MS: Final = 100
 SWITCH: Final = {"GRAPHWEFT_LOOP_LIMIT_MS": str(LIMIT_MS)}
 """The debug switch in the environment of a role that a test starts; see ``check_log``."""
 _PACKAGES: Final = ("/graphweft_contracts/", "/graphweft_rules/", "/graphweft_workers/", "/client/graphweft/")
+_MAY_HOLD: Final = ("importlib._bootstrap", "/graphweft_workers/cli/")
+"""Imports, and commands: the loop of a command is its own."""
 _FOLDERS: Final = ("acceptance", "chaos", "edges", "kafka", "neo4j", "redis")
 _MONITOR: Final = pytest.StashKey[list[Hold]]()
 
 
 def is_ours(kind: str, stack: tuple[str, ...]) -> bool:
     """Tell whether a hold fails a test; the stack of a task begins with the task's coroutine."""
-    if kind != "held" or not stack or any("importlib._bootstrap" in line for line in stack):
+    if kind != "held" or not stack or any(each in line for line in stack for each in _MAY_HOLD):
         return False
     return any(package in stack[0] for package in _PACKAGES)
 

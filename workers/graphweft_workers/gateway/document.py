@@ -307,5 +307,8 @@ _TRACES: Final = {
     "type": "object",
     "description": "`ExportTraceServiceRequest` in the JSON of OTLP 1: "
     "https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding",
-    "properties": {"resourceSpans": {"type": ["array", "null"], "items": {"type": "object"}}},
+    "properties": {
+        name: {"type": ["array", "null"], "items": {"type": "object"}} for name in ("resourceSpans", "resource_spans")
+    },
+    "anyOf": [{"required": ["resourceSpans"]}, {"required": ["resource_spans"]}, {"maxProperties": 0}],
 }

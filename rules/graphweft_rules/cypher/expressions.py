@@ -16,6 +16,10 @@ from graphweft_rules.cypher.pattern_parser import (
     variable_name,
 )
 
+AGGREGATES: Final = frozenset(
+    {"avg", "collect", "count", "max", "min", "percentilecont", "percentiledisc", "stdev", "stdevp", "sum"}
+)
+"""Functions that make one value of many rows, in lower case."""
 _QUANTIFIERS: Final = frozenset({"all", "any", "none", "single", "filter", "extract"})
 _SUBQUERIES: Final = frozenset({"EXISTS", "COUNT", "COLLECT"})
 

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from graphweft_rules.cypher.expressions import AGGREGATES
 from graphweft_rules.cypher.parts import CallPart, ExpressionPart, Part, ProjectionPart, UnionPart
 
-_AGGREGATES: Final = frozenset(
-    {*("avg", "collect", "count", "max", "min", "percentilecont", "percentiledisc", "stdev", "stdevp", "sum")}
-)
 _FUNCTIONS: Final = frozenset(
     {
         *("abs", "all", "any", "ceil", "coalesce", "date", "duration", "floor", "head", "last", "left"),
@@ -143,7 +141,7 @@ def _named(signature: NodePatternKey) -> str:
 
 def check_function(name: str) -> None:
     """Raise ``RowsRefused`` for a function whose result depends on more than its arguments; ``name`` is lower case."""
-    if name in _AGGREGATES:
+    if name in AGGREGATES:
         raise RowsRefused(f"`{name}(…)` aggregates over all rows")
     if name not in _FUNCTIONS:
         raise RowsRefused(f"`{name}(…)` is not known to depend only on its arguments")

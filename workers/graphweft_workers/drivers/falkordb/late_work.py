@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from graphweft_rules.cypher.clauses import Outline, outline
-from graphweft_rules.cypher.expressions import uses
+from graphweft_rules.cypher.expressions import AGGREGATES, uses
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
     CallPart,
@@ -31,9 +31,6 @@ from graphweft_rules.cypher.parts import (
     UnwindPart,
 )
 
-_AGGREGATES: Final = frozenset(
-    {"avg", "collect", "count", "max", "min", "percentilecont", "percentiledisc", "stdev", "stdevp", "sum"}
-)
 _LISTS: Final = frozenset({"range", "reduce"})
 _FEW: Final = 1_000
 """Numbers of a constant ``range()`` that are no work to speak of."""
@@ -124,11 +121,11 @@ def _late_work(query: Outline) -> Iterator[tuple[str, int]]:
 def _writes(part: Part) -> bool:
     if isinstance(part, PatternPart):
         return part.keyword in ("MERGE", "CREATE")
-    return isinstance(part, SetPart | RemovePart | DeletePart | ForeachPart)
+    return isinstance(part, SetPart | RemovePart | DeletePart)
 
 
 def _is_aggregate(query: Outline, expression: range) -> bool:
-    return any(call.name.lower() in _AGGREGATES for call in uses(query, expression).calls)
+    return any(call.name in AGGREGATES for call in uses(query, expression).calls)
 
 
 def _has_lists(query: Outline, first: int) -> bool:

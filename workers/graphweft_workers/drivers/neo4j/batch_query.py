@@ -23,12 +23,10 @@ from typing import Final
 
 from graphweft_rules.cypher.batch_query import ROW, BatchQuery
 from graphweft_rules.cypher.clauses import Outline, QueryWords, outline
+from graphweft_rules.cypher.expressions import AGGREGATES
 from graphweft_rules.cypher.tokens import tokenize
 
 _VALUE: Final = "__gw_p"
-_AGGREGATES: Final = frozenset(
-    {"COUNT", "SUM", "AVG", "MIN", "MAX", "COLLECT", "STDEV", "STDEVP", "PERCENTILECONT", "PERCENTILEDISC"}
-)
 _OPENING: Final = ("(", "[", "{")
 
 
@@ -191,7 +189,7 @@ def _check_aggregate(words: QueryWords, item: range) -> None:
     inside: set[int] = set()
     aggregates = False
     for index in item:
-        if words.keyword(index) in _AGGREGATES and words.text(index + 1) == "(" and words.text(index - 1) != ".":
+        if words.keyword(index).lower() in AGGREGATES and words.text(index + 1) == "(" and words.text(index - 1) != ".":
             aggregates = True
             inside.update(range(index + 1, words.closing(index + 1)))
     outside = [index for index in item if index not in inside and words.tokens[index].kind == "param"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, Literal
 
-from graphweft_rules.cypher.clauses import Outline
+from graphweft_rules.cypher.clauses import Outline, QueryWords
 
 _LABELLING: Final = frozenset({"CREATE", "MERGE", "SET", "FOREACH"})
+type ColonPlace = Literal["relationship", "list", "other"]
+"""In the brackets of a relationship, in those of a list, where a bar ends a condition, or elsewhere."""
 type Name = tuple[Literal["label", "type"], str]
 
 
@@ -16,6 +18,15 @@ def graph_names(query: Outline) -> Iterator[Name]:
 
     Names in parameters are not included. It may yield a name that is neither, and never misses one.
     """
+    words = query.words
+    for index, place in colons(query):
+        joining = (":", "&") if place == "list" else (":", "&", "|")
+        for at in operands(words, index + 1, joining):
+            yield "type" if place == "relationship" else "label", words.identifier(at)
+
+
+def colons(query: Outline) -> Iterator[tuple[int, ColonPlace]]:
+    """Yield the index and the place of each colon that may begin labels or types; those of maps do not."""
     words = query.words
     openers: list[int] = []
     for index in range(len(words.tokens)):
@@ -26,24 +37,19 @@ def graph_names(query: Outline) -> Iterator[Name]:
             openers.pop()
         elif text == ":" and index not in query.in_map:
             in_list = bool(openers) and words.text(openers[-1]) == "["
-            is_type = in_list and words.text(openers[-1] - 1).endswith("-")
-            # In a list comprehension the bar ends the condition.
-            joining = (":", "&") if in_list and not is_type else (":", "&", "|")
-            for name in _operands(query, index + 1, joining):
-                yield "type" if is_type else "label", name
+            yield index, "other" if not in_list else "relationship" if words.text(openers[-1] - 1) == "-" else "list"
 
 
-def _operands(query: Outline, index: int, joining: tuple[str, ...]) -> Iterator[str]:
-    """Yield the names in the label expression at the index."""
-    words = query.words
+def operands(words: QueryWords, index: int, joining: Collection[str]) -> Iterator[int]:
+    """Yield the index of each name in the label expression at the index, whose operators are ``joining``."""
+    opening = ("!", "(", ":") if ":" in joining else ("!", "(")
     depth = 0
     while True:
-        while words.text(index) in ("!", "(", ":"):
+        while words.text(index) in opening:
             depth += words.text(index) == "("
             index += 1
-        name = words.identifier(index)
-        if name:
-            yield name
+        if words.identifier(index):
+            yield index
         index += 1
         while depth and words.text(index) == ")":
             depth -= 1
@@ -65,7 +71,7 @@ def written_labels(query: Outline) -> frozenset[str] | None:
             if words.text(index) == ":" and index not in query.in_map and index + 1 in inside:
                 if words.text(index + 1) == "$":
                     return None
-                found.update(_operands(query, index + 1, (":", "&", "|")))
+                found.update(words.identifier(at) for at in operands(words, index + 1, (":", "&", "|")))
     procedures = any(
         clause.keyword == "CALL" and words.text(clause.words[0] + 1) not in ("{", "(") for clause in query.clauses
     )

@@ -18,6 +18,7 @@ from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, outline
+from graphweft_rules.cypher.names import colons, operands
 from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.search_text import string
@@ -348,37 +349,9 @@ def _label_end(words: QueryWords, index: int) -> int:
 def _label_words(query: Outline) -> Iterator[int]:
     """Yield the index of each name of a label; types of relationships and of values are none."""
     words = query.words
-    openers: list[int] = []
-    for index in range(len(words.tokens)):
-        text = words.text(index)
-        if text in ("(", "[", "{"):
-            openers.append(index)
-        elif text in (")", "]", "}") and openers:
-            openers.pop()
-        elif text == ":" and index not in query.in_map and ":" not in (words.text(index - 1), words.text(index + 1)):
-            in_list = bool(openers) and words.text(openers[-1]) == "["
-            if in_list and words.text(openers[-1] - 1) == "-":
-                continue
-            # In a list comprehension the bar ends the condition.
-            yield from _operands(words, index + 1, ("&",) if in_list else ("&", "|"))
-
-
-def _operands(words: QueryWords, index: int, joining: tuple[str, ...]) -> Iterator[int]:
-    """Yield the names in the label expression at the index, up to the next colon."""
-    depth = 0
-    while True:
-        while words.text(index) in ("!", "("):
-            depth += words.text(index) == "("
-            index += 1
-        if words.identifier(index):
-            yield index
-        index += 1
-        while depth and words.text(index) == ")":
-            depth -= 1
-            index += 1
-        if words.text(index) not in joining:
-            return
-        index += 1
+    for index, place in colons(query):
+        if place != "relationship" and ":" not in (words.text(index - 1), words.text(index + 1)):
+            yield from operands(words, index + 1, ("&",) if place == "list" else ("&", "|"))
 
 
 def _aliases(query: Outline) -> Iterator[str]:

@@ -246,7 +246,7 @@ async def test_parked_apps_take_turns_and_rest(clock: VirtualClock) -> None:
     steps = list[tuple[str, float]]()
 
     async def work(app: str, seconds: float) -> None:
-        async with costs.pace():
+        async with costs.pace.turn():
             steps.append((app, clock.monotonic()))
             clock.advance(seconds)
 

@@ -6,13 +6,12 @@ others: it is parked, and reads its events again at a pace of its own.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.timing import TIMING, CostTiming
+from graphweft_workers.work_pace import WorkPace
 
 FIRST_PAGE: Final = 8
 """Entries that a parked app with dear events reads first; then as many as fit its time."""
@@ -28,7 +27,8 @@ class AppCosts:
         self._timing = timing
         self._debts: dict[str, tuple[float, float]] = {}
         """By app: its debt, and when that was so."""
-        self._parked = asyncio.Lock()
+        self.pace: WorkPace = WorkPace(clock, least_s=timing.least_s, rest=timing.rest, most_rest_s=timing.most_rest_s)
+        """Of the parked apps: one at a time does its work, so that half of the time is for the others."""
         self.least_s: float = timing.least_s
         """Events that take less are not counted."""
 
@@ -49,16 +49,6 @@ class AppCosts:
         if seconds <= self._timing.page_s:
             return None
         return max(1, int(entries * self._timing.page_s / seconds))
-
-    @contextlib.asynccontextmanager
-    async def pace(self) -> AsyncGenerator[None]:
-        """Let one parked app at a time do its work, and rest afterwards, so that half of the time is for the others."""
-        async with self._parked:
-            began = self._clock.monotonic()
-            yield
-            took_s = self._clock.monotonic() - began
-            if took_s > self._timing.least_s:
-                await self._clock.sleep(min(took_s * self._timing.rest, self._timing.most_rest_s))
 
     def _left(self, app_id: str) -> float:
         debt, since = self._debts.get(app_id, (0.0, 0.0))

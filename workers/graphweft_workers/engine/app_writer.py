@@ -194,7 +194,7 @@ class AppWriter:
         """Match events of a parked app, one app of the worker after the other; fit the next page to the time."""
         assert queue.recent is not None
         costs, clock = self.state.costs, self.state.clock
-        async with costs.pace():
+        async with costs.pace.turn():
             began = clock.monotonic()
             read = await match_compiled(
                 self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over

@@ -13,17 +13,16 @@ from weakref import WeakValueDictionary
 
 from graphweft_contracts.clock import Clock
 from graphweft_workers.timing import ContextTiming
+from graphweft_workers.work_pace import WorkPace
 
 
 class WorkTurns:
     """The turns of one process."""
 
     def __init__(self, clock: Clock, timing: ContextTiming) -> None:
-        self._clock = clock
-        self._timing = timing
-        self._one = asyncio.Lock()
+        self._pace = WorkPace(clock, least_s=timing.begin_s, rest=1.0, most_rest_s=timing.most_rest_s)
         self._apps: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """At most one piece of an app waits for ``_one``, so that each app has its turn."""
+        """At most one piece of an app waits for its turn, so that each app has one."""
 
     @asynccontextmanager
     async def turn(self, app_id: str) -> AsyncGenerator[None]:
@@ -31,9 +30,5 @@ class WorkTurns:
         own = self._apps.get(app_id)
         if own is None:
             own = self._apps[app_id] = asyncio.Lock()
-        async with own, self._one:
-            begun = self._clock.monotonic()
+        async with own, self._pace.turn():
             yield
-            took_s = self._clock.monotonic() - begun
-            if took_s > self._timing.begin_s:
-                await self._clock.sleep(min(took_s, self._timing.most_rest_s))

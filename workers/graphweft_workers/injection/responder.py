@@ -201,9 +201,8 @@ class InjectionResponder:
         refusals: list[_Refusal] = []
         since = self._clock.monotonic()
         for one in found:
-            if (
-                self._clock.monotonic() - since > self._timing.begin_s
-            ):  # a request begins with its rules, up to its first wait
+            # A request begins with its rules, up to its first wait.
+            if self._clock.monotonic() - since > self._timing.begin_s:
                 await asyncio.sleep(0)
                 since = self._clock.monotonic()
             request = self._read(one)

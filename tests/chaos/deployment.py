@@ -138,7 +138,7 @@ class Deployment:
     def _environment(self, name: str) -> dict[str, str]:
         stack = self._stack
         settings = self._settings | {"worker_name": name}
-        if name in self._names_behind_proxies:
+        if name in _ROLES:  # an operator's command has no proxy between
             settings |= {
                 "bus_url": stack.bus_server.url_behind(stack.bus_server.workers),
                 "graph_url": stack.graph_server.url_behind(stack.graph_server.workers),
@@ -147,8 +147,6 @@ class Deployment:
             f"GRAPHWEFT_{key.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
             for key, value in settings.items()
         }
-
-    _names_behind_proxies = frozenset(_ROLES)
 
     def _of_operators(self) -> Settings:
         secret = {name: SecretStr(str(self._settings[name])) for name in ("bus_url", "graph_url")}

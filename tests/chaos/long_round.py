@@ -14,15 +14,13 @@ from tests.services.rules import load_rules
 from graphweft import Client, MemoryClient
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.roles.rules import push
 
 from .cases import WORKFLOW, Case
 from .deployment import DEAD_LETTERS, Deployment
-from .rounds import clear, until
-from .serial import Content, log_of, patiently, queries_of
+from .rounds import check_serial, clear, until
+from .serial import Content, log_of, patiently
 from .stack import Stack
 
 __all__ = ("LongRound", "Tally")
@@ -206,7 +204,9 @@ class LongRound:
             letters = Counter(letter.reason for letter in await bus.dead_letters.read(limit=10_000))
         for case in self.cases:
             self._nothing_lost_or_left(case, logs.values())
-            await self._as_serial(case, rules, logs)
+            async with self.deployment.graph() as graph:
+                found = await Content.of(graph, case.app)
+            await check_serial(self.stack, case.app, rules, logs, found)
             self.tally.events += len(case.events)
         assert set(letters) <= {"unsigned"}, letters
         for app in [case.app for case in self.cases] + ([] if self.memory is None else [self.memory]):
@@ -241,23 +241,6 @@ class LongRound:
                     if event.data["name"] not in names:
                         names.append(event.data["name"])
         assert found == emitted
-
-    async def _as_serial(self, case: Case, rules: RuleSet, logs: dict[int, Sequence[Entry]]) -> None:
-        async with self.deployment.graph() as graph:
-            found = await Content.of(graph, case.app)
-        dialect = FALKORDB if self.stack.graph_kind == "falkordb" else NEO4J
-        queries = [
-            query
-            for partition, entries in logs.items()
-            for event in queries_of(entries, rules, dialect, case.app, partition=partition)
-            for query in event
-        ]
-        if self.stack.graph_kind == "neo4j":
-            await clear(self.stack)
-        async with self.stack.reference() as reference:
-            serial, refused = await reference.run(queries, rules.keys)
-        assert not refused, [queries[number] for number in refused]
-        assert found.digest == serial.digest, found.against(serial)
 
 
 def _said_of(entries: Sequence[Entry]) -> list[Entry]:

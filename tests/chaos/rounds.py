@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from .faults import Fault
 from .serial import Content, Neo4jReference, log_of, patiently, queries_of
 from .stack import Stack, Worker
 
-__all__ = ("Round", "clear", "until")
+__all__ = ("Round", "check_serial", "clear", "until")
 
 _EVENTS = {"falkordb": 240, "neo4j": 60}
 """Least number of events of a round; the serial pass on Neo4j takes most of the time there."""
@@ -204,19 +204,26 @@ class Round:
                 assert seen.get(chat) == witness, f"chat {chat}: {seen.get(chat)} instead of {witness}"
             assert seen.keys() == expected.keys()
             found = await Content.of(graph, app)
-        dialect = FALKORDB if self.stack.graph_kind == "falkordb" else NEO4J
-        queries = [
-            query
-            for partition, entries in enumerate(logs)
-            for event in queries_of(entries, rules, dialect, app, partition=partition)
-            for query in event
-        ]
-        if self.stack.graph_kind == "neo4j":
-            await clear(self.stack)
-        async with self.stack.reference() as reference:
-            serial, refused = await reference.run(queries, rules.keys)
-        assert not refused, [queries[number] for number in refused]
-        assert found.digest == serial.digest, found.against(serial)
+        await check_serial(self.stack, app, rules, dict(enumerate(logs)), found)
+
+
+async def check_serial(
+    stack: Stack, app: str, rules: RuleSet, logs: Mapping[int, Sequence[Entry]], found: Content
+) -> None:
+    """Compare what a graph held with a serial pass over its logs by partition; Neo4j's database is cleared for it."""
+    dialect = FALKORDB if stack.graph_kind == "falkordb" else NEO4J
+    queries = [
+        query
+        for partition, entries in logs.items()
+        for event in queries_of(entries, rules, dialect, app, partition=partition)
+        for query in event
+    ]
+    if stack.graph_kind == "neo4j":
+        await clear(stack)
+    async with stack.reference() as reference:
+        serial, refused = await reference.run(queries, rules.keys)
+    assert not refused, [queries[number] for number in refused]
+    assert found.digest == serial.digest, found.against(serial)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

@@ -19,15 +19,9 @@ from tests.services.windows import use_small_windows
 from graphweft import Event
 from graphweft.transport import Outgoing
 from graphweft_contracts import wire
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.series_name import SeriesName
-from graphweft_workers.ports.bus import Bus
-from graphweft_workers.replay.replay import Replay
-from graphweft_workers.roles.rules import rules_maker
-from graphweft_workers.roles.settings import Settings
 from graphweft_workers.timing import TIMING
 
 __all__ = ("call",)  # a fixture
@@ -92,31 +86,19 @@ async def seen(app: Archived, name: str) -> int:
         return (await store.read(name, SEEN, {}, timeout_s=5.0)).rows[0][0]
 
 
-async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str:
-    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
-        rules = LoggedRules(bus.rules, rules_maker(Settings.load(unknown=[])))
-        replay = Replay(bus, store, rules, name, batch_events=batch_events)
-        for number in range(await bus.partitions.count()):
-            async for _ in replay.run(number):
-                pass
-        found = await read_digest(store, name)
-        await store.whole.drop(name)
-    return found.sha256
-
-
 async def check_rebuilds(app: Archived) -> None:
     """Check that each way to make the graphs again gives those that are live."""
     digests = {name: await app.digest(name) for name in APPS}
     assert (await app.run("archive", "now")).code == 0
     for name, digest in digests.items():
         for size in (3, 1_000):
-            assert await replayed(app, app.bus, name, size) == digest
+            assert await app.replayed(app.bus, name, size) == digest
     assert (await app.run("trim")).code == 0
     for name, digest in digests.items():
         code, found = await app.rebuild("--app", name, "--verify")
         assert (code, found["same"]) == (0, True), found
         if app.keyring is None:
-            assert await replayed(app, archive_bus(app.blobs()), name, 50) == digest
+            assert await app.replayed(archive_bus(app.blobs()), name, 50) == digest
 
 
 @redis_or_kafka_with_keys

@@ -7,7 +7,6 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest_asyncio
 from tests.services.buses import applied, mutation_bus
 from tests.services.rules import load_rules
 from tests.services.waiting import until
+from tests.services.workers import working
 
 from graphweft import Client
 from graphweft.client_messages import encoded_event
@@ -85,19 +85,10 @@ def policies_of(**quotas: Any) -> AppPolicies:
     return AppPolicies(apps={HOG: AppPolicy(quotas=Quotas(**quotas))})
 
 
-@asynccontextmanager
-async def running(
+def running(
     bus: Bus, graph: FalkorDBStore, rules: RuleSet, policies: AppPolicies, timing: Timing = TIMING
-) -> AsyncIterator[None]:
-    worker = MutationWorker(
-        bus, graph, rules, name="w", quotas=lambda app_id: policies.of(app_id).quotas, timing=timing
-    )
-    task = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        worker.stop()
-        await task
+) -> contextlib.AbstractAsyncContextManager[MutationWorker]:
+    return working(bus, graph, rules, quotas=lambda app_id: policies.of(app_id).quotas, timing=timing)
 
 
 def event(kind: str, app_id: str, number: int, **data: Any) -> Event:

@@ -21,16 +21,9 @@ from tests.kafka.test_archive import Archived
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Event
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.archive.archive_bus import archive_bus
-from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
-from graphweft_workers.ports.bus import Bus
-from graphweft_workers.replay.replay import Replay
-from graphweft_workers.roles.rules import rules_maker
-from graphweft_workers.roles.settings import Settings
 
 __all__ = ("call",)  # a fixture
 
@@ -113,18 +106,6 @@ async def retried(app: Archived) -> None:
     pytest.fail("the dead letters kept changing")
 
 
-async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str:
-    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
-        rules = LoggedRules(bus.rules, rules_maker(Settings.load()))
-        replay = Replay(bus, store, rules, name, batch_events=batch_events)
-        for number in range(await bus.partitions.count()):
-            async for _ in replay.run(number):
-                pass
-        found = await read_digest(store, name)
-        await store.whole.drop(name)
-    return found.sha256
-
-
 @pytest.mark.soak("kafka")
 @pytest.mark.parametrize("own_bus_url", ["redis", "kafka"], indirect=True, ids=["redis-neo4j", "kafka"])
 async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.FixtureRequest) -> None:
@@ -133,7 +114,7 @@ async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.Fix
     assert digests["shop"] != digests["shop_x"]  # memories and customers name their app
     async with app.alone() as bus:  # the bus alone, in other batches
         for name, size in zip(APPS, (61, 977), strict=True):
-            assert await replayed(app, bus, name, size) == digests[name]
+            assert await app.replayed(bus, name, size) == digests[name]
     assert (await app.run("archive", "now")).code == 0
     assert (await app.run("trim")).code == 0
     for name in APPS:  # the bus has nothing left
@@ -142,7 +123,7 @@ async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.Fix
         assert found["dead_letters"] == []
     for name in APPS:
         alone = archive_bus(app.blobs())
-        assert await replayed(app, alone, name, 250) == digests[name]
+        assert await app.replayed(alone, name, 250) == digests[name]
         code, found = await app.rebuild("--app", name, "--verify", "--archive-only", "--graph-template", "{app_id}.a")
         assert (code, found["same"]) == (0, True)
     applied = sum(each["events"] for each in found["partitions"])

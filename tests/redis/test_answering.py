@@ -22,6 +22,7 @@ from tests.services.layouts import spread
 from tests.services.rules import load_rules
 from tests.services.virtual_time import VirtualClock
 from tests.services.waiting import turns, until
+from tests.services.workers import working
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, QueryFailed
@@ -32,7 +33,6 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry, EventLog
@@ -421,17 +421,6 @@ async def test_marks_come_in_few_queries_however_many_ask(graph: FalkorDBStore, 
 
 
 # One's own writes
-
-
-@asynccontextmanager
-async def working(bus: Bus, graph: GraphStore, rules: RuleSet) -> AsyncIterator[None]:
-    worker = MutationWorker(bus, graph, rules, name="w")
-    task = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        worker.stop()
-        await task
 
 
 def event(type: str = "item.counted", app: str = APP, **more: Any) -> Event:

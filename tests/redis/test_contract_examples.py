@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import redis.asyncio as redis
 from tests.services.buses import applied
 from tests.services.rules import load_rules
+from tests.services.workers import working
 
 from graphweft import Client, Event, GraphInjectionHooks
 from graphweft_contracts.prompt_text import inside
@@ -23,7 +23,6 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.core_schema import CORE_KEYS
-from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.bus import Bus
@@ -62,17 +61,6 @@ async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterato
         await task
         await queue.aclose()
         await pipeline.aclose()
-
-
-@asynccontextmanager
-async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[None]:
-    worker = MutationWorker(bus, graph, rules, name="w")
-    task = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        worker.stop()
-        await task
 
 
 async def write(url: str, statement: str, app: str = APP) -> None:

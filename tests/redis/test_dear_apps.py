@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, override
 
@@ -13,13 +12,13 @@ from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
 from tests.services.waiting import until
+from tests.services.workers import working
 
 from graphweft import Client, Event
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.position_note import Parked, PositionNote
-from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write, WriteLimit
 from graphweft_workers.timing import Timing, WriteTiming
@@ -97,17 +96,6 @@ async def one_partition(url: str) -> AsyncIterator[Bus]:
         yield bus
 
 
-@contextlib.asynccontextmanager
-async def working(bus: Bus, graph: FalkorDBStore, rules: RuleSet, writes: WriteTiming) -> AsyncGenerator[None]:
-    worker = MutationWorker(bus, graph, rules, name="w", timing=Timing(writes=writes))
-    task = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        worker.stop()
-        await task
-
-
 def event(app: str, type: str, number: int = 0, **data: object) -> Event:
     return Event.create(
         type,
@@ -136,7 +124,7 @@ async def test_a_neighbour_goes_on_while_an_app_rests_after_a_slow_write(
 ) -> None:
     bus = one_partition
     async with contextlib.aclosing(Counting(url)) as graph, Client(url) as client:
-        async with working(bus, graph, rules, WriteTiming(again_s=3_600.0)):
+        async with working(bus, graph, rules, timing=Timing(writes=WriteTiming(again_s=3_600.0))):
             for number in range(12):
                 await client.emit(event(SLOW, "slow.event", number))
             await until(lambda: parked(bus), lambda found: SLOW in found, why="the app with slow writes rests")
@@ -160,7 +148,7 @@ async def test_endless_writes_are_tried_a_few_times_and_the_rest_of_the_app_goes
         for number in range(12):
             await client.emit(event(SLOW, "slow.event", number))
             await client.emit(event(SLOW, "shop.visit", number))
-        async with working(bus, graph, rules, WriteTiming(again_s=0.0, long_rest=0.0)):
+        async with working(bus, graph, rules, timing=Timing(writes=WriteTiming(again_s=0.0, long_rest=0.0))):
             await applied(bus)
         letters = await bus.dead_letters.read(limit=100)
         assert await visits(graph, SLOW) == ((12,),)
@@ -181,7 +169,7 @@ async def test_a_large_event_takes_effect_as_a_whole_or_becomes_a_dead_letter(
     async with contextlib.aclosing(Counting(url)) as graph, Client(url) as client:
         await client.emit(event(SLOW, "shop.list", ids=ids))
         await client.emit(event(SLOW, "shop.visit"))
-        async with working(bus, graph, rules, WriteTiming(again_s=0.0, long_rest=0.0)):
+        async with working(bus, graph, rules, timing=Timing(writes=WriteTiming(again_s=0.0, long_rest=0.0))):
             await applied(bus)
         statement = "MATCH (n) WHERE n:Item OR n:Copy RETURN count(n)"
         [[found]] = (await graph.read(SLOW, statement, {}, timeout_s=120)).rows
@@ -199,7 +187,7 @@ async def test_a_backlog_of_dear_events_delays_its_app_alone(url: str, one_parti
             await client.emit(event(SLOW, "dear.event", number, **lists))
         for number in range(10):
             await client.emit(event(QUIET, "shop.visit", number))
-        async with working(bus, graph, rules, WriteTiming()):
+        async with working(bus, graph, rules, timing=Timing(writes=WriteTiming())):
             await until(
                 lambda: visits(graph, QUIET), lambda found: found == ((10,),), why="the neighbour's events count"
             )

@@ -30,6 +30,7 @@ from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
 from tests.services.waiting import until
+from tests.services.workers import working
 
 from graphweft import Client, Event
 from graphweft_rules import RuleSet, lint
@@ -40,14 +41,13 @@ from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
-from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.roles.settings import Settings
-from graphweft_workers.timing import TIMING, ContextTiming, Timing, WriteTiming
+from graphweft_workers.timing import ContextTiming, Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -138,19 +138,6 @@ async def responding(url: str, graph: Any, rules: RuleSet, **options: Any) -> As
         await task
         await queue.aclose()
         await pipeline.aclose()
-
-
-@asynccontextmanager
-async def working(
-    bus: Bus, graph: FalkorDBStore, rules: RuleSet, timing: Timing = TIMING
-) -> AsyncIterator[MutationWorker]:
-    worker = MutationWorker(bus, graph, rules, name="w", timing=timing)
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await task
 
 
 def asking(url: str, budget_ms: int = 60_000) -> Client:

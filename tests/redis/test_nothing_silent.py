@@ -19,6 +19,7 @@ from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
 from tests.services.waiting import until
+from tests.services.workers import working
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -75,17 +76,6 @@ def placed(number: int, app: str = "a", workflow: str | None = "Shop", chat: str
 
 async def put(transport: Transport, events: Sequence[Event]) -> Sequence[str]:
     return await transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
-
-
-@asynccontextmanager
-async def working(bus: Bus, graph: Any, rules: RuleSet, **options: Any) -> AsyncIterator[MutationWorker]:
-    worker = MutationWorker(bus, graph, rules, name="w", **options)
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await task
 
 
 async def value(graph: GraphStore, app: str, statement: str) -> Any:

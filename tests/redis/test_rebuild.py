@@ -207,6 +207,18 @@ class App:
             assert (await self.run("dlq", "retry", "--all")).code == (0 if self.keyring is None else 1)
             await self.applied()
 
+    async def replayed(self, bus: Bus, name: str, batch_events: int) -> str:
+        """Return the digest of the graph that a replay of an app makes, beside the live one."""
+        async with contextlib.aclosing(FalkorDBStore(self.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
+            rules = LoggedRules(bus.rules, rules_maker(Settings.load(unknown=[])))
+            replay = Replay(bus, store, rules, name, batch_events=batch_events)
+            for number in range(await bus.partitions.count()):
+                async for _ in replay.run(number):
+                    pass
+            found = await read_digest(store, name)
+            await store.whole.drop(name)
+        return found.sha256
+
     async def digest(self, app: str, *arguments: str) -> str:
         return printed((await self.run("digest", "--app", app, *arguments)).out)
 

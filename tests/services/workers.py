@@ -1,0 +1,27 @@
+"""Workers that run in the event loop of a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from graphweft_rules import RuleSet
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+
+__all__ = ("working",)
+
+
+@asynccontextmanager
+async def working(bus: Bus, graph: GraphStore, rules: RuleSet, **how: Any) -> AsyncGenerator[MutationWorker]:
+    """Run a worker while the block does; ``how`` are further arguments of ``MutationWorker``."""
+    worker = MutationWorker(bus, graph, rules, name="w", **how)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await task

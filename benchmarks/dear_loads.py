@@ -1,7 +1,7 @@
 """What costs much, sent by one token as fast as its quotas allow: the loads of row (u), each in a process of its own.
 
-The process is nicer than the servers and stands for a client on another machine. It writes what it has sent to a file,
-because a load that does not arrive would show that nothing is delayed.
+The process has a lower priority than the servers: it stands for a client on another machine. It writes to a file
+what it has sent. Without that, a load that never arrives would look like one that delays nobody.
 """
 
 from __future__ import annotations

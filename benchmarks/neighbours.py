@@ -127,7 +127,7 @@ async def _answered(settings: Settings) -> None:
             if _is_complete(await client.context(agent="Asker", chat_id="chat-0", context={"nonce": -number})):
                 return
             await asyncio.sleep(0.1)
-    raise Died("nobody answers")
+    raise Died("the responder answers no request")
 
 
 def _is_complete(reply: ContextReply) -> bool:

@@ -1,4 +1,4 @@
-"""Where the context of a turn stands in a prompt."""
+"""The place of a turn's context in a prompt."""
 
 from __future__ import annotations
 

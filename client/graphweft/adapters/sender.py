@@ -102,7 +102,7 @@ class AdapterStats:
     refused_context: int = 0
     """Turns without context because the model's provider refused the request with it, and took it without."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
-    """Parts of messages that are no text, call or result, by their form, such as ``image_url``; each is logged once."""
+    """Parts of messages that adapters do not keep, by their form, such as ``image_url``. Each form is logged once."""
     searches: int = 0
     """Searches of memory and knowledge providers."""
     missing_results: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])

@@ -25,7 +25,7 @@ class Messages:
         return asked_in(items(options.get("messages")))
 
     def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
-        """See ``Shape``. A message of its own is the user's: there are no others."""
+        """See ``Shape``. A message of its own has the role of the user: this API has no other one for it."""
         messages = [] if place == "instructions" else listed(options.get("messages"))
         question = question_in(messages)
         if question is not None and place == "own_message":

@@ -24,8 +24,8 @@ from graphweft.chat_formats import (
 class ModelToolResult:
     """The result of a tool call in a request. ``error`` is the error that it reports.
 
-    ``call`` is the call in the same request that it answers, if any. ``latest``: it stands behind the model's last
-    message, so it is the result of a call that was not answered before.
+    ``call`` is the call that it answers, if the same request has that. ``latest`` is true for a result after the last
+    message of the model: no earlier request had it.
     """
 
     call_id: str | None
@@ -83,7 +83,7 @@ class Shape(Protocol):
         ...
 
     def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
-        """Return the arguments with the context in its place, or in the instructions if there is no such place."""
+        """Return the arguments with the context at ``place``, or in the instructions if they have no such place."""
         ...
 
     def answer(self, response: Any) -> ModelAnswer:

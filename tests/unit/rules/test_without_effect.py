@@ -9,6 +9,7 @@ import pytest
 from graphweft_rules import lint
 from graphweft_rules.files.findings import Finding, errors
 from graphweft_rules.files.loader import unread_files
+from graphweft_workers.roles.rules import known_labels
 
 MUTATION = """
 version: "1.0"
@@ -237,3 +238,11 @@ def test_a_comparison_with_a_time_that_rules_write_is_fine(tmp_path: Path, where
     written = "'MERGE (n:Doc {id: $id}) ON CREATE SET n.seen = datetime() CREATE (:X {at: datetime()})'"
     file(tmp_path, MUTATION.format(cypher=written) + COMPARING.format(where))
     assert codes(tmp_path) == []
+
+
+def test_the_labels_of_features_are_known_whatever_the_settings_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graphweft.yaml").write_text("no_such_setting: 1\n")
+    assert "Memory" in known_labels()

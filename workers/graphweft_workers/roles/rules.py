@@ -300,7 +300,7 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
 def known_labels() -> frozenset[str]:
     """Return the labels that the features of graphweft write."""
     # No ontologies lie beside a folder that does not exist: they write no labels of their own, and may have errors.
-    packs = _packs(Settings.load(rules=Path("no-such-folder", "rules")))
+    packs = _packs(Settings(rules=Path("no-such-folder", "rules")))
     return frozenset(label for pack in packs for label, _ in pack.keys)
 
 

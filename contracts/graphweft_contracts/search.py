@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
-from typing_extensions import Self
+from typing_extensions import Self, TypedDict
 
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import SCOPES, MemoryScope
@@ -53,6 +53,18 @@ _WORKS: Final[dict[str, Any]] = {
 """The valid combinations of fields, for readers of the JSON Schema."""
 
 
+class SearchOptions(TypedDict, total=False):
+    """How to search: fields of ``SearchQuery`` that say nothing of what is asked, and of whom."""
+
+    of: Searched
+    index_type: IndexType | None
+    without_embedder: WithoutEmbedder | None
+    index_name: str | None
+    fulltext_index_name: str | None
+    top_k: int
+    filter_stop_words: bool
+
+
 class SearchQuery(BaseModel):
     """One search: in an index of the graph, or in what is remembered within a scope.
 
@@ -73,10 +85,14 @@ class SearchQuery(BaseModel):
     memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
     of: Searched = Field(
         default="all",
-        description="What of the scope: all memory (memories, facts, preferences, summaries), one of these kinds, or "
-        "entities or episodes of `episode.add`.",
+        description="What to find in the scope: all memory (memories, facts, preferences, summaries), one of these "
+        "kinds, or entities or episodes of `episode.add`.",
     )
-    index_type: IndexType | None = Field(default=None, description="How: by vector, by words, or both.")
+    index_type: IndexType | None = Field(
+        default=None,
+        description="`vector` searches by meaning, `fulltext` by words, `hybrid` by both. Default: `vector` for an "
+        "index; for a scope `hybrid` with an embedder and `fulltext` without one.",
+    )
     without_embedder: WithoutEmbedder | None = Field(
         default=None,
         description="Where the responder has no embedder and `index_type` is not `fulltext`: the latest memories come, "
@@ -85,24 +101,27 @@ class SearchQuery(BaseModel):
         "fails.",
     )
     index_name: Name | None = Field(
-        default=None, description="Vector index (for `fulltext`: fulltext index) by name, or as `Label.property`."
+        default=None,
+        description="The index to search if there is no `memory`, by its name or as `Label.property`: a vector index, "
+        "or for `fulltext` a fulltext index.",
     )
     fulltext_index_name: Name | None = Field(default=None, description="The fulltext index of a hybrid search.")
     top_k: int = Field(
         default=5,
-        description="Most results; at least 1.",
+        description="The limit of results.",
         json_schema_extra={"minimum": 1, "maximum": MOST_RESULTS},
     )
     retrieval_query: str | None = Field(
         default=None,
-        description="Cypher that goes on from `node` and `score` and returns at least `text` and `score`, best first.",
+        description="Cypher that continues from `node` and `score` and returns at least `text` and `score`. End it "
+        "with `ORDER BY score DESC`. Its values come from `params`.",
     )
     params: dict[_ParameterName, Any] = Field(
         default_factory=dict,
         description="Values of the parameters of `retrieval_query`.",
         json_schema_extra={"additionalProperties": False},
     )
-    filter_stop_words: bool = Field(default=True, description="Leave words out that say nothing, from the fulltext.")
+    filter_stop_words: bool = Field(default=True, description='Whether a search by words ignores words such as "the".')
 
     @field_validator("text")
     @classmethod

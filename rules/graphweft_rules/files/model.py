@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from graphweft_contracts.context import Format
-from graphweft_contracts.search import IndexType, Searched
+from graphweft_contracts.search import SearchOptions
 
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 EVERY_AGENT: Final = "*"
 MESSAGE_HISTORY: Final = 10
 """Default number of messages for a search."""
-TOP_K: Final = 5
-"""Default limit of results of a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +57,14 @@ class InjectionSearch:
     """The ``search`` of an injection query: see ``graphweft_contracts.search.SearchQuery``.
 
     ``memory`` holds the scopes by name. Scopes and ``query`` are values as in ``params``. If ``query`` is a list of
-    messages, ``query_text`` reads the last ``message_history_count`` of them.
+    messages, ``query_text`` reads the last ``message_history_count`` of them. ``options`` are the same for every
+    request.
     """
 
     memory: Mapping[str, Any] | None = None
-    of: Searched = "all"
     query: Any = None
-    index_type: IndexType | None = None
-    index_name: str | None = None
-    fulltext_index_name: str | None = None
-    top_k: int = TOP_K
     message_history_count: int = MESSAGE_HISTORY
-    filter_stop_words: bool = True
+    options: SearchOptions = field(default_factory=SearchOptions)
     retrieval_query: str | None = None
 
 

@@ -1,12 +1,9 @@
-"""The schema of a rule file, checked by hand so that every finding has a line and column.
-
-A validation library would name a path of keys instead, and would never see repeated keys.
-"""
+"""Reads a rule file by its form, and checks what spans several keys; every finding has a line and column."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +14,16 @@ from pydantic import ValidationError
 from graphweft_contracts.context import Format
 from graphweft_contracts.events import LIFECYCLE, Event, Payload, payload_of
 from graphweft_contracts.memory import SCOPES, MemoryScope
-from graphweft_contracts.search import EMBEDDED, INDEX_TYPES, MOST_RESULTS, SEARCHED, IndexType, Searched, SearchQuery
+from graphweft_contracts.search import EMBEDDED, Searched, SearchOptions, SearchQuery
 from graphweft_rules.cypher import query as cypher
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.tokens import tokenize
+from graphweft_rules.files import rule_form as form
 from graphweft_rules.files.findings import Finding, did_you_mean
+from graphweft_rules.files.forms import Form
 from graphweft_rules.files.model import (
     EVERY_AGENT,
-    FORMATS,
     MESSAGE_HISTORY,
-    TOP_K,
     GraphInjectionConfig,
     InjectionGraphrag,
     InjectionQuery,
@@ -37,19 +34,16 @@ from graphweft_rules.files.model import (
     Place,
     Written,
 )
-from graphweft_rules.files.shapes import Entries, Shapes
+from graphweft_rules.files.shapes import Shapes, Values
 from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, plain
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
 from graphweft_rules.matching import conditions
 from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
 from graphweft_rules.matching.condition_cost import MOST_STEPS, CostClass
 from graphweft_rules.matching.searches import parse_retrieval, said
 
-VERSION: Final = "1.0"
-EVENT_PATTERN: Final = r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)"
-"""An event type, ``prefix.*`` or ``*``, as a whole."""
-_EVENT: Final = re.compile(EVENT_PATTERN)
+_EVENT: Final = re.compile(form.EVENT_PATTERN)
 _COSTS: Final[dict[CostClass, str]] = {
     "nested-loop": "a loop within a loop takes as many steps as the product of their items: test one list, or "
     "bound both",
@@ -80,24 +74,20 @@ def read_rules(data: bytes, path: Path, dialects: Iterable[Dialect] = ()) -> Rul
     """Read the content of a rule file; ``path`` appears only in places and in ``config.files``."""
     root, findings = parse(data, str(path))
     checks = _Checks(findings, dialects)
-    optional = {"extends", "version", "injection_rules", "mutation_rules"}
-    entries = checks.table(root, "a rule file", required=set(), optional=optional)
-    checks.version(entries)
-    checks.holds_rules(entries, root.place)
+    values = checks.table(root, form.RULE_FILE)
+    checks.version(values)
+    checks.holds_rules(values)
     config = GraphInjectionConfig(
-        injection_rules=tuple(checks.each(entries, "injection_rules", checks.injection_rule)),
-        mutation_rules=tuple(checks.each(entries, "mutation_rules", checks.mutation_rule)),
+        injection_rules=tuple(map(checks.injection_rule, values.items("injection_rules"))),
+        mutation_rules=tuple(map(checks.mutation_rule, values.items("mutation_rules"))),
         files=(path,),
     )
-    return RuleFile(config=config, extends=tuple(checks.extends(entries)), findings=tuple(checks.findings))
+    return RuleFile(config=config, extends=tuple(values.texts("extends")), findings=tuple(checks.findings))
 
 
-_KINDS: Final[Mapping[str, Format]] = {"cypher": "list", "search": "results", "graphrag": "facts"}
-"""The kinds of queries, with the default format of their rows."""
-_SEARCH_KEYS: Final = {
-    *("memory", "query", "index_type", "index_name", "fulltext_index_name", "top_k", "message_history_count"),
-    *("filter_stop_words", "retrieval_query", "of"),
-}
+_FORMATS: Final[Mapping[str, Format]] = {"cypher": "list", "search": "results", "graphrag": "facts"}
+"""By kind of a query: the default format of its rows."""
+_INDEX_NAMES: Final = ("index_name", "fulltext_index_name")
 _EVENT_FIELD: Final = re.compile(r"\$event\.(\w+)")
 _BARE_REFERENCE: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
 _QUOTED_REFERENCE: Final = re.compile(
@@ -122,12 +112,12 @@ def _texts(node: Node) -> Iterator[Scalar]:
             pass
 
 
-def _value(entries: Entries, key: str) -> Node | None:
-    return entries[key].value if key in entries else None
-
-
 def _written(node: Node | None) -> Written | None:
     return node.written if isinstance(node, Scalar) else None
+
+
+def _names_index(keys: Container[str]) -> bool:
+    return any(key in keys for key in _INDEX_NAMES)
 
 
 class _Checks(Shapes):
@@ -142,123 +132,101 @@ class _Checks(Shapes):
 
     # -- the file --
 
-    def version(self, entries: Entries) -> None:
-        node = entries["version"].value if "version" in entries else None
-        if node is None or isinstance(node, Broken) or plain(node) == VERSION:
+    def version(self, values: Values) -> None:
+        node = values.find("version")
+        if node is None or isinstance(node, Broken) or plain(node) == form.VERSION:
             return
         value = plain(node)
-        if not (isinstance(value, float) and value == float(VERSION)):
-            self.error("bad-value", f'version {value!r} is unknown: write version: "{VERSION}"', node.place)
+        if not (isinstance(value, float) and value == float(form.VERSION)):
+            self.error("bad-value", f'version {value!r} is unknown: write version: "{form.VERSION}"', node.place)
 
-    def holds_rules(self, entries: Entries, place: Place) -> None:
+    def holds_rules(self, values: Values) -> None:
         """Warn of a file without rules, which has no effect."""
-        if not self.findings and entries.keys().isdisjoint({"extends", "injection_rules", "mutation_rules"}):
+        if not self.findings and values.entries.keys().isdisjoint({"extends", "injection_rules", "mutation_rules"}):
             message = (
                 "the file has no rules: write injection_rules or mutation_rules, remove the file, or write "
                 "`mutation_rules: []` if the workflow's events shall have no effect"
             )
-            self.warn("no-rules", message, place)
-
-    def extends(self, entries: Entries) -> Iterable[tuple[str, Place]]:
-        entry = entries.get("extends")
-        if entry is None:
-            return
-        listed = isinstance(entry.value, Items)
-        for node in entry.value.items if isinstance(entry.value, Items) else (entry.value,):
-            wanted = "a path, a string" if listed else "a path or a list of paths"
-            if text := self.string(node, "extends", wanted):
-                yield text, node.place
+            self.warn("no-rules", message, values.place)
 
     def injection_rule(self, node: Node) -> InjectionRule:
-        required, optional = {"name", "agents", "queries"}, {"condition", "priority", "timeout_ms", "max_tokens"}
-        entries = self.table(node, "an injection rule", required=required, optional=optional)
-        agents = self._agents(entries)
-
-        def query(node: Node) -> InjectionQuery:
-            return self._query(node, agents)
-
-        return InjectionRule(
-            name=self._rule_name(entries, "injection"),
+        values = self.table(node, form.INJECTION_RULE)
+        agents = self._agents(values)
+        queries = values.items("queries")
+        rule = InjectionRule(
+            name=self._rule_name(values, "injection"),
             agents=agents,
-            condition=self._condition(entries),
-            priority=self.whole(entries, "priority") or 0,
-            timeout_ms=self.whole(entries, "timeout_ms", least=1),
-            max_tokens=self.whole(entries, "max_tokens", least=1),
-            queries=tuple(self.each(entries, "queries", query, unique="id")),
+            condition=self._condition(values),
+            priority=values.whole("priority") or 0,
+            timeout_ms=values.whole("timeout_ms"),
+            max_tokens=values.whole("max_tokens"),
+            queries=tuple(self._query(each, agents) for each in queries),
             place=node.place,
         )
+        self.unique(queries, "id", "this rule")
+        return rule
 
     def mutation_rule(self, node: Node) -> MutationRule:
-        required, optional = {"name", "events", "mutations"}, {"agents", "condition"}
-        entries = self.table(node, "a mutation rule", required=required, optional=optional)
-        events = self._events(entries)
+        values = self.table(node, form.MUTATION_RULE)
+        events, mutations = self._events(values), values.items("mutations")
         self._event_fields(node, events)
-        return MutationRule(
-            name=self._rule_name(entries, "mutation"),
+        rule = MutationRule(
+            name=self._rule_name(values, "mutation"),
             events=events,
-            agents=self._agents(entries),
-            condition=self._condition(entries),
-            mutations=tuple(self.each(entries, "mutations", self._mutation, unique="id")),
+            agents=self._agents(values),
+            condition=self._condition(values),
+            mutations=tuple(map(self._mutation, mutations)),
             place=node.place,
         )
+        self.unique(mutations, "id", "this rule")
+        return rule
 
     def _query(self, node: Node, agents: tuple[str, ...]) -> InjectionQuery:
-        required, optional = {"id", "inject_as"}, {*_KINDS, "params", "format", "max_results"}
-        entries = self.table(node, "a query", required=required, optional=optional)
-        kinds = [kind for kind in _KINDS if kind in entries]
-        if isinstance(node, KeyTable) and not kinds:
-            self.error("missing-key", "a query needs one of the keys 'cypher', 'search' and 'graphrag'", node.place)
-        if len(kinds) > 1:
-            message = "a query has only one of 'cypher', 'search' and 'graphrag': write several queries"
-            self.error("conflicting-keys", message, entries[kinds[1]].key)
+        values = self.table(node, form.QUERY)
+        kind = next((each for each in form.KINDS if each in values), "cypher")
         search: InjectionSearch | None = None
         graphrag: InjectionGraphrag | None = None
-        text = _value(entries, "cypher")
-        if "graphrag" in entries:
-            graphrag = self._graphrag(entries["graphrag"].value)
-            params = self._params(entries, None, self._parse_injection)
-            if "params" in entries:
+        text = values.find("cypher")
+        if "graphrag" in values:
+            graphrag = self._graphrag(values.entries["graphrag"].value)
+            params = self._params(values, None, self._parse_injection)
+            if "params" in values:
                 message = "graphrag takes no params: remove them"
-                self.error("conflicting-keys", message, entries["params"].key)
-        elif "search" in entries:
-            search, text = self._search(entries["search"].value)
-            params = self._params(entries, text, parse_retrieval, "retrieval_query")
+                self.error("conflicting-keys", message, values.entries["params"].key)
+        elif "search" in values:
+            search, text = self._search(values.entries["search"].value, form.SEARCH)
+            params = self._params(values, text, parse_retrieval, "retrieval_query")
         else:
-            params = self._params(entries, text, self._parse_injection)
+            params = self._params(values, text, self._parse_injection)
         return InjectionQuery(
-            id=self.text(entries, "id"),
-            cypher=self.text(entries, "cypher") if "cypher" in entries else None,
+            id=values.text("id"),
+            cypher=values.text("cypher") if "cypher" in values else None,
             search=search,
             graphrag=graphrag,
             params=params,
-            inject_as=self._inject_as(entries, frozenset(agents)),
-            format=self._format(entries, kinds[0] if kinds else "cypher"),
-            max_results=self.whole(entries, "max_results", least=1),
+            inject_as=self._inject_as(values, frozenset(agents)),
+            format=self._format(values, kind),
+            max_results=values.whole("max_results"),
             place=node.place,
             written=_written(text),
         )
 
     def _graphrag(self, node: Node) -> InjectionGraphrag:
         """Return the ``graphrag`` of a query; its search inherits ``query`` and ``memory``."""
-        optional = {"seeds", "search", "memory", "message_history_count"}
-        entries = self.table(node, "graphrag", required={"query"}, optional=optional)
-        query = self._searched(entries["query"].value) if "query" in entries else None
-        memory = self._scopes(entries["memory"].value) if "memory" in entries else None
-        count = self._count(entries, "message_history_count") or MESSAGE_HISTORY
+        values = self.table(node, form.GRAPHRAG)
+        query, memory = self._searched(values), self._scopes(values)
+        count = values.whole("message_history_count") or MESSAGE_HISTORY
         search: InjectionSearch | None = None
-        if "search" in entries:
+        if "search" in values:
             above = {"query"} if memory is None else {"query", "memory"}
-            search, retrieval = self._search(entries["search"].value, frozenset(above))
-            if retrieval is not None:
-                message = "the search of graphrag only gives seeds: remove retrieval_query"
-                self.error("conflicting-keys", message, retrieval.place)
+            search, _ = self._search(values.entries["search"].value, form.SEEDING_SEARCH, frozenset(above))
             if search.query is None:
                 search = replace(search, query=query, message_history_count=count)
-            if search.memory is None and search.index_name is None and search.fulltext_index_name is None:
+            if search.memory is None and not _names_index(search.options):
                 search = replace(search, memory=memory)
         return InjectionGraphrag(
             query=query,
-            seeds=self._seeds(entries["seeds"].value) if "seeds" in entries else None,
+            seeds=self._seeds(values.entries["seeds"].value) if "seeds" in values else None,
             search=search,
             memory=memory,
             message_history_count=count,
@@ -276,153 +244,129 @@ class _Checks(Shapes):
             self.warn("unusable-seeds", message, node.place)
         return value
 
-    def _search(self, node: Node, above: frozenset[str] = frozenset()) -> tuple[InjectionSearch, Node | None]:
+    def _search(self, node: Node, of: Form, above: frozenset[str] = frozenset()) -> tuple[InjectionSearch, Node | None]:
         """Return a search and the node of its ``retrieval_query``; the keys ``above`` are inherited."""
-        entries = self.table(node, "a search", required=set(), optional=_SEARCH_KEYS)
+        values = self.table(node, of)
         if isinstance(node, KeyTable):
-            self._search_keys(entries, node, above)
+            self._search_keys(values, above)
+        options = {key: value for key in form.OPTIONS if (value := self._option(values, key)) is not None}
         search = InjectionSearch(
-            memory=self._scopes(entries["memory"].value) if "memory" in entries else None,
-            of=self._of(entries),
-            query=self._searched(entries["query"].value) if "query" in entries else None,
-            index_type=self._index_type(entries),
-            index_name=self._index_name(entries, "index_name"),
-            fulltext_index_name=self._index_name(entries, "fulltext_index_name"),
-            top_k=self._count(entries, "top_k", most=MOST_RESULTS) or TOP_K,
-            message_history_count=self._count(entries, "message_history_count") or MESSAGE_HISTORY,
-            filter_stop_words=self.flag(entries, "filter_stop_words") is not False,
-            retrieval_query=self.text(entries, "retrieval_query") if "retrieval_query" in entries else None,
+            memory=self._scopes(values),
+            query=self._searched(values),
+            message_history_count=values.whole("message_history_count") or MESSAGE_HISTORY,
+            options=cast("SearchOptions", options),
+            retrieval_query=values.text("retrieval_query") if "retrieval_query" in values else None,
         )
-        return search, _value(entries, "retrieval_query")
+        return search, values.find("retrieval_query")
 
-    def _search_keys(self, entries: Entries, node: KeyTable, above: frozenset[str]) -> None:
+    def _option(self, values: Values, key: str) -> Any:
+        """Return an option of a search that ``SearchQuery`` accepts alone; None if there is none."""
+        value = values.right.get(key)
+        if isinstance(value, str) and value.startswith("$"):
+            message = f"{key} is {value!r}: it must be the name of an index, which is the same for every request"
+            self.error("bad-value", message, values.place_of(key))
+            return None
+        if key in _INDEX_NAMES and value is not None:
+            try:
+                SearchQuery.model_validate({"index_name": value, key: value})
+            except ValidationError as error:
+                self.error("bad-value", said(error), values.place_of(key))
+                return None
+        return value
+
+    def _search_keys(self, values: Values, above: frozenset[str]) -> None:
         """Report missing keys, and keys that others make useless."""
-        asks = plain(entries["index_type"].value) if "index_type" in entries else None
-        indexes = {"index_name", "fulltext_index_name"} & entries.keys()
-        said_of = plain(entries["of"].value) if "of" in entries else None
-        of = said_of if said_of in SEARCHED else "all"
+        asks, of = values.text("index_type"), cast("Searched", values.text("of") or "all")
+        scoped = "memory" in values or ("memory" in above and not _names_index(values.entries))
+        asked = "query" in values or "query" in above
         if of not in EMBEDDED:
-            if "memory" not in entries.keys() | above:
+            if not ("memory" in values or "memory" in above):
                 message = (
                     f"{of} are searched within a scope only: write for example memory: {{user_id: $workflow.user_id}}"
                 )
-                self.error("missing-key", message, node.place)
+                self.error("missing-key", message, values.place)
                 return
-            if asks in ("vector", "hybrid"):  # not a set: a list has no hash
+            if asks in {"vector", "hybrid"}:
                 message = f"{of} have no vectors: remove index_type, or write fulltext"
-                self.error("conflicting-keys", message, entries["index_type"].key)
-        if "memory" in entries or ("memory" in above and not indexes):
-            for key in ("index_name", "fulltext_index_name"):
-                if key in entries:
+                self.error("conflicting-keys", message, values.entries["index_type"].key)
+        if scoped:
+            for key in _INDEX_NAMES:
+                if key in values:
                     named = "memories" if of == "all" else of
                     message = f"{named} have indexes of their own: leave index_name and fulltext_index_name out"
-                    self.error("conflicting-keys", message, entries[key].key)
-            if asks is not None and "query" not in entries.keys() | above:
+                    self.error("conflicting-keys", message, values.entries[key].key)
+            if "index_type" in values and not asked:
                 message = f"query is required when index_type={asks!r}: write for example query: $context.messages"
-                self.error("missing-key", message, node.place)
+                self.error("missing-key", message, values.place)
             return
-        if "query" not in entries.keys() | above:
-            message = "query is required: write for example query: $context.messages"
-            self.error("missing-key", message, node.place)
-        if asks == "hybrid" and "fulltext_index_name" not in entries:
+        if not asked:
+            self.error("missing-key", "query is required: write for example query: $context.messages", values.place)
+        if asks == "hybrid" and "fulltext_index_name" not in values:
             message = "fulltext_index_name is required when index_type='hybrid'"
-            self.error("missing-key", message, entries["index_type"].value.place)
-        if asks != "hybrid" and "fulltext_index_name" in entries:
+            self.error("missing-key", message, values.place_of("index_type"))
+        if asks != "hybrid" and "fulltext_index_name" in values:
             message = "fulltext_index_name needs index_type='hybrid': remove it, or write index_type: hybrid"
-            self.warn("unused-key", message, entries["fulltext_index_name"].key)
+            self.warn("unused-key", message, values.entries["fulltext_index_name"].key)
 
-    def _scopes(self, node: Node) -> dict[str, Any]:
+    def _scopes(self, above: Values) -> dict[str, Any] | None:
         """Return the scopes of a search for memories: at least one, each a text or a reference."""
-        entries = self.table(node, "memory", required=set(), optional=set(SCOPES))
+        node = above.find("memory")
+        if node is None:
+            return None
+        values = self.table(node, form.MEMORY)
         if isinstance(node, KeyTable) and not node.entries:
             self.error("missing-key", f"a memory needs a scope: give at least one of {', '.join(SCOPES)}", node.place)
         scopes: dict[str, Any] = {}
-        for name, entry in entries.items():
-            if not self.string(entry.value, name, "a text, or a reference such as $workflow.user_id"):
-                continue
-            scopes[name] = value = self._source(name, entry.value)
+        for name in values.right:
+            scopes[name] = value = self._source(name, values.entries[name].value)
             try:
                 MemoryScope(**{name: value})
             except ValidationError as error:
-                self.error("bad-value", said(error), entry.value.place)
+                self.error("bad-value", said(error), values.place_of(name))
         return scopes
 
-    def _searched(self, node: Node) -> Any:
+    def _searched(self, values: Values) -> Any:
         """Return the ``query`` of a search: a text, a list of messages, or a reference to one of them."""
-        if not isinstance(node, Items):
-            return self._source("query", node) if self.string(node, "query", "a text or a list of messages") else None
-        if not node.items:
-            self.error("empty-list", "query is empty: write for example query: $context.messages", node.place)
-        for item in node.items:
-            if isinstance(item, Scalar) and isinstance(item.value, str) and item.value.startswith("$"):
-                continue
-            self.table(item, "a message", required={"role"}, optional={"text", "content"})
+        if "query" not in values.right:
+            return None
+        node = values.entries["query"].value
+        for item in values.items("query") if isinstance(node, Items) else ():
+            if not (isinstance(item, Scalar) and isinstance(item.value, str) and item.value.startswith("$")):
+                self.table(item, form.MESSAGE)
         return self._source("query", node)
 
-    def _of(self, entries: Entries) -> Searched:
-        return cast("Searched", self._one_of(entries, "of", SEARCHED) or "all")
-
-    def _index_type(self, entries: Entries) -> IndexType | None:
-        return cast("IndexType | None", self._one_of(entries, "index_type", INDEX_TYPES))
-
-    def _one_of(self, entries: Entries, key: str, names: tuple[str, ...]) -> str | None:
-        name = self.text(entries, key) if key in entries else ""
-        if name and name not in names:
-            message = f"the {key} {name!r} is unknown{did_you_mean(name, names)}: write one of {', '.join(names)}"
-            self.error("bad-value", message, entries[key].value.place)
-        return name or None
-
-    def _index_name(self, entries: Entries, key: str) -> str | None:
-        name = self.text(entries, key)
-        if name.startswith("$"):
-            message = f"{key} is {name!r}: it must be the name of an index, which is the same for every request"
-            self.error("bad-value", message, entries[key].value.place)
-        elif name:
-            try:
-                SearchQuery.model_validate({"index_name": name, key: name})
-            except ValidationError as error:
-                self.error("bad-value", said(error), entries[key].value.place)
-        return name or None
-
-    def _count(self, entries: Entries, key: str, most: int | None = None) -> int | None:
-        number = self.whole(entries, key)
-        if number is not None and (number < 1 or (most is not None and number > most)):
-            message = f"{key} must be at least 1" + ("" if most is None else f", and at most {most}")
-            self.error("bad-value", message, entries[key].value.place)
-        return number
-
     def _mutation(self, node: Node) -> Mutation:
-        entries = self.table(node, "a mutation", required={"id", "cypher"}, optional={"params"})
+        values = self.table(node, form.MUTATION)
         return Mutation(
-            id=self.text(entries, "id"),
-            cypher=self.text(entries, "cypher"),
-            params=self._params(entries, _value(entries, "cypher"), self._parse_mutation),
+            id=values.text("id"),
+            cypher=values.text("cypher"),
+            params=self._params(values, values.find("cypher"), self._parse_mutation),
             place=node.place,
-            written=_written(_value(entries, "cypher")),
+            written=_written(values.find("cypher")),
         )
 
     # -- keys with rules of their own --
 
-    def _rule_name(self, entries: Entries, kind: str) -> str:
-        name = self.text(entries, "name")
+    def _rule_name(self, values: Values, kind: str) -> str:
+        name = values.text("name")
         if name:
-            place = entries["name"].value.place
+            place = values.place_of("name")
             first = self._names.setdefault((kind, name), place)
             if first is not place:
                 message = f"the {kind} rule {name!r} is at line {first.line} already: give each its own name"
                 self.error("duplicate-name", message, place)
         return name
 
-    def _agents(self, entries: Entries) -> tuple[str, ...]:
-        agents = self.texts(entries, "agents", '["AgentA"], or ["*"] for all')
+    def _agents(self, values: Values) -> tuple[str, ...]:
+        agents = values.texts("agents")
         for name, place in agents:
             if EVERY_AGENT in name and name != EVERY_AGENT:
                 message = f'the agent {name!r} matches nobody: write whole names, or "*" alone for all agents'
                 self.error("bad-value", message, place)
         return tuple(name for name, _ in agents)
 
-    def _events(self, entries: Entries) -> tuple[str, ...]:
-        events = self.texts(entries, "events", '["agent.turn_complete"]')
+    def _events(self, values: Values) -> tuple[str, ...]:
+        events = values.texts("events")
         for name, place in events:
             if not _EVENT.fullmatch(name):
                 near = did_you_mean(name.lower(), LIFECYCLE)
@@ -446,11 +390,10 @@ class _Checks(Shapes):
                     message = f"{', '.join(events)} has no field {name!r}{near}: ignore this if your runtime adds it"
                     self.warn("unknown-field", message, scalar.at_offset(found.start(1)))
 
-    def _condition(self, entries: Entries) -> str | None:
-        if "condition" not in entries:
+    def _condition(self, values: Values) -> str | None:
+        node, text = values.find("condition"), values.text("condition")
+        if node is None:
             return None
-        text = self.text(entries, "condition")
-        node = entries["condition"].value
         if text and isinstance(node, Scalar):
             for comment, start in conditions.comments(text):
                 self._swallowed(node, comment, start, "condition")
@@ -465,11 +408,11 @@ class _Checks(Shapes):
                 self.error("bad-condition", str(error), node.at_offset(error.column - 1))
         return text
 
-    def _inject_as(self, entries: Entries, agents: frozenset[str]) -> str:
-        name = self.text(entries, "inject_as")
+    def _inject_as(self, values: Values, agents: frozenset[str]) -> str:
+        name = values.text("inject_as")
         if not name:
             return name
-        place = entries["inject_as"].value.place
+        place = values.place_of("inject_as")
         for other, others, first in self._injected:
             if name == other and (agents & others or EVERY_AGENT in agents | others):
                 message = f"{name!r} is injected at line {first.line} already, for the same agent: rename one of them"
@@ -478,30 +421,23 @@ class _Checks(Shapes):
         self._injected.append((name, agents, place))
         return name
 
-    def _format(self, entries: Entries, kind: str) -> Format:
-        if "format" not in entries:
-            return _KINDS.get(kind, "list")
-        name = self.text(entries, "format")
-        if name and name not in FORMATS:
-            message = f"the format {name!r} is unknown{did_you_mean(name, FORMATS)}: write one of {', '.join(FORMATS)}"
-            self.error("bad-value", message, entries["format"].value.place)
+    def _format(self, values: Values, kind: str) -> Format:
+        name = values.text("format") or _FORMATS[kind]
         if name == "facts" and kind != "graphrag":
             message = "the format 'facts' is for the rows of graphrag: write markdown, or results for a search"
-            self.error("bad-value", message, entries["format"].value.place)
+            self.error("bad-value", message, values.place_of("format"))
         return cast(Format, name)
 
     def _params(
-        self, entries: Entries, query: Node | None, read: Callable[[str], cypher.Cypher], what: str = "query"
+        self, above: Values, query: Node | None, read: Callable[[str], cypher.Cypher], what: str = "query"
     ) -> dict[str, Any]:
-        given: Entries = {}
-        known = True
-        if "params" in entries:
-            node = entries["params"].value
-            known = isinstance(node, KeyTable)
-            if isinstance(node, KeyTable):
-                given = node.entries
-            else:
-                self.wrong_type(node, "params", "a mapping, {} for none")
+        given: Mapping[str, TableEntry] = {}
+        node = above.find("params")
+        known = node is None or isinstance(node, KeyTable)
+        if isinstance(node, KeyTable):
+            given = node.entries
+        elif node is not None:
+            self.wrong_type(node, "params", "a mapping, {} for none")
         values = {name: plain(entry.value) for name, entry in given.items()}
         for name, entry in given.items():
             self._source(name, entry.value)
@@ -539,7 +475,12 @@ class _Checks(Shapes):
         return swallowed
 
     def _cypher(
-        self, node: Scalar, text: str, read: Callable[[str], cypher.Cypher], given: Entries | None, what: str
+        self,
+        node: Scalar,
+        text: str,
+        read: Callable[[str], cypher.Cypher],
+        given: Mapping[str, TableEntry] | None,
+        what: str,
     ) -> None:
         """Report the problems of a query, and compare its parameters with the given ones (None: unknown)."""
         for token in tokenize(text):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from graphweft_contracts.memory import SCOPE_PATTERN, MemoryScope
-from graphweft_contracts.search import IndexType, Searched, SearchQuery, query_text
+from graphweft_contracts.search import SearchOptions, SearchQuery, query_text
 from graphweft_rules.cypher.clauses import Outline, outline
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import ExpressionPart, PatternError, ProjectionItem, ProjectionPart
@@ -45,14 +45,9 @@ class CompiledSearch:
     """A search with parsed references."""
 
     memory: tuple[tuple[str, ParameterSource], ...] | None
-    of: Searched
     query: ParameterSource | None
     history: int
-    index_type: IndexType | None
-    index_name: str | None
-    fulltext_index_name: str | None
-    top_k: int
-    filter_stop_words: bool
+    options: SearchOptions
 
     def bind(self, scope: Scope, retrieval_query: str | None, params: dict[str, Any]) -> SearchQuery | str:
         """Return the search for one request, or why it is skipped: with names of keys and references, never values."""
@@ -62,18 +57,7 @@ class CompiledSearch:
         except NotReadyError as error:
             return str(error)
         try:
-            return SearchQuery(
-                text=text,
-                memory=memory,
-                of=self.of,
-                index_type=self.index_type,
-                index_name=self.index_name,
-                fulltext_index_name=self.fulltext_index_name,
-                top_k=self.top_k,
-                retrieval_query=retrieval_query,
-                params=params,
-                filter_stop_words=self.filter_stop_words,
-            )
+            return SearchQuery(text=text, memory=memory, retrieval_query=retrieval_query, params=params, **self.options)
         except ValidationError as error:
             return f"invalid search: {said(error)}"
 
@@ -121,26 +105,13 @@ def compile_search(search: InjectionSearch) -> CompiledSearch:
     """Compile a search. Raises ``SearchError`` if it can never work."""
     memory = search.memory
     try:
-        SearchQuery(
-            memory=None if memory is None else MemoryScope(**dict.fromkeys(memory, "x")),
-            of=search.of,
-            index_type=search.index_type,
-            index_name=search.index_name,
-            fulltext_index_name=search.fulltext_index_name,
-            top_k=search.top_k,
-            filter_stop_words=search.filter_stop_words,
-        )
+        SearchQuery(memory=None if memory is None else MemoryScope(**dict.fromkeys(memory, "x")), **search.options)
         query_text((), search.message_history_count)
         return CompiledSearch(
             memory=None if memory is None else tuple((name, compile_param(value)) for name, value in memory.items()),
-            of=search.of,
             query=None if search.query is None else compile_param(search.query),
             history=search.message_history_count,
-            index_type=search.index_type,
-            index_name=search.index_name,
-            fulltext_index_name=search.fulltext_index_name,
-            top_k=search.top_k,
-            filter_stop_words=search.filter_stop_words,
+            options=search.options,
         )
     except ValidationError as error:
         raise SearchError(said(error)) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,8 +15,9 @@ from graphweft_contracts import Event
 from graphweft_contracts.admission import admission_faults
 from graphweft_contracts.events import payload_of
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.shapes import Entries, Shapes
-from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, plain
+from graphweft_rules.files.shapes import Shapes
+from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
+from graphweft_rules.rule_tests import form
 
 FIRST_TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of the first event, if it has none. Each later event without a time follows one second after the last."""
@@ -28,7 +29,6 @@ _SOURCE: Final = "/test"
 _SHORT: Final = {"chat": "chatid", "user": "userid"}
 _IN_DATA: Final = {"agent": "agent_name", "context": "context"}
 """Short keys, and the attributes and fields of ``data`` that they stand for."""
-_KEYS: Final = {*Event.model_fields, *_SHORT, *_IN_DATA}
 
 type _Locate = Callable[[Sequence[str | int]], Place]
 
@@ -48,22 +48,16 @@ class Events:
         self.events: list[Event] = []
         self.places: list[Place] = []
 
-    def read(self, node: Node) -> None:
-        """Read the value of ``events``."""
-        match node:
-            case Items():
-                for item in node.items:
-                    if isinstance(item, Scalar):
-                        self._file(item)
-                    else:
-                        self._inline(item)
-            case Scalar():
-                self._file(node)
-            case _:
-                self._shapes.wrong_type(node, "events", "a list of events, or a path to a file with JSON lines")
+    def read(self, items: Iterable[Node]) -> None:
+        """Read the items of ``events``."""
+        for item in items:
+            if isinstance(item, Scalar):
+                self._file(item)
+            else:
+                self._inline(item)
 
     def _inline(self, node: Node) -> None:
-        entries = self._shapes.table(node, "an event", required={"type"}, optional=_KEYS - {"type"})
+        entries = self._shapes.table(node, form.EVENT).entries
         if not isinstance(node, KeyTable) or "type" not in entries or is_broken(node):
             return
         fields: dict[str, Any] = {key: plain(entry.value) for key, entry in entries.items()}
@@ -92,7 +86,7 @@ class Events:
 
         self._add(fields, locate, node.place)
 
-    def _twice(self, short: str, long: str, entries: Entries) -> None:
+    def _twice(self, short: str, long: str, entries: Mapping[str, TableEntry]) -> None:
         self._shapes.error("repeated-key", f"{short!r} is short for {long!r}: keep one of them", entries[short].key)
 
     def _file(self, node: Scalar) -> None:
@@ -172,7 +166,7 @@ def _errors(error: ValidationError) -> Sequence[Any]:
     return error.errors(include_input=False, include_url=False, include_context=False)
 
 
-def _locate(node: KeyTable, entries: Entries, steps: Sequence[str | int]) -> Place:
+def _locate(node: KeyTable, entries: Mapping[str, TableEntry], steps: Sequence[str | int]) -> Place:
     """Return the place of the value at ``steps``, or of the nearest value around it; short keys are known."""
     path = list(steps)
     for short, long in _SHORT.items():

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from graphweft_contracts import ContextRequest, DeadLetterReason, ReasonCode
 from graphweft_contracts.moments import Moment
 from graphweft_rules.cypher.clauses import outline
-from graphweft_rules.files.findings import Finding, did_you_mean
+from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.shapes import Entries, Shapes
+from graphweft_rules.files.shapes import Shapes, Values
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import Items, KeyTable, Node, Scalar, plain
+from graphweft_rules.rule_tests import form
 from graphweft_rules.rule_tests.events import STEP, Events, is_broken
 from graphweft_rules.rule_tests.model import (
     Case,
@@ -31,9 +32,6 @@ from graphweft_rules.rule_tests.model import (
     StatementChecks,
 )
 
-DEFAULT_BUDGET_MS: Final = 10_000
-"""Generous: a test must not depend on how fast its machine is."""
-MOST_BUDGET_MS: Final = 3_600_000
 _NAME: Final = "rule/mutation"
 _UNKNOWN: Final = "unknown"
 """Stands for a workflow that has a finding, so that its events and requests have no further ones."""
@@ -51,11 +49,7 @@ def read_cases(
     """
     root, findings = parse(data, str(path))
     reader = _Reader(findings, path.parent, workflow, read)
-    entries = reader.table(root, "a test file", required={"tests"}, optional=set())
-    cases = tuple(case for case in reader.each(entries, "tests", reader.case) if case is not None)
-    node = entries["tests"].value if "tests" in entries else None
-    if isinstance(node, Items) and not node.items:
-        reader.error("empty-list", "tests is empty: write at least one case, or remove the file", node.place)
+    cases = _present(map(reader.case, reader.table(root, form.TEST_FILE).items("tests")))
     return cases, tuple(reader.findings)
 
 
@@ -72,126 +66,110 @@ class _Reader(Shapes):
         self._names: dict[str, Place] = {}
 
     def case(self, node: Node) -> Case | None:
-        optional = {"workflow", "events", "statements", "graph", "context", "dead_letters", "unmatched"}
-        entries = self.table(node, "a case", required={"name"}, optional=optional)
-        if not entries:
+        values = self.table(node, form.CASE)
+        if not values.entries:
             return None
-        name, workflow = self._case_name(entries), self._workflow(entries, node)
+        name, workflow = self._case_name(values), self._workflow(values)
         events = Events(self, self._folder, workflow or _UNKNOWN, self._read)
-        if "events" in entries:
-            events.read(entries["events"].value)
+        events.read(values.items("events"))
         return Case(
             name=name,
             workflow=workflow,
-            place=entries["name"].value.place if "name" in entries else node.place,
+            place=values.place_of("name"),
             events=tuple(events.events),
             event_places=tuple(events.places),
-            statements=self._statements(entries),
-            graph=tuple(each for each in self.each(entries, "graph", self._graph) if each is not None),
-            context=tuple(
-                each
-                for each in self.each(entries, "context", lambda one: self._context(one, workflow or _UNKNOWN, events))
-                if each is not None
-            ),
-            letters=tuple(each for each in self.each(entries, "dead_letters", self._letter) if each is not None),
-            unmatched=tuple(text for text, _ in self.texts(entries, "unmatched", '["agent.turn_start", "tool.*"]')),
+            statements=self._statements(values),
+            graph=_present(map(self._graph, values.items("graph"))),
+            context=_present(self._context(each, workflow or _UNKNOWN, events) for each in values.items("context")),
+            letters=_present(map(self._letter, values.items("dead_letters"))),
+            unmatched=tuple(text for text, _ in values.texts("unmatched")),
         )
 
-    def _case_name(self, entries: Entries) -> str:
-        name = self.text(entries, "name")
+    def _case_name(self, values: Values) -> str:
+        name = values.text("name")
         if name:
-            place = entries["name"].value.place
+            place = values.place_of("name")
             first = self._names.setdefault(name, place)
             if first is not place:
                 message = f"the name {name!r} is used at line {first.line} already: choose another"
                 self.error("duplicate-name", message, place)
         return name
 
-    def _workflow(self, entries: Entries, node: Node) -> str:
-        if "workflow" in entries:
-            return self.text(entries, "workflow")
+    def _workflow(self, values: Values) -> str:
+        if "workflow" in values:
+            return values.text("workflow")
         if self._default is None:
             message = "this file is not in the folder of a workflow: add the key 'workflow'"
-            self.error("missing-key", message, node.place)
+            self.error("missing-key", message, values.place)
         return self._default or ""
 
     # -- statements --
 
-    def _statements(self, entries: Entries) -> StatementChecks | None:
-        if "statements" not in entries:
+    def _statements(self, above: Values) -> StatementChecks | None:
+        if "statements" not in above:
             return None
-        checks = tuple(each for each in self.each(entries, "statements", self._statement) if each is not None)
-        return StatementChecks(checks=checks, place=entries["statements"].value.place)
+        checks = _present(map(self._statement, above.items("statements")))
+        return StatementChecks(checks=checks, place=above.place_of("statements"))
 
     def _statement(self, node: Node) -> StatementCheck | None:
         if isinstance(node, Scalar):
-            return self._named(node, node.place, skipped=False)
-        entries = self.table(node, "a statement", required=set(), optional={"mutation", "skipped", "params", "reason"})
-        kind = self._one_of(entries, node, "a statement", ("mutation", "skipped"))
+            return self._named(self.string(node, "a statement", f"{_NAME}, a string"), node.place, node.place)
+        values = self.table(node, form.STATEMENT)
+        kind = next((each for each in form.STATEMENT.one_of if each in values), None)
         if kind is None:
             return None
-        wrong = {"mutation": "reason", "skipped": "params"}[kind]
-        if wrong in entries:
-            self.error("unknown-key", f"{wrong!r} does not go with {kind!r}: remove it", entries[wrong].key)
+        given = values.find("params")
         params: dict[str, Expected] = {}
-        if "params" in entries:
-            given = entries["params"].value
-            if isinstance(given, KeyTable):
-                params = {key: _expected(entry.value) for key, entry in given.entries.items()}
-            else:
-                self.wrong_type(given, "params", "a mapping of parameters to values")
-        reason = self.text(entries, "reason")
-        return self._named(entries[kind].value, node.place, skipped=kind == "skipped", params=params, reason=reason)
+        if isinstance(given, KeyTable):
+            params = {key: _expected(entry.value) for key, entry in given.entries.items()}
+        elif given is not None:
+            self.wrong_type(given, "params", "a mapping of parameters to values")
+        return self._named(
+            values.text(kind), values.place_of(kind), node.place,
+            skipped=kind == "skipped", params=params, reason=values.text("reason"),
+        )  # fmt: skip
 
     def _named(
-        self, node: Node, place: Place, *, skipped: bool, params: Mapping[str, Expected] | None = None, reason: str = ""
-    ) -> StatementCheck | None:
-        name = self.string(node, "a statement", f"{_NAME}, a string")
+        self, name: str, at: Place, place: Place, *, skipped: bool = False,
+        params: Mapping[str, Expected] | None = None, reason: str = "",
+    ) -> StatementCheck | None:  # fmt: skip
         if not name:
             return None
         if "/" not in name:
-            self.error("bad-value", f"{name!r} is not {_NAME}: write both names", node.place)
+            self.error("bad-value", f"{name!r} is not {_NAME}: write both names", at)
         return StatementCheck(name=name, skipped=skipped, params=params or {}, reason=reason, place=place)
 
     # -- graph --
 
     def _graph(self, node: Node) -> GraphCheck | None:
-        optional = {"query", "params", "rows", "nodes", "relationships"}
-        entries = self.table(node, "a check of the graph", required=set(), optional=optional)
-        kind = self._one_of(entries, node, "a check of the graph", ("query", "nodes", "relationships"))
+        values = self.table(node, form.GRAPH)
+        if "query" in values:
+            return self._query(values)
+        kind = next((each for each in form.COUNTED if each in values), None)
         if kind is None:
             return None
-        if kind == "query":
-            return self._query(entries, node)
-        for key in ("params", "rows"):
-            if key in entries:
-                self.error("unknown-key", f"{key!r} goes with 'query' only: remove it", entries[key].key)
-        return self._counts(entries[kind].value, cast("Literal['nodes', 'relationships']", kind))
+        return self._counts(values.entries[kind].value, cast("Literal['nodes', 'relationships']", kind))
 
-    def _query(self, entries: Entries, node: Node) -> QueryCheck | None:
-        query = self.text(entries, "query")
-        params: Any = plain(entries["params"].value) if "params" in entries else {}
-        if not isinstance(params, dict):
-            self.wrong_type(entries["params"].value, "params", "a mapping of parameters to values")
-            params = {}
-        if "rows" not in entries:
+    def _query(self, values: Values) -> QueryCheck | None:
+        given = values.find("params")
+        if not (given is None or isinstance(given, KeyTable)):
+            self.wrong_type(given, "params", "a mapping of parameters to values")
+            given = None
+        if "rows" not in values:
             message = "a query needs the key 'rows': write the rows that it returns, [] for none"
-            self.error("missing-key", message, node.place)
+            self.error("missing-key", message, values.place)
             return None
-        rows = entries["rows"].value
-        if not isinstance(rows, Items):
-            self.wrong_type(rows, "rows", "a list of rows")
-            return None
-        for row in rows.items:
+        query, rows = values.text("query"), values.items("rows")
+        for row in rows:
             if not isinstance(row, Items | KeyTable):
                 self.wrong_type(row, "a row", "a list of values, or a mapping of columns to values")
         return QueryCheck(
             query=query,
-            params=cast("dict[str, Any]", params),
-            rows=tuple(map(_expected, rows.items)),
+            params={} if given is None else plain(given),
+            rows=tuple(map(_expected, rows)),
             ordered=_is_ordered(query),
-            place=entries["query"].value.place,
-            rows_place=rows.place,
+            place=values.place_of("query"),
+            rows_place=values.place_of("rows"),
         )
 
     def _counts(self, node: Node, of: Literal["nodes", "relationships"]) -> CountCheck:
@@ -211,108 +189,88 @@ class _Reader(Shapes):
     # -- context --
 
     def _context(self, node: Node, workflow: str, events: Events) -> ContextCheck | None:
-        checks = ("contains", "excludes", "equals", "empty", "missing")
-        optional = {*_REQUEST, "budget_ms", "max_tokens", "time", *checks} - {"agent"}
-        entries = self.table(node, "a check of context", required={"agent"}, optional=optional)
-        if "agent" not in entries or is_broken(node):
+        values = self.table(node, form.CONTEXT)
+        if "agent" not in values or is_broken(node):
             return None
-        if not any(key in entries for key in checks):
-            self.error("missing-key", f"a check of context needs one of {', '.join(checks)}", node.place)
-        budget = self.whole(entries, "budget_ms", least=1) or DEFAULT_BUDGET_MS
-        if budget > MOST_BUDGET_MS:
-            message = f"budget_ms is {budget}: write at most {MOST_BUDGET_MS}"
-            self.error("bad-value", message, entries["budget_ms"].value.place)
-        request = self._request(entries, workflow, events.last_chat)
-        time = self._time(entries, events.last_time + STEP)
+        request = self._request(values, workflow, events.last_chat)
+        time = self._time(values, events.last_time + STEP)
         if request is None:
             return None
-        empty = self.flag(entries, "empty")
-        text = self.text(entries, "equals")
         return ContextCheck(
             request=request,
-            budget_ms=budget,
+            budget_ms=values.whole("budget_ms") or form.DEFAULT_BUDGET_MS,
             time=time,
-            contains=self._texts(entries, "contains"),
-            excludes=self._texts(entries, "excludes"),
-            equals=Expected(value=text, place=entries["equals"].value.place) if text else None,
-            empty=None if empty is None else Expected(value=empty, place=entries["empty"].value.place),
-            missing=tuple(each for each in self.each(entries, "missing", self._missing) if each is not None),
+            contains=_parts(values, "contains"),
+            excludes=_parts(values, "excludes"),
+            equals=_simple(values, "equals"),
+            empty=_simple(values, "empty"),
+            missing=tuple(map(self._missing, values.items("missing"))),
             place=node.place,
         )
 
-    def _request(self, entries: Entries, workflow: str, chat: str) -> ContextRequest | None:
+    def _request(self, values: Values, workflow: str, chat: str) -> ContextRequest | None:
         fields: dict[str, Any] = {"workflow": workflow, "chat_id": chat}
-        fields |= {field: plain(entries[key].value) for key, field in _REQUEST.items() if key in entries}
-        max_tokens = self.whole(entries, "max_tokens", least=1)
+        fields |= {field: plain(values.entries[key].value) for key, field in _REQUEST.items() if key in values}
+        max_tokens = values.whole("max_tokens")
         try:
             return ContextRequest(id="test", app_id="test", deadline_ms=0, max_tokens=max_tokens, **fields)
         except ValidationError as error:
             for item in error.errors(include_input=False, include_url=False, include_context=False):
                 key = next((key for key, field in _REQUEST.items() if field == item["loc"][0]), "agent")
-                place = (entries[key] if key in entries else entries["agent"]).value.place
+                place = values.place_of(key if key in values else "agent")
                 self.error("bad-value", f"{key}: {item['msg']}", place)
             return None
 
-    def _time(self, entries: Entries, default: datetime) -> datetime:
-        if "time" not in entries:
+    def _time(self, values: Values, default: datetime) -> datetime:
+        node = values.find("time")
+        if node is None:
             return default
         try:
-            return _TIME.validate_python(plain(entries["time"].value))
+            return _TIME.validate_python(plain(node))
         except ValidationError:
-            node, wanted = entries["time"].value, "a time with its zone, as 2026-01-31T10:00:00Z"
+            wanted = "a time with its zone, as 2026-01-31T10:00:00Z"
             if isinstance(node, Scalar) and isinstance(node.value, str):
                 self.error("bad-value", f"time is {node.value!r}: write {wanted}", node.place)
             else:
                 self.wrong_type(node, "time", wanted)
             return default
 
-    def _texts(self, entries: Entries, key: str) -> tuple[Expected, ...]:
-        if key in entries and isinstance(entries[key].value, Scalar):
-            text = self.text(entries, key)
-            return (Expected(value=text, place=entries[key].value.place),) if text else ()
-        return tuple(Expected(value=text, place=place) for text, place in self.texts(entries, key, '["a text"]'))
-
-    def _missing(self, node: Node) -> MissingCheck | None:
+    def _missing(self, node: Node) -> MissingCheck:
         if isinstance(node, Scalar):
             name = self.string(node, "missing", "the name of a block")
             return MissingCheck(name=name, reason=None, place=node.place)
-        entries = self.table(node, "a missing block", required={"name"}, optional={"reason"})
-        reason = cast("ReasonCode | None", self._member(entries, "reason", get_args(ReasonCode)))
-        return MissingCheck(name=self.text(entries, "name"), reason=reason, place=node.place)
+        values = self.table(node, form.MISSING)
+        reason = cast("ReasonCode | None", values.text("reason") or None)
+        return MissingCheck(name=values.text("name"), reason=reason, place=node.place)
 
     # -- dead letters --
 
     def _letter(self, node: Node) -> LetterCheck | None:
-        optional = {"rule", "mutation", "type", "message", "events"}
-        entries = self.table(node, "a dead letter", required={"reason"}, optional=optional)
-        reason = self._member(entries, "reason", get_args(DeadLetterReason))
-        if reason is None:
+        values = self.table(node, form.LETTER)
+        if not (reason := values.text("reason")):
             return None
         return LetterCheck(
             reason=cast("DeadLetterReason", reason),
-            rule=self.text(entries, "rule") or None,
-            mutation=self.text(entries, "mutation") or None,
-            type=self.text(entries, "type") or None,
-            message=self.text(entries, "message"),
-            events=self.whole(entries, "events", least=1),
+            rule=values.text("rule") or None,
+            mutation=values.text("mutation") or None,
+            type=values.text("type") or None,
+            message=values.text("message"),
+            events=values.whole("events"),
             place=node.place,
         )
 
-    def _member(self, entries: Entries, key: str, known: tuple[str, ...]) -> str | None:
-        text = self.text(entries, key)
-        if not text or text in known:
-            return text or None
-        message = f"the {key} {text!r} is unknown{did_you_mean(text, known)}: write one of {', '.join(known)}"
-        self.error("bad-value", message, entries[key].value.place)
-        return None
 
-    def _one_of(self, entries: Entries, node: Node, what: str, keys: tuple[str, ...]) -> str | None:
-        given = [key for key in keys if key in entries]
-        if len(given) == 1:
-            return given[0]
-        if isinstance(node, KeyTable):
-            self.error("missing-key", f"{what} needs exactly one of {', '.join(keys)}", node.place)
-        return None
+def _present[T](found: Iterable[T | None]) -> tuple[T, ...]:
+    return tuple(each for each in found if each is not None)
+
+
+def _parts(values: Values, key: str) -> tuple[Expected, ...]:
+    return tuple(Expected(value=text, place=place) for text, place in values.texts(key))
+
+
+def _simple(values: Values, key: str) -> Expected | None:
+    """Return a text or flag that is right."""
+    return Expected(value=values.right[key], place=values.place_of(key)) if key in values.right else None
 
 
 def _expected(node: Node) -> Expected:

@@ -117,9 +117,9 @@ def test_without_scope_or_question_nothing_is_asked(tmp_path: Path, context: dic
         (graphrag("query: x, memory: »{}"), "missing-key", "at least one of"),
         (graphrag("query: x, seeds: »$nothing.at"), "bad-param", "seeds"),
         (
-            graphrag("query: x, memory: {user_id: u}, search: {retrieval_query: »RETURN node.text AS text}"),
-            "conflicting-keys",
-            "remove retrieval_query",
+            graphrag("query: x, memory: {user_id: u}, search: {»retrieval_query: RETURN node.text AS text}"),
+            "unknown-key",
+            "the search of graphrag has no key 'retrieval_query'",
         ),
         ("{id: q, inject_as: x, search: {memory: {user_id: u}}, »graphrag: {query: x}}", "conflicting-keys", "several"),
         ("»{id: q, inject_as: x}", "missing-key", "'graphrag'"),

@@ -541,7 +541,7 @@ def test_messages_name_the_value_and_the_next_step(tmp_path: Path) -> None:
         'agents is \'PatternAgent\': it must be a list, ["AgentA"], or ["*"] for all'
     )
     assert message(tmp_path, INJECTION.replace("name: i", "name: i, max_tokens: 0")) == (
-        "max_tokens is 0: write 1 or more, or remove the key"
+        "max_tokens must be at least 1"
     )
     assert message(tmp_path, INJECTION.replace("name: i", "name: i, timeout_ms: 50ms")) == (
         "timeout_ms is '50ms': it must be a whole number from 1"

@@ -51,4 +51,4 @@ def test_without_a_scope_there_is_no_search(tmp_path: Path) -> None:
     assert (level, code) == ("error", "missing-key")
     assert "within a scope only" in message
     with pytest.raises(SearchError, match="within a scope only"):
-        compile_search(InjectionSearch(of="facts", query="tea"))
+        compile_search(InjectionSearch(options={"of": "facts"}, query="tea"))

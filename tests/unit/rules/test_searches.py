@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from graphweft_workers.drivers import dialects
 
 WHEN = datetime(2026, 2, 1, 10, tzinfo=UTC)
 PLACE = Place(file="by-hand.yaml")
+INDEXED = InjectionSearch(options={"index_name": "i"})
 MEMORIES = "memory: {user_id: $context.user_id}, query: $context.messages"
 INDEX = "index_name: chunks, query: $context.question"
 RULE = "injection_rules:\n- name: r\n  agents: ['*']\n  queries:\n"
@@ -162,7 +164,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             f"{{id: q, inject_as: x, cypher: RETURN 1, »search: {{{INDEX}}}}}",
             "conflicting-keys",
-            "a query has only one of 'cypher', 'search' and 'graphrag': write several queries",
+            "a query has only one of 'cypher', 'search' and 'graphrag': write several, or remove 'search'",
         ),
         (
             "{id: q, inject_as: x, search: »chunks}",
@@ -203,11 +205,11 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         ),
         (search(f"{INDEX}, top_k: »0"), "bad-value", "top_k must be at least 1, and at most 1000"),
         (search(f"{INDEX}, top_k: »1001"), "bad-value", "top_k must be at least 1, and at most 1000"),
-        (search(f"{INDEX}, top_k: »'5'"), "wrong-type", "top_k is '5': it must be a whole number"),
+        (search(f"{INDEX}, top_k: »'5'"), "wrong-type", "top_k is '5': it must be a whole number from 1"),
         (
             search(f"{INDEX}, top_k: »$context.k"),
             "wrong-type",
-            "top_k is '$context.k': it must be a whole number",
+            "top_k is '$context.k': it must be a whole number from 1",
         ),
         (
             search(f"{INDEX}, message_history_count: »0"),
@@ -217,7 +219,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search(f"{INDEX}, message_history_count: »true"),
             "wrong-type",
-            "message_history_count is True: it must be a whole number",
+            "message_history_count is True: it must be a whole number from 1",
         ),
         (
             search(f"{INDEX}, index_type: »vektor"),
@@ -253,7 +255,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search("index_name: chunks, query: »[]"),
             "empty-list",
-            "query is empty: write for example query: $context.messages",
+            "query is empty: write at least one",
         ),
         (
             search("index_name: chunks, query: [»{text: hello}]"),
@@ -581,13 +583,13 @@ def test_what_retrieval_queries_look_up_gets_an_index(tmp_path: Path) -> None:
         ({"search": InjectionSearch(memory={})}, "a memory needs a scope: give at least one of"),
         ({"search": InjectionSearch(memory={"user": "x"})}, "user: Extra inputs are not permitted"),
         ({"search": InjectionSearch(memory={"user_id": "$nope.x"})}, "'$nope.x' is not a reference"),
-        ({"search": InjectionSearch(index_name="i", top_k=0)}, "top_k must be at least 1"),
+        ({"search": InjectionSearch(options={"index_name": "i", "top_k": 0})}, "top_k must be at least 1"),
         (
-            {"search": InjectionSearch(index_name="i", message_history_count=0)},
+            {"search": InjectionSearch(options={"index_name": "i"}, message_history_count=0)},
             "message_history_count must be at least 1",
         ),
-        ({"search": InjectionSearch(index_name="i", retrieval_query="RETURN 1")}, "it must return at least text and"),
-        ({"search": InjectionSearch(index_name="i"), "cypher": "RETURN 1"}, "one of cypher, search and graphrag"),
+        ({"search": replace(INDEXED, retrieval_query="RETURN 1")}, "it must return at least text and"),
+        ({"search": INDEXED, "cypher": "RETURN 1"}, "one of cypher, search and graphrag"),
         ({}, "the query is empty"),
     ],
 )

@@ -25,9 +25,10 @@ from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
 from graphweft_rules.files.findings import Finding, RulesError, did_you_mean, errors, ordered
 from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.shapes import Entries, Shapes
+from graphweft_rules.files.shapes import Shapes, Values
 from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar
+from graphweft_rules.files.tree import KeyTable, Node, Scalar
+from graphweft_workers.features.episodes.ontologies.form import BETWEEN, ONTOLOGY
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, type_model
 from graphweft_workers.features.episodes.ontologies.registry import BUILT_IN, Ontologies
 
@@ -96,11 +97,10 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
     root, findings = parse(data, str(path))
     checks = _Checks(findings)
     checks.schema_id(path)
-    keys = {"edge_types", "edge_type_map", "excluded_entity_types"}
-    entries = checks.table(root, "an ontology", required={"entity_types"}, optional=keys)
-    entities, edges = checks.types(entries, "entity_types"), checks.types(entries, "edge_types")
-    between = checks.edge_type_map(entries, entities, edges)
-    excluded = checks.excluded(entries, entities)
+    values = checks.table(root, ONTOLOGY)
+    entities, edges = checks.types(values, "entity_types"), checks.types(values, "edge_types")
+    between = checks.edge_type_map(values, entities, edges)
+    excluded = checks.names(values, "excluded_entity_types", entities, ANY_TYPE)
     found = ordered(checks.findings)
     if errors(found):
         return None, found
@@ -163,9 +163,9 @@ class _Checks(Shapes):
             message = f"{name!r} is a built-in ontology: give the file another name"
             self.error("shadowed-ontology", message, place)
 
-    def types(self, entries: Entries, key: str) -> _Types:
+    def types(self, values: Values, key: str) -> _Types:
         """Return the types under a key."""
-        node = entries[key].value if key in entries else None
+        node = values.find(key)
         if node is None:
             return {}
         if not isinstance(node, KeyTable):
@@ -200,49 +200,36 @@ class _Checks(Shapes):
         return ""
 
     def edge_type_map(
-        self, entries: Entries, entities: _Types, edges: _Types
+        self, values: Values, entities: _Types, edges: _Types
     ) -> Mapping[tuple[str, str], tuple[str, ...]]:
         """Return (source type, target type) -> relation types; without the key, all between any types."""
-        if "edge_type_map" not in entries:
+        if "edge_type_map" not in values:
             return {(ANY_TYPE, ANY_TYPE): tuple(edges)} if edges else {}
-        node = entries["edge_type_map"].value
-        if not isinstance(node, Items):
-            self.wrong_type(node, "edge_type_map", "a list of source, target and edges, each item with a dash")
+        if "edge_type_map" not in values.right:
             return {}
         found: dict[tuple[str, str], tuple[str, ...]] = {}
-        for item in node.items:
-            entry = self.table(
-                item, "an item of edge_type_map", required={"source", "target", "edges"}, optional=set[str]()
-            )
-            sources = self._names(entry, "source", entities, ANY_TYPE)
-            targets = self._names(entry, "target", entities, ANY_TYPE)
-            between = self._names(entry, "edges", edges)
+        for item in values.items("edge_type_map"):
+            given = self.table(item, BETWEEN)
+            sources = self.names(given, "source", entities, ANY_TYPE)
+            targets = self.names(given, "target", entities, ANY_TYPE)
+            between = self.names(given, "edges", edges)
             for source in sources:
                 for target in targets:
                     known = found.get((source, target), ())
                     found[source, target] = (*known, *(name for name in between if name not in known))
         used = {name for names in found.values() for name in names}
-        for name, entry_ in _entries(entries, "edge_types").items():
+        declared = values.find("edge_types")
+        for name, entry in declared.entries.items() if isinstance(declared, KeyTable) else ():
             if name in edges and name not in used:
                 message = f"no item of edge_type_map has {name!r}, so no relation can use it: add one, or drop the type"
-                self.warn("unused-type", message, entry_)
+                self.warn("unused-type", message, entry.key)
         return found
 
-    def _names(self, entries: Entries, key: str, known: _Types, *more: str) -> tuple[str, ...]:
+    def names(self, values: Values, key: str, known: _Types, *more: str) -> tuple[str, ...]:
         """Return the known names under a key, which holds one name or a list."""
-        if key not in entries:
-            return ()
-        node = entries[key].value
-        if isinstance(node, Broken):
-            return ()
-        if not isinstance(node, Items):
-            text = self.string(node, key, "the name of a type, or a list of them")
-            listed = [(text, node.place)] if text else []
-        else:
-            listed = self.texts(entries, key, "[OWNS]" if key == "edges" else "[Person]")
         kind, where = ("edge", "edge_types") if key == "edges" else ("entity", "entity_types")
         found: list[str] = []
-        for name, place in listed:
+        for name, place in values.texts(key):
             if name in known or name in more:
                 found.append(name)
                 continue
@@ -250,16 +237,3 @@ class _Checks(Shapes):
             message = f"{key} names the {kind} type {name!r}, which {where} does not have{near}: add it there"
             self.error("unknown-type", message, place)
         return tuple(dict.fromkeys(found))
-
-    def excluded(self, entries: Entries, entities: _Types) -> tuple[str, ...]:
-        """Return the excluded types."""
-        key = "excluded_entity_types"
-        node = entries[key].value if key in entries else None
-        if isinstance(node, Items) and not node.items:
-            return ()
-        return self._names(entries, key, entities, ANY_TYPE)
-
-
-def _entries(entries: Entries, key: str) -> Mapping[str, Place]:
-    node = entries[key].value if key in entries else None
-    return {name: entry.key for name, entry in node.entries.items()} if isinstance(node, KeyTable) else {}

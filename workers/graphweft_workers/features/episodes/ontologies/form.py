@@ -1,0 +1,64 @@
+"""The format of ontology files."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
+from graphweft_rules.files.forms import Form, Key, Listed, Pattern, Text
+
+_NAME: Final = Pattern(TYPE_PATTERN, "Not a type: use a letter, then letters, digits and '_', 64 at most.")
+_NAMED: Final = {"pattern": _NAME.regex, "patternErrorMessage": _NAME.fault}
+
+
+def _types(meaning: str, *, required: bool = False, names: dict[str, Any], **more: int) -> Key:
+    """Return a key with names of types, each with a description."""
+    described = {"description": "A sentence that describes the type.", "type": ["string", "null"]}
+    editor = {"type": "object", "propertyNames": names, "additionalProperties": described, **more}
+    return Key(meaning, required=required, editor=editor)
+
+
+def _names(meaning: str, example: str, *, required: bool = True) -> Listed:
+    """Return a key with one name of a type, or several."""
+    return Listed(
+        meaning,
+        text=Text("The name of a type.", pattern=_NAME),
+        alone=True,
+        wanted=f"the name of a type, or a list of them, {example}",
+        required=required,
+        may_be_empty=not required,
+        editor=_NAMED,
+    )
+
+
+BETWEEN: Final = Form(
+    name="an item of edge_type_map",
+    meaning="Relations that are allowed between two types of entities.",
+    keys={
+        "source": _names(f"Where the relations start: entity types; `{ANY_TYPE}` is any.", "[Person]"),
+        "target": _names(f"Where the relations end: entity types; `{ANY_TYPE}` is any.", "[Person]"),
+        "edges": _names("The types of the relations.", "[OWNS]"),
+    },
+)
+ONTOLOGY: Final = Form(
+    name="an ontology",
+    meaning="The types of entities and relations that episodes may have. The name of the file is the id of the schema.",
+    keys={
+        "entity_types": _types(
+            "The types of entities, each with a description, which the model reads.",
+            required=True,
+            names={**_NAMED, "not": {"const": ANY_TYPE}},
+            minProperties=1,
+        ),
+        "edge_types": _types("The types of relations, each with a description, which the model reads.", names=_NAMED),
+        "edge_type_map": Listed(
+            "Which relations are allowed between which entities. Without it, all are allowed.",
+            form=BETWEEN,
+            may_be_empty=True,
+            wanted="a list of source, target and edges, each item with a dash",
+        ),
+        "excluded_entity_types": _names(
+            "Entities of these types are dropped, with their relations.", "[Person]", required=False
+        ),
+    },
+)

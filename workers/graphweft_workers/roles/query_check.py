@@ -104,7 +104,7 @@ def _asked(
     if part.search is None:
         return _Asked(query=cypher)
     # The variables are the same for every target.
-    target = scoped(part.search.of, {}, now="")[0]
+    target = scoped(part.search.options.get("of", "all"), {}, now="")[0]
     text = enriched(dialect, target, (), retrieval_query=cypher.statement, values={}).text
     above = text.count("\n") - cypher.statement.rstrip("; \t\n").count("\n")
     return _Asked(query=replace(cypher, statement=text), above=above)

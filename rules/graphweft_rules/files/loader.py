@@ -16,7 +16,7 @@ from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
-from graphweft_rules.files.schema import RuleFile, read_rules
+from graphweft_rules.files.rule_reader import RuleFile, read_rules
 from graphweft_rules.matching.searches import parse_retrieval
 from graphweft_rules.text_limits import keys_problem
 

@@ -14,8 +14,8 @@ from pydantic_core import from_json
 from graphweft_contracts import Event
 from graphweft_contracts.admission import admission_faults
 from graphweft_contracts.events import payload_of
+from graphweft_rules.files.form_reader import FormReader
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.shapes import Shapes
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
 from graphweft_rules.rule_tests import form
 
@@ -36,9 +36,9 @@ type _Locate = Callable[[Sequence[str | int]], Place]
 class Events:
     """Reads the events of one case in order."""
 
-    def __init__(self, shapes: Shapes, folder: Path, workflow: str, read: Callable[[Path], bytes]) -> None:
-        """Paths of files are relative to ``folder``. Findings go to ``shapes``."""
-        self._shapes = shapes
+    def __init__(self, reader: FormReader, folder: Path, workflow: str, read: Callable[[Path], bytes]) -> None:
+        """Paths of files are relative to ``folder``. Findings go to ``reader``."""
+        self._reader = reader
         self._folder = folder
         self._workflow = workflow
         self._read = read
@@ -57,13 +57,13 @@ class Events:
                 self._inline(item)
 
     def _inline(self, node: Node) -> None:
-        entries = self._shapes.table(node, form.EVENT).entries
+        entries = self._reader.table(node, form.EVENT).entries
         if not isinstance(node, KeyTable) or "type" not in entries or is_broken(node):
             return
         fields: dict[str, Any] = {key: plain(entry.value) for key, entry in entries.items()}
         data_node = entries["data"].value if "data" in entries else None
         if data_node is not None and not isinstance(data_node, KeyTable):
-            self._shapes.wrong_type(data_node, "data", "a mapping")
+            self._reader.wrong_type(data_node, "data", "a mapping")
             return
         data: dict[str, Any] = dict(fields.get("data") or {})
         for short, long, holder in [
@@ -87,10 +87,10 @@ class Events:
         self._add(fields, locate, node.place)
 
     def _twice(self, short: str, long: str, entries: Mapping[str, TableEntry]) -> None:
-        self._shapes.error("repeated-key", f"{short!r} is short for {long!r}: keep one of them", entries[short].key)
+        self._reader.error("repeated-key", f"{short!r} is short for {long!r}: keep one of them", entries[short].key)
 
     def _file(self, node: Scalar) -> None:
-        name = self._shapes.string(node, "events", "a list of events, or a path to a file with JSON lines")
+        name = self._reader.string(node, "events", "a list of events, or a path to a file with JSON lines")
         if not name:
             return
         path = self._folder / name
@@ -99,7 +99,7 @@ class Events:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             message = f"the file {str(path)!r} cannot be read ({why}): its path is relative to this file's folder"
-            self._shapes.error("unreadable-file", message, node.place)
+            self._reader.error("unreadable-file", message, node.place)
             return
         for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
             if line.strip():
@@ -109,10 +109,10 @@ class Events:
         try:
             fields: Any = from_json(line)
         except ValueError as error:
-            self._shapes.error("invalid-event", f"this line is not JSON ({error}): write one event on each line", place)
+            self._reader.error("invalid-event", f"this line is not JSON ({error}): write one event on each line", place)
             return
         if not isinstance(fields, dict):
-            self._shapes.error("invalid-event", "this line is not a JSON object: write one event on each line", place)
+            self._reader.error("invalid-event", "this line is not a JSON object: write one event on each line", place)
             return
         self._add(cast("dict[str, Any]", fields), lambda _: place, place)
 
@@ -134,13 +134,13 @@ class Events:
             self._report(error, fields, locate)
             return
         for where, message in admission_faults(event, now=event.time):
-            self._shapes.error("invalid-event", f"{'.'.join(where)}: {message}", locate(where))
+            self._reader.error("invalid-event", f"{'.'.join(where)}: {message}", locate(where))
         if isinstance(stated, str):
             first = next(iter(self._apps), stated)
             self._apps.setdefault(stated, place)
             if first != stated:
                 message = f"this event is of the app {stated!r}, and an earlier one of {first!r}: a case has one app"
-                self._shapes.error("several-apps", message, locate(("appid",)))
+                self._reader.error("several-apps", message, locate(("appid",)))
         self.last_time = event.time
         self.last_chat = event.chatid
         self.events.append(event)
@@ -159,7 +159,7 @@ class Events:
         for steps, message in found:
             name = ".".join(map(str, steps)) or "event"
             place = locate(steps)
-            self._shapes.error("invalid-event", f"{name}: {message}", place)
+            self._reader.error("invalid-event", f"{name}: {message}", place)
 
 
 def _errors(error: ValidationError) -> Sequence[Any]:

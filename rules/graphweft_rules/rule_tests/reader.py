@@ -13,8 +13,8 @@ from graphweft_contracts import ContextRequest, DeadLetterReason, ReasonCode
 from graphweft_contracts.moments import Moment
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.files.findings import Finding
+from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.shapes import Shapes, Values
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import Items, KeyTable, Node, Scalar, plain
 from graphweft_rules.rule_tests import form
@@ -53,7 +53,7 @@ def read_cases(
     return cases, tuple(reader.findings)
 
 
-class _Reader(Shapes):
+class _Reader(FormReader):
     """The checks of one file."""
 
     def __init__(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from graphweft_rules.files.findings import Finding, errors
-from graphweft_rules.files.schema import read_rules
+from graphweft_rules.files.rule_reader import read_rules
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import plain
 from graphweft_rules.json_schemas import KINDS, Kind, schema_text

@@ -23,9 +23,9 @@ from typing import Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
 from graphweft_rules.files.findings import Finding, RulesError, did_you_mean, errors, ordered
+from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place
-from graphweft_rules.files.shapes import Shapes, Values
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import KeyTable, Node, Scalar
 from graphweft_workers.features.episodes.ontologies.form import BETWEEN, ONTOLOGY
@@ -146,7 +146,7 @@ def _read(path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
     return read_ontology(data, path)
 
 
-class _Checks(Shapes):
+class _Checks(FormReader):
     """The checks of one file."""
 
     def schema_id(self, path: Path) -> None:

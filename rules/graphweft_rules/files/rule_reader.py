@@ -20,6 +20,7 @@ from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.tokens import tokenize
 from graphweft_rules.files import rule_form as form
 from graphweft_rules.files.findings import Finding, did_you_mean
+from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.forms import Form
 from graphweft_rules.files.model import (
     EVERY_AGENT,
@@ -34,7 +35,6 @@ from graphweft_rules.files.model import (
     Place,
     Written,
 )
-from graphweft_rules.files.shapes import Shapes, Values
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
 from graphweft_rules.matching import conditions
@@ -120,7 +120,7 @@ def _names_index(keys: Container[str]) -> bool:
     return any(key in keys for key in _INDEX_NAMES)
 
 
-class _Checks(Shapes):
+class _Checks(FormReader):
     """The checks of one file."""
 
     def __init__(self, findings: Iterable[Finding], dialects: Iterable[Dialect]) -> None:

@@ -62,7 +62,7 @@ class Values:
         return self.entries[key].value.place if key in self.entries else self.place
 
 
-class Shapes:
+class FormReader:
     """Reads the tree of one file and collects the problems in ``findings``."""
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:

@@ -1,6 +1,6 @@
 """The language in which the formats of files are declared: each key once, with its kind, its bounds and its meaning.
 
-``form_reader`` reads files by these declarations. The JSON Schemas for editors and the reference of the documentation are
+``form_reader`` reads files by these declarations. The JSON Schemas for editors and the reference of the docs are
 made from them. What spans several keys, such as the parameters of a query, is up to the reader of a file.
 """
 

@@ -236,7 +236,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def clear(stack: Stack) -> None:
-    """Take everything out of a Neo4j."""
+    """Take the graph out of a Neo4j, so that the next app may have it and nobody reads the events of this one again."""
     async with stack.reference() as reference:
         assert isinstance(reference, Neo4jReference)
-        await reference.clear()
+        await reference.clear(keep_positions=True)

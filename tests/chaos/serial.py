@@ -207,7 +207,7 @@ class Neo4jReference:
             nodes = [Node(id=row[0], labels=tuple(row[1]), properties=row[2]) for row in await self._rows(_NODES)]
             edges = [Edge(start=row[0], end=row[1], type=row[2], properties=row[3]) for row in await self._rows(_EDGES)]
         finally:
-            await self.clear(keep=_APP)
+            await self.clear(keep=_APP, keep_positions=True)
         return Content(nodes, edges), refused
 
     async def _commit(self, queries: Sequence[Query], numbers: range, refused: set[int]) -> None:
@@ -232,9 +232,14 @@ class Neo4jReference:
     async def _rows(self, statement: str) -> list[list[Any]]:
         return [record.values() for record in (await self._driver.execute_query(statement)).records]
 
-    async def clear(self, *, keep: str | None = None) -> None:
-        """Take everything out of the database, but nodes with the label ``keep``."""
-        await self._driver.execute_query(f"MATCH (n) {f'WHERE NOT n:{keep} ' if keep else ''}DETACH DELETE n")
+    async def clear(self, *, keep: str | None = None, keep_positions: bool = False) -> None:
+        """Take everything out of the database, but nodes with the label ``keep``.
+
+        Without ``keep_positions`` it looks to workers like a database that was lost: they read all events again.
+        """
+        kept = [f"NOT n:{keep}"] if keep else []
+        kept += ["NOT (n:__Position AND n.app = '')"] if keep_positions else []
+        await self._driver.execute_query(f"MATCH (n) {f'WHERE {" AND ".join(kept)} ' if kept else ''}DETACH DELETE n")
 
     async def aclose(self) -> None:
         await self._driver.close()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from graphweft_workers.cli import main
-from graphweft_workers.garbage_collection import collect_less_often
+from graphweft_workers.garbage_collection import collect_less_often, leave_out_the_start
 from graphweft_workers.roles import hosting
 from graphweft_workers.roles import run as roles
 from graphweft_workers.roles.settings import Settings
@@ -38,6 +38,21 @@ def test_a_second_call_keeps_newer_objects_in_the_search() -> None:
     collect_less_often()
     assert gc.get_freeze_count() <= frozen
     assert len(newer) == 5_000
+
+
+def test_what_a_start_makes_after_that_is_not_searched_either() -> None:
+    collect_less_often()
+    frozen = gc.get_freeze_count()
+    loaded = [list[int]() for _ in range(5_000)]
+    leave_out_the_start()
+    assert gc.get_freeze_count() >= frozen + len(loaded)
+    assert gc.get_count()[0] < len(loaded)
+
+
+def test_a_process_that_searches_often_keeps_to_that() -> None:
+    frozen = gc.get_freeze_count()
+    leave_out_the_start()
+    assert gc.get_freeze_count() <= frozen
 
 
 def test_a_command_leaves_no_objects_to_search_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

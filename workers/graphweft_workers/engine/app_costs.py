@@ -50,8 +50,8 @@ class AppCosts:
         self._debts[app_id] = (owed, self._clock.monotonic())
 
     def may_be_dear(self, app_id: str, steps: int) -> bool:
-        """Tell whether one event with so many steps may take more than an app's share."""
-        return steps > MOST_STEPS and steps * self._step_s(app_id) > self._timing.burst_s
+        """Tell whether one event, whose conditions may take so many steps, may take more than an app's share."""
+        return steps * self._step_s(app_id) > self._timing.burst_s
 
     def over(self) -> Collection[str]:
         """Return the apps that have taken more than their share."""

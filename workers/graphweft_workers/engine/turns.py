@@ -75,7 +75,7 @@ async def match_in_turns(
         event = each.event
         if event is not None and each.rules is not None and event.appid not in out and only in (None, event.appid):
             each.steps = each.rules.steps(event, each.size)
-            if shared is not None and shared.may_be_dear(event.appid, each.steps):
+            if each.steps > MOST_STEPS and shared is not None and shared.may_be_dear(event.appid, each.steps):
                 leave_out((event.appid,))
 
     def is_long(each: Decoded) -> bool:

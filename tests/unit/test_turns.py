@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,15 @@ from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine import turns
 from graphweft_workers.engine.app_costs import AppCosts
+from graphweft_workers.engine.app_queue import AppQueue
+from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import last_page
-from graphweft_workers.timing import CostTiming
+from graphweft_workers.timing import TIMING, CostTiming
 
 T0 = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -364,6 +368,38 @@ async def test_a_page_of_a_parked_app_ends_with_the_event_with_which_its_time_is
     assert len(matches.apps) == 9
     one = await turns.match_in_turns(0, decoded, RecentEvents(), only="dear", turns=turns.TurnClock(clock), most_s=0.0)
     assert one.entries == 1
+
+
+class Pages:
+    """A log that notes how many entries are read at once."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self.limits = list[int]()
+
+    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        self.limits.append(limit)
+        return Batch(entries=self._entries[after.count :][:limit])
+
+
+async def test_a_parked_app_goes_on_behind_the_event_with_which_a_page_ended(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [paid(number, "dear", data=LISTS) for number in range(10)]
+    log, matches = Pages(entries), Matches(monkeypatch, clock, {"dear": 0.1})
+    state: Any = SimpleNamespace(
+        log=log, rules=FixedRules(dear_rules(tmp_path, 20)), clock=clock, costs=AppCosts(clock), timing=TIMING
+    )
+    writer = AppWriter(state, 0, NOTHING)
+    queue, ends = AppQueue(app_id="dear", behind=Committed(), recent=RecentEvents()), list[Committed]()
+    given = Committed(offset="9-0", count=10)
+    while queue.behind != given:
+        queue.behind = await writer.reread(queue, given)
+        ends.append(queue.behind)
+    assert [(end.offset, end.count) for end in ends] == [("2-0", 3), ("5-0", 6), ("8-0", 9), ("9-0", 10)]
+    assert log.limits == [200, 3, 6, 3]  # little is read and not matched
+    assert [event.entry for batch in queue.applying for event in batch.events] == entries
+    assert len(matches.apps) == 10
 
 
 def test_what_an_app_owes_is_forgotten_soon_after_its_last_dear_event(clock: VirtualClock) -> None:

@@ -113,7 +113,9 @@ class Services:
     async def drop_log(self, bus: Bus) -> None:
         """Forget all events, also those that a worker has not read. No process may use the bus meanwhile.
 
-        ``clear`` does so on Redis. On Kafka it takes seconds, so only those do it who leave a backlog.
+        ``clear`` does so on Redis. On Kafka it takes seconds, so only those do it who leave a backlog. The positions
+        that the graph server keeps go, too: else workers find graphs that are older than they were, and read all events
+        of their apps again.
         """
         if bus == "redis":
             return
@@ -127,6 +129,9 @@ class Services:
                 await asyncio.sleep(_IDLE_POLL_S)
         finally:
             await admin.close()
+        if "falkordb" in self._probes:
+            async with _client(await self.url("falkordb")) as client:
+                await client.flushall()
 
     async def _redis(self, folder: Path) -> str:
         server = EmbeddedServer(folder, fsync=self._fsync)

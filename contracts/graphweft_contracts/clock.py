@@ -18,6 +18,10 @@ class Clock(Protocol):
         """Return seconds that only grow: for how long something took, and when it is due."""
         ...
 
+    def cpu(self) -> float:
+        """Return seconds for which this thread had a processor: what its work costs, however busy the machine is."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
         ...
@@ -27,6 +31,7 @@ class SystemClock:
     """The clock of this machine."""
 
     monotonic = staticmethod(time.monotonic)
+    cpu = staticmethod(time.thread_time)
 
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""
@@ -45,6 +50,7 @@ class PastClock:
     def __init__(self, time: datetime, clock: Clock) -> None:
         self.time = time
         self.monotonic = clock.monotonic
+        self.cpu = clock.cpu
         self.sleep = clock.sleep
 
     def now(self) -> datetime:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, override
 
@@ -16,6 +17,7 @@ from tests.services.workers import working
 
 from graphweft import Client, Event
 from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.shared_queries import SharedQueries, WriteQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.position_note import Parked, PositionNote
@@ -177,6 +179,29 @@ async def test_a_large_event_takes_effect_as_a_whole_or_becomes_a_dead_letter(
         assert (found, letters) in ((120_000, []), (0, ["timeout"]))  # the latter on a machine that is too busy
         assert await visits(graph, SLOW) == ((1,),)
         assert len(graph.tries) <= 2
+
+
+async def test_long_lists_become_text_in_a_thread(
+    url: str, one_partition: Bus, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, aside = one_partition, set[tuple[int, bool]]()
+    queries = SharedQueries.queries
+
+    def noted(self: SharedQueries, partition: int, writes: Sequence[Write], **named: Any) -> Iterator[WriteQuery]:
+        ids = [len(row["ids"]) for write in writes for row in write.rows if "ids" in row]
+        aside.add((sum(ids), threading.current_thread() is not threading.main_thread()))
+        return queries(self, partition, writes, **named)
+
+    monkeypatch.setattr(SharedQueries, "queries", noted)
+    async with contextlib.aclosing(Counting(url)) as graph, Client(url) as client:
+        async with working(bus, graph, rules):
+            for number, length in enumerate((0, 100, 2_000)):
+                ids = [f"id{number:05}" for number in range(length)]
+                await client.emit(event(QUIET, "shop.list", number, ids=ids) if ids else event(QUIET, "shop.visit"))
+                await applied(bus)
+        [[found]] = (await graph.read(QUIET, "MATCH (n:Item) RETURN count(n)", {}, timeout_s=120)).rows
+    assert found == 2_000
+    assert aside == {(0, False), (100, False), (2_000, True)}
 
 
 async def test_a_backlog_of_dear_events_delays_its_app_alone(url: str, one_partition: Bus, rules: RuleSet) -> None:

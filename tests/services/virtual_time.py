@@ -31,6 +31,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return self.elapsed_s
 
+    def cpu(self) -> float:
+        return self.elapsed_s
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

@@ -32,7 +32,7 @@ from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.timing import RulesTiming
+from graphweft_workers.timing import TIMING, RulesTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -410,7 +410,7 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
     state: Any = SimpleNamespace(
-        log=Entries(entries), rules=rules, graph=EmptyGraph(), clock=VIRTUAL, costs=AppCosts(VIRTUAL)
+        log=Entries(entries), rules=rules, graph=EmptyGraph(), clock=VIRTUAL, costs=AppCosts(VIRTUAL), timing=TIMING
     )
     return AppWriter(state, 0, NOTHING, recent)
 

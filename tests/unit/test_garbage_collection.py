@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from graphweft_workers.cli import main
-from graphweft_workers.garbage_collection import collect_less_often
+from graphweft_workers.garbage_collection import collect_less_often, leave_out_the_start
+from graphweft_workers.roles import hosting
+from graphweft_workers.roles import run as roles
+from graphweft_workers.roles.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +40,47 @@ def test_a_second_call_keeps_newer_objects_in_the_search() -> None:
     assert len(newer) == 5_000
 
 
+def test_what_a_start_makes_after_that_is_not_searched_either() -> None:
+    collect_less_often()
+    frozen = gc.get_freeze_count()
+    loaded = [list[int]() for _ in range(5_000)]
+    leave_out_the_start()
+    assert gc.get_freeze_count() >= frozen + len(loaded)
+    assert gc.get_count()[0] < len(loaded)
+
+
+def test_a_process_that_searches_often_keeps_to_that() -> None:
+    frozen = gc.get_freeze_count()
+    leave_out_the_start()
+    assert gc.get_freeze_count() <= frozen
+
+
 def test_a_command_leaves_no_objects_to_search_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = gc.get_freeze_count()
     monkeypatch.setattr(sys, "argv", ["graphweft", "--version"])
     with pytest.raises(SystemExit):
         main()
     assert gc.get_freeze_count() > frozen + 1_000
+
+
+class Process:
+    """A role that notes the settings of its process, instead of running."""
+
+    def __init__(self, settings: object) -> None:
+        self.found: tuple[float, int] = (0.0, 0)
+
+    async def run(self, **_: object) -> None:
+        self.found = sys.getswitchinterval(), gc.get_threshold()[0]
+
+
+@pytest.mark.parametrize("role", ["mutation", "injection", "memory"])
+async def test_a_thread_of_a_role_soon_gives_way_to_its_event_loop(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, process = sys.getswitchinterval(), Process(None)
+    monkeypatch.setattr(hosting, f"{role}_app", lambda _: process)
+    sys.setswitchinterval(0.005)  # Python's default
+    try:
+        await getattr(roles, f"run_{role}")(Settings())
+    finally:
+        sys.setswitchinterval(before)
+    assert process.found[0] <= 0.001
+    assert process.found[1] > 10_000

@@ -667,6 +667,23 @@ def test_logs_are_json_lines_from_their_level_on(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("loggers")
+def test_a_line_below_the_level_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[str]()
+
+    def merged(logger: object, method: str, event: dict[str, object]) -> dict[str, object]:
+        made.append(method)
+        return event
+
+    monkeypatch.setattr(structlog.contextvars, "merge_contextvars", merged)
+    set_up_logs("warning", "json")
+    logger = structlog.stdlib.get_logger("graphweft.test")
+    logger.debug("skipped")
+    logger.info("skipped")
+    logger.warning("shown")
+    assert made == ["warning"]
+
+
+@pytest.mark.usefixtures("loggers")
 def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # a second set-up replaces the first one
         set_up_logs("warning", "json")

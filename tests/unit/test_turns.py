@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,15 @@ from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine import turns
 from graphweft_workers.engine.app_costs import AppCosts
+from graphweft_workers.engine.app_queue import AppQueue
+from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import last_page
-from graphweft_workers.timing import CostTiming
+from graphweft_workers.timing import TIMING, CostTiming
 
 T0 = datetime(2026, 2, 1, tzinfo=UTC)
 
@@ -253,6 +257,155 @@ async def test_parked_apps_take_turns_and_rest(clock: VirtualClock) -> None:
     before = clock.monotonic()
     await asyncio.gather(work("a", 1.0), work("b", 0.0), work("c", 20.0), work("d", 0.0))
     assert [(app, at - before) for app, at in steps] == [("a", 0.0), ("b", 2.0), ("c", 2.0), ("d", 27.0)]
-    assert costs.page(200, 0.2) is None
-    assert costs.page(200, 1.0) == 50
-    assert costs.page(2, 10.0) == 1
+
+
+class Matches:
+    """Notes whose events are matched; each takes as long as ``seconds`` says of its app."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, seconds: Mapping[str, float]) -> None:
+        self.apps = list[str]()
+        real = RuleSet.match_event
+
+        def matching(rules: RuleSet, event: Event, logged: Any = None) -> Any:
+            self.apps.append(event.appid)
+            clock.advance(seconds.get(event.appid, 0.0))
+            return real(rules, event, logged)
+
+        monkeypatch.setattr(RuleSet, "match_event", matching)
+
+
+LISTS: Mapping[str, Any] = {"a": [*range(1_000, 1_099)], "b": [*range(99)]}
+
+
+async def test_an_app_leaves_the_batch_before_its_first_event_that_may_be_dear(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = FixedRules(dear_rules(tmp_path, 20))
+    entries = [
+        paid(1, "dear", "order.sent"), paid(2, "dear", data=LISTS), paid(3, "quiet", "order.sent"),
+        paid(4, "dear", "order.sent"),
+    ]  # fmt: skip
+    decoded = await turns.decode_in_turns(entries, active)
+    matches = Matches(monkeypatch, clock, {})
+    costs = AppCosts(clock, CostTiming())
+    found = await turns.match_in_turns(0, decoded, RecentEvents(), turns=turns.TurnClock(clock), costs=costs)
+    assert (found.dear, matches.apps) == ({"dear"}, ["quiet"])  # who shares the batch waits for none of them
+    # Alone, at its own pace, it leaves nothing out.
+    found = await turns.match_in_turns(
+        0, decoded, RecentEvents(), only="dear", turns=turns.TurnClock(clock), costs=costs
+    )
+    assert (found.dear, matches.apps) == (set(), ["quiet", "dear", "dear", "dear"])
+
+
+async def test_an_app_whose_events_take_less_than_they_may_stays_in_the_batch(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = FixedRules(dear_rules(tmp_path, 20))
+    decoded = await turns.decode_in_turns([paid(number, "many", data=LISTS) for number in range(20)], active)
+    seconds = {"many": 0.0001}
+    Matches(monkeypatch, clock, seconds)
+    costs = AppCosts(clock, CostTiming(fading=0.9))
+
+    async def dear(only: str | None = None) -> set[str]:
+        found = await turns.match_in_turns(
+            0, decoded, RecentEvents(), only=only, turns=turns.TurnClock(clock), costs=costs
+        )
+        return found.dear
+
+    assert await dear() == {"many"}
+    await dear(only="many")
+    assert await dear() == set()
+    # One that takes as long as it may counts at once.
+    seconds["many"] = 0.2
+    assert await dear() == {"many"}
+    clock.advance(3_600.0)
+    assert await dear() == {"many"}
+
+
+async def test_an_app_does_not_pay_for_a_busy_machine(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(VirtualClock):
+        """Each event waits for a processor, and works for a tenth of that."""
+
+        def cpu(self) -> float:
+            return self.elapsed_s / 10
+
+    active, busy = FixedRules(dear_rules(tmp_path, 0)), Busy()
+    decoded = await turns.decode_in_turns([paid(number, "quiet") for number in range(20)], active)
+    Matches(monkeypatch, busy, {"quiet": 0.01})
+    costs = AppCosts(busy, CostTiming(share=0.0, least_s=0.002))
+    found = await turns.match_in_turns(0, decoded, RecentEvents(), turns=turns.TurnClock(busy), costs=costs)
+    assert (len(found.apps["quiet"]), found.dear, costs.over()) == (20, set(), ())
+
+
+async def test_what_came_before_in_a_turn_is_not_charged_to_the_app_of_a_long_event(clock: VirtualClock) -> None:
+    costs = AppCosts(clock, CostTiming(share=0.0, burst_s=0.0035))
+    decoded = await turns.decode_in_turns([paid(number, f"a{number}") for number in range(7)], FixedRules(RuleSet({})))
+    for _ in turns.TurnClock(clock, 1.0).one(deque(decoded), costs):
+        clock.advance(0.0009)
+    assert costs.over() == ()
+    for each in turns.TurnClock(clock, 1.0).one(deque(decoded), costs):
+        clock.advance(0.0009 if each is not decoded[-1] else 0.003)
+    assert costs.over() == set()  # of 8 ms in this turn, its app has used 3
+
+
+async def test_a_page_of_a_parked_app_ends_with_the_event_with_which_its_time_is_over(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = FixedRules(dear_rules(tmp_path, 20))
+    decoded = await turns.decode_in_turns([paid(number, "dear", data=LISTS) for number in range(9)], active)
+    matches = Matches(monkeypatch, clock, {"dear": 0.1})
+    recent, at, pages = RecentEvents(), 0, list[int]()
+    while at < len(decoded):
+        page = await turns.match_in_turns(
+            0, decoded[at:], recent, only="dear", turns=turns.TurnClock(clock), most_s=0.25
+        )
+        assert [each.entry for each in page.apps["dear"]] == [each.entry for each in decoded[at:][: page.entries]]
+        pages.append(page.entries)
+        at += page.entries
+    assert pages == [3, 3, 3]
+    assert len(matches.apps) == 9
+    one = await turns.match_in_turns(0, decoded, RecentEvents(), only="dear", turns=turns.TurnClock(clock), most_s=0.0)
+    assert one.entries == 1
+
+
+class Pages:
+    """A log that notes how many entries are read at once."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self.limits = list[int]()
+
+    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        self.limits.append(limit)
+        return Batch(entries=self._entries[after.count :][:limit])
+
+
+async def test_a_parked_app_goes_on_behind_the_event_with_which_a_page_ended(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [paid(number, "dear", data=LISTS) for number in range(10)]
+    log, matches = Pages(entries), Matches(monkeypatch, clock, {"dear": 0.1})
+    state: Any = SimpleNamespace(
+        log=log, rules=FixedRules(dear_rules(tmp_path, 20)), clock=clock, costs=AppCosts(clock), timing=TIMING
+    )
+    writer = AppWriter(state, 0, NOTHING)
+    queue, ends = AppQueue(app_id="dear", behind=Committed(), recent=RecentEvents()), list[Committed]()
+    given = Committed(offset="9-0", count=10)
+    while queue.behind != given:
+        queue.behind = await writer.reread(queue, given)
+        ends.append(queue.behind)
+    assert [(end.offset, end.count) for end in ends] == [("2-0", 3), ("5-0", 6), ("8-0", 9), ("9-0", 10)]
+    assert log.limits == [200, 3, 6, 3]  # little is read and not matched
+    assert [event.entry for batch in queue.applying for event in batch.events] == entries
+    assert len(matches.apps) == 10
+
+
+def test_what_an_app_owes_is_forgotten_soon_after_its_last_dear_event(clock: VirtualClock) -> None:
+    costs = AppCosts(clock, CostTiming())
+    for _ in range(100):
+        costs.charge("a", 5.0)
+    assert costs.over() == {"a"}
+    clock.advance(20.0)
+    assert costs.over() == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,19 +43,29 @@ def test_an_app_rests_longer_after_a_long_write_than_after_a_short_one(clock: Vi
     budget.charge("a", 0.2)
     assert budget.rest_s("a") == pytest.approx(0.2)
     budget.charge("a", 1.0)
-    assert budget.rest_s("a") == pytest.approx(20.0)
+    assert budget.rest_s("a") == pytest.approx(20.2)
     assert budget.rest_s("b") == 0.0
-    clock.advance(20.1)
+    clock.advance(20.3)
     assert budget.rest_s("a") == 0.0
+
+
+def test_an_app_rests_for_all_that_its_partitions_have_written_at_once(clock: VirtualClock) -> None:
+    budget = WriteBudget(clock, WriteTiming())
+    for _ in range(4):
+        budget.charge("a", 0.5)
+    assert budget.rest_s("a") == pytest.approx(40.0)  # else others would have 80 % of the time, and not 95 %
+    assert budget.timed_out("a", SLOW, "short")
+    assert budget.rest_s("a") == pytest.approx(40.0)  # more than the least rest
 
 
 def test_a_statement_has_more_time_after_it_ran_into_the_short_limit(clock: VirtualClock) -> None:
     budget = WriteBudget(clock, WriteTiming())
     assert budget.limit("a", SLOW) == "short"
-    assert budget.timed_out("a", SLOW)
+    assert budget.timed_out("a", SLOW, "short")
     assert budget.rest_s("a") == 5.0
     assert (budget.limit("a", SLOW), budget.limit("b", SLOW)) == ("long", "short")
-    assert not budget.timed_out("a", SLOW)
+    assert budget.timed_out("a", SLOW, "short")  # in another partition, at the same time
+    assert not budget.timed_out("a", SLOW, "long")
     budget.was_quick("a", SLOW)
     assert budget.limit("a", SLOW) == "short"
 
@@ -223,3 +234,54 @@ async def test_a_replay_does_not_rest(rules: RuleSet, clock: VirtualClock) -> No
     assert worker.rests == []
     assert worker.graph.tries == [("s1", "full"), ("s2", "full"), ("s2", "full"), ("s3", "full")]
     assert worker.letters.rows == [("timeout", 1)]
+
+
+class Parts:
+    """Graphs of the partitions of an app, whose writes are under way at the same time."""
+
+    runs_again = False
+    dialect: Any = FALKORDB
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.graphs = [Graph(clock), Graph(clock)]
+        self.first = asyncio.Barrier(2)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        if not self.graphs[partition].tries:
+            await self.first.wait()
+        await asyncio.sleep(0)
+        return await self.graphs[partition].apply(app_id, partition, writes)
+
+
+async def test_partitions_of_an_app_with_long_writes_have_one_between_two_rests(
+    rules: RuleSet, clock: VirtualClock
+) -> None:
+    worker, parts = Worker(rules, clock), Parts(clock)
+    worker.applier._graph = cast("Any", parts)
+    events = events_of(rules, [("c", 1.2), ("d", 1.2)])
+
+    async def go_on(partition: int) -> float:
+        """Return how long the partition is to rest."""
+        progress = parts.graphs[partition].progress
+        try:
+            if progress.checkpoint.plan:
+                await worker.applier.resume(partition, "app", progress, events)
+            else:
+                left = [each for each in events[partition:][:1] if each.entry.offset > progress.checkpoint.offset]
+                await worker.applier.apply(partition, "app", progress.checkpoint, left)
+        except SlowWrites as error:
+            return round(error.retry_after_s, 2)
+        return 0.0
+
+    def tries() -> int:
+        return sum(len(graph.tries) for graph in parts.graphs)
+
+    # Nobody knows yet that they take long.
+    assert sorted(await asyncio.gather(go_on(0), go_on(1))) == [5.0, 9.75]
+    assert tries() == 2
+    assert worker.letters.rows == []  # each has its second try
+    for count, rest_s in ((3, 24.0), (4, 0.0)):
+        clock.advance(60.0)
+        assert sorted(await asyncio.gather(go_on(0), go_on(1))) == [0.0, rest_s]
+        assert tries() == count
+    assert [graph.progress.checkpoint.offset for graph in parts.graphs] == ["00001", "00002"]

@@ -37,7 +37,8 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        # A line below the level costs next to nothing: a worker has one at the level debug for each skip.
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         cache_logger_on_first_use=True,
     )
     handler = _StandardError(sys.stderr)

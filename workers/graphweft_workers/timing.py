@@ -99,8 +99,14 @@ class CostTiming:
     """What the events of an app may take in the batches that it shares with other apps."""
     share: float = 0.05
     """By so much of the time that passes, what an app has taken is forgotten."""
+    most_s: float = 1.0
+    """What an app owes at most, so that all is forgotten soon after its last dear event."""
+    step_s: float = 0.5e-6
+    """What a step of a condition takes, before more is known of an app's events."""
+    fading: float = 0.95
+    """What remains of a long time of steps with each further event that takes less."""
     page_s: float = 0.25
-    """How long a page of a parked app should take: the next ones have as many entries as fit."""
+    """A page of a parked app ends with the event with which so much time is over."""
     rest: float = 1.0
     """How many times as long as a page has taken parked apps rest, one after the other."""
     most_rest_s: float = 5.0

@@ -21,7 +21,6 @@ from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.loader import RuleFiles, discover, keys_finding, reader_of, workflow_files
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values
-from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows, share
 from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
@@ -248,12 +247,15 @@ class RuleSet:
             return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
         return self._by_rules(event)
 
-    def may_take_long(self, event: Event, size: int) -> bool:
-        """Tell whether the conditions for an event of so many bytes may take more steps than one may."""
+    def steps(self, event: Event, size: int) -> int:
+        """Return about how many steps the conditions for an event of so many bytes take at most together.
+
+        0 for a workflow that is not compiled yet.
+        """
         if not self.is_compiled(event.workflow):
-            return False
+            return 0
         workflow = self._workflow(event.workflow)
-        return workflow is not None and workflow.mutations_for(event.type, event.agent).steps(size) > MOST_STEPS
+        return 0 if workflow is None else workflow.mutations_for(event.type, event.agent).steps(size)
 
     def refusal(self, event: Event) -> str | None:
         """Return why a pack refuses an event, or None. A refused event has no mutations of that pack."""

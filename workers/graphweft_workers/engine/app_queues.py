@@ -19,7 +19,6 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
-from graphweft_workers.engine.app_costs import FIRST_PAGE
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.older_graph import NeedsRebuild, OlderGraph
@@ -205,8 +204,6 @@ class AppQueues:
     def park(self, app_id: str, *, why: str = "") -> None:
         """Park an app: it reads again the events that it has not begun with, and the next batch."""
         queue = self._queue(app_id)
-        if why == "dear_events":
-            queue.page = FIRST_PAGE
         if queue.behind is None:
             if why:
                 self._hinder(queue, why)

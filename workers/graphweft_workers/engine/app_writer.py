@@ -29,7 +29,7 @@ from graphweft_workers.engine.older_graph import NeedsRebuild, Obstacle, OlderGr
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import begun_events, planned_end
 from graphweft_workers.engine.read import Decoded, MatchedEvent, Range, letter_of_lost
-from graphweft_workers.engine.turns import decode_in_turns
+from graphweft_workers.engine.turns import TurnClock, decode_in_turns
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
@@ -168,8 +168,8 @@ class AppWriter:
             entries, decoded = entries[: number or 1], decoded[: number or 1]
             if not number:
                 queue.page = 1  # each of the copies ends a page
-        count = queue.behind.count + batch.lost + len(entries)
-        end = Committed(offset=entries[-1].offset, count=count) if entries else given
+        before = queue.behind.count + batch.lost
+        end = Committed(offset=entries[-1].offset, count=before + len(entries)) if entries else given
         if queue.recent is None:
             if not any(_may_concern(queue.app_id, each) for each in decoded):
                 return end  # any number of apps may wait for a lost rule set: none reads back before it must
@@ -180,6 +180,9 @@ class AppWriter:
             )
         read = await self._matched(queue, decoded)
         read.check_rules(queue.app_id)  # it was no copy
+        if read.entries < len(entries):
+            queue.page = read.entries
+            end = Committed(offset=entries[read.entries - 1].offset, count=before + read.entries)
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if is_after(letter.offset, queue.reported)]
         if letters:
@@ -191,17 +194,20 @@ class AppWriter:
         return end
 
     async def _matched(self, queue: AppQueue, decoded: Sequence[Decoded]) -> Range:
-        """Match events of a parked app, one app of the worker after the other; fit the next page to the time."""
+        """Match events of a parked app, as many as fit a page; one app of the worker does so after the other."""
         assert queue.recent is not None
-        costs, clock = self.state.costs, self.state.clock
+        costs, timing = self.state.costs, self.state.timing
         async with costs.pace.turn():
-            began = clock.monotonic()
-            read = await match_compiled(
-                self.number, decoded, queue.recent, only=queue.app_id, passed_over=self._passed_over
+            return await match_compiled(
+                self.number,
+                decoded,
+                queue.recent,
+                only=queue.app_id,
+                passed_over=self._passed_over,
+                turns=TurnClock(self.state.clock, timing.turn_s),
+                costs=costs,
+                most_s=timing.costs.page_s,
             )
-            if (page := costs.page(len(decoded), clock.monotonic() - began)) is not None:
-                queue.page = page
-        return read
 
     def _first_lost(self, app_id: str, entries: Sequence[Decoded]) -> tuple[int, str] | None:
         """Return the number of the app's first entry that needs a lost rule set, and the digest; None without one."""

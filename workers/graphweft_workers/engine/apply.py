@@ -264,17 +264,14 @@ class Applier:
             if self._failures:
                 await self._drop_quarantined(run)
                 run.careful = run.careful or self._probing(run)
-            if self._budget is not None:
-                await self._rest(self._budget, run.app_id)
             writes = run.writes(self._most_rows, limit, suspects_first=self._graph.runs_again)[: 1 if singly else None]
             if run.plan.failed is not None and not writes[-1].after.plan:
                 await self._tell_skipped(run)  # the last write of a plan removes its note
                 continue
-            applied = await self._send(run.app_id, run.partition, writes)
+            applied = await self._send_when_due(run.app_id, run.partition, writes)
             if applied is None:
                 singly = True
                 continue
-            self._charge(run.app_id, writes, applied)
             cleared = self._took(run, writes[: applied.count])
             if applied.failure is not None:
                 await self._failure(run, writes[applied.count], applied.failure)
@@ -284,6 +281,17 @@ class Applier:
                 run.isolate(self._suspects)  # rows that are no suspects any more share queries again
 
     # Time of the graph server
+
+    async def _send_when_due(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied | None:
+        """Apply writes, and charge the app for their time; see ``_send`` for None, and ``_rest``."""
+        if self._budget is None:
+            return self._charged(app_id, writes, await self._send(app_id, partition, writes))
+        await self._rest(self._budget, app_id)
+        if (turn := self._budget.turn(app_id)) is None:
+            return self._charged(app_id, writes, await self._send(app_id, partition, writes))
+        async with turn:
+            await self._rest(self._budget, app_id)  # another partition of the app may have written meanwhile
+            return self._charged(app_id, writes, await self._send(app_id, partition, writes))
 
     async def _rest(self, budget: WriteBudget, app_id: str) -> None:
         """Let an app rest whose writes took long. Raises ``SlowWrites`` if that is not over soon."""
@@ -297,8 +305,10 @@ class Applier:
         """Return how long a row of a statement may take that is alone."""
         return "full" if self._budget is None else self._budget.limit(app_id, statement)
 
-    def _charge(self, app_id: str, writes: Sequence[Write], applied: Applied) -> None:
+    def _charged(self, app_id: str, writes: Sequence[Write], applied: Applied | None) -> Applied | None:
         """Count for how long writes kept the server from other work; fit the size of the next queries to that."""
+        if applied is None:
+            return None
         timing = self._timing.writes
         for number, (write, held_s) in enumerate(zip(writes, applied.held_s, strict=False)):
             rows = len(write.rows)
@@ -316,6 +326,7 @@ class Applier:
                 self._budget.charge(app_id, held_s)
                 if took_effect and write.limit == "long" and held_s < timing.long_s:
                     self._budget.was_quick(app_id, statement)
+        return applied
 
     def _most_rows(self, statement: str) -> int:
         return self._most.get(statement, MOST_ROWS)
@@ -366,7 +377,7 @@ class Applier:
             run.careful = Careful(statement, 1)
             # Try it once more: the time limit includes the wait for other writers.
             if self._budget is not None:
-                if self._budget.timed_out(run.app_id, statement):
+                if self._budget.timed_out(run.app_id, statement, write.limit):
                     raise self._budget.slow_writes(run.app_id)
             elif run.alone is not row:
                 run.alone = row

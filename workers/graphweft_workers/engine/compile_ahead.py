@@ -14,7 +14,7 @@ from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range
-from graphweft_workers.engine.turns import decode_in_turns, match_in_turns
+from graphweft_workers.engine.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.ports.event_log import Entry
 
 
@@ -41,9 +41,11 @@ async def match_compiled(
     only: str | None = None,
     without: Collection[str] = (),
     passed_over: PassedOver = NOTHING,
+    turns: TurnClock | None = None,
     costs: AppCosts | None = None,
+    most_s: float | None = None,
 ) -> Range:
-    """Return the same as ``match_range``; ``costs``: see ``match_in_turns``."""
+    """Return the same as ``match_range``; ``costs`` and ``most_s``: see ``match_in_turns``."""
     wanted: dict[RuleSet, set[str]] = {}
     for each in decoded:
         event, active = each.event, each.rules
@@ -54,5 +56,6 @@ async def match_compiled(
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
     return await match_in_turns(
-        partition, decoded, recent, only=only, without=without, passed_over=passed_over, costs=costs
-    )
+        partition, decoded, recent, only=only, without=without, passed_over=passed_over, turns=turns, costs=costs,
+        most_s=most_s,
+    )  # fmt: skip

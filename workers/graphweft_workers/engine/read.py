@@ -76,11 +76,13 @@ class Range:
     """The defects of the dead letters with the reason ``internal_error``, in their order."""
     copied: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """The app and the offset of each copy."""
+    entries: int = 0
+    """Entries that were matched."""
     lost: dict[str, str] = field(default_factory=dict[str, str])
     """By app: the digest of a lost rule set that an event of it needs. The app waits; what else is here of it, too."""
 
     dear: set[str] = field(default_factory=set[str])
-    """Apps whose events took too much of the worker's time: the rest of them is not matched. They are to be parked."""
+    """Apps whose events took or may take too much of the worker's time: not all are matched. They are to be parked."""
 
     @property
     def copies(self) -> int:
@@ -108,6 +110,8 @@ class Decoded:
     identity: Identity | None = None
     number: Numbered | None = None
     error: Exception | None = None
+    steps: int = 0
+    """Of its conditions, about, at most; 0 before that is looked up."""
 
 
 def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
@@ -170,6 +174,7 @@ def match_range(
     result = Range() if into is None else into
     nothing = passed_over.is_empty
     for decoded in entries:
+        result.entries += 1
         entry, event, active, error = decoded.entry, decoded.event, decoded.rules, decoded.error
         if event is None or active is None:
             recent.is_copy(None)

@@ -8,14 +8,14 @@ of its conditions.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -51,39 +51,46 @@ async def match_in_turns(
     passed_over: PassedOver = NOTHING,
     turns: TurnClock | None = None,
     costs: AppCosts | None = None,
+    most_s: float | None = None,
 ) -> Range:
     """Return the same as ``match_range``.
 
-    With ``costs``, apps are charged for the time of their events, and those that have taken too much are left out from
-    then on: see ``Range.dear``.
+    With ``costs``, apps are charged for the time of their events. Of several apps, those that have taken too much are
+    left out from then on, and those with an event that may take too much altogether: see ``Range.dear``. With
+    ``most_s``, it ends with the entry with which so much time is over: see ``Range.entries``.
     """
     found = Range()
     turns = turns or TurnClock()
     out = {*without}
+    shared = costs if only is None else None
     matching = partial(
         match_range, partition, recent=recent, only=only, without=out, passed_over=passed_over, into=found
     )
 
-    def leave_out(left: Iterable[Decoded]) -> None:
-        if costs is not None and (over := costs.over()):
-            dear = {each.event.appid for each in left if each.event is not None and each.event.appid in over} - out
-            found.dear.update(dear)
-            out.update(dear)
+    def leave_out(apps: Collection[str]) -> None:
+        found.dear.update(apps)
+        out.update(apps)
 
-    def may_take_long(each: Decoded) -> bool:
+    for each in entries:
         event = each.event
-        if each.size > LARGE:
-            return True
-        if event is None or each.rules is None or event.appid in out or only not in (None, event.appid):
-            return False
-        return each.rules.may_take_long(event, each.size)
+        if event is not None and each.rules is not None and event.appid not in out and only in (None, event.appid):
+            each.steps = each.rules.steps(event, each.size)
+            if each.steps > MOST_STEPS and shared is not None and shared.may_be_dear(event.appid, each.steps):
+                leave_out((event.appid,))
 
-    for is_long, some in groupby(entries, may_take_long):
+    def is_long(each: Decoded) -> bool:
+        return each.size > LARGE or each.steps > MOST_STEPS
+
+    for aside, some in groupby(entries, is_long):
         left = deque(some)
         while left:
-            leave_out(left)
+            if most_s is not None and found.entries and turns.is_over(most_s):
+                return found
+            if shared is not None and (over := shared.over()):
+                apps = {each.event.appid for each in left if each.event is not None}
+                leave_out(apps.intersection(over) - out)
             turn = turns.one(left, costs)
-            if is_long:
+            if aside:
                 await _aside(partial(matching, turn))
             else:
                 matching(turn)
@@ -107,22 +114,31 @@ class TurnClock:
     def __init__(self, clock: Clock = SYSTEM_CLOCK, turn_s: float = TIMING.turn_s) -> None:
         self._clock = clock
         self._turn_s = turn_s
-        self._since = clock.monotonic()
+        self._begun = self._since = clock.monotonic()
+
+    def is_over(self, seconds: float) -> bool:
+        """Tell whether so much time has passed since the first turn began."""
+        return self._clock.monotonic() - self._begun > seconds
 
     def one[T: Entry | Decoded](self, left: deque[T], costs: AppCosts | None = None) -> Iterator[T]:
         """Take from the left until the turn is over: the clock is read after each, which takes 0.1 us.
 
-        ``costs`` are told of events that take long.
+        ``costs`` are told of events that take long, or might have.
         """
         monotonic, end = self._clock.monotonic, self._since + self._turn_s
-        least_s = math.inf if costs is None else costs.least_s
-        now = monotonic()
+        begun = now = monotonic()
+        cpu = 0.0 if costs is None else self._clock.cpu()
         while left:
             each = left.popleft()
             yield each
             before, now = now, monotonic()
-            if now - before >= least_s and costs is not None and isinstance(each, Decoded) and each.event is not None:
-                costs.charge(each.event.appid, now - before)
+            if costs is None or not isinstance(each, Decoded) or each.event is None:
+                pass
+            elif now - before >= costs.least_s or each.steps > MOST_STEPS:
+                # Reading the time of the processor takes 1 us. What came before took no more than the clock says.
+                last, cpu = cpu, self._clock.cpu()
+                costs.charge(each.event.appid, max(0.0, cpu - last - (before - begun)), each.steps)
+                begun = now
             if now > end:
                 return
 

@@ -22,7 +22,6 @@ from graphweft_workers.roles.http_server import (
     limited_logs,
     listening,
     server_config,
-    short_turns,
 )
 from graphweft_workers.roles.loop_monitor import watched
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
@@ -92,7 +91,7 @@ async def run_gateway(
         following = [asyncio.create_task(file.follow()) for file in files.values() if file is not None]
         try:
             async with _counting(settings, quotas, current, name=gateway_name(own_port)):
-                with limited_logs(), short_turns(), watched(settings.loop_limit_ms):
+                with limited_logs(), watched(settings.loop_limit_ms):
                     await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
         finally:
             for task in following:

@@ -36,6 +36,7 @@ from graphweft_contracts import (
 )
 from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers import bus_driver
+from graphweft_workers.garbage_collection import leave_out_the_start
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
@@ -434,6 +435,7 @@ class _Checked:
         while True:
             try:
                 await self._push()
+                leave_out_the_start()
                 return
             except (GraphUnavailable, BusUnavailable) as error:
                 if wait_s == _FIRST_WAIT_S:

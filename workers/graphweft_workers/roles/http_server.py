@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Generator
 from typing import Any, Final, override
 
@@ -23,8 +22,6 @@ _STOP_S: Final = 15
 """Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
 _CONNECTIONS: Final = 2_000
 """uvicorn answers 503 beyond this number of connections."""
-_TURN_S: Final = 0.001
-"""Turn of a thread. Python's 5 ms made other requests five times slower while bodies were read."""
 
 
 def server_config(app: Any, *, connections: int) -> uvicorn.Config:
@@ -99,17 +96,6 @@ def listening(host: str, port: int, *, what: str = "gateway") -> Generator[socke
         # connection comes 40 ms late.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
-
-
-@contextlib.contextmanager
-def short_turns() -> Generator[None]:
-    """Let a thread that reads a large body give way soon: each step of the other requests waits for a turn of it."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

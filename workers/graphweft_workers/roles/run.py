@@ -6,6 +6,7 @@ Roles are imported when they run, so that other commands start quickly.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -17,47 +18,54 @@ if TYPE_CHECKING:
 
 _FASTSTREAM: Final = logging.DEBUG
 """Level of FastStream's own lines about the start and the end, which the roles log themselves."""
+_TURN_S: Final = 0.001
+"""Turn of a thread. With Python's 5 ms, each step of the event loop waits so long for a thread that reads a large body
+or matches a dear event, and a request or an event takes ten steps."""
+
+
+def _settle() -> None:
+    """Set the process up for events and requests by the thousand, when its start is over."""
+    from graphweft_workers.garbage_collection import collect_less_often
+
+    sys.setswitchinterval(_TURN_S)
+    collect_less_often()
 
 
 async def run_mutation(settings: Settings) -> None:
     """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
-    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.hosting import mutation_app
 
     worker = mutation_app(settings)
-    collect_less_often()
+    _settle()
     await worker.run(log_level=_FASTSTREAM)
 
 
 async def run_injection(settings: Settings) -> None:
     """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
-    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.hosting import injection_app
 
     responder = injection_app(settings)
-    collect_less_often()
+    _settle()
     await responder.run(log_level=_FASTSTREAM)
 
 
 async def run_memory(settings: Settings) -> None:
     """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
-    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.hosting import memory_app
 
     jobs = memory_app(settings)
-    collect_less_often()
+    _settle()
     await jobs.run(log_level=_FASTSTREAM)
 
 
 async def run_archive(settings: Settings) -> None:
     """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
-    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.connections import make_archive
     from graphweft_workers.roles.hosting import archive_app
 
     make_archive(settings)  # says what is missing before anything starts
     archiver = archive_app(settings)
-    collect_less_often()
+    _settle()
     await archiver.run(log_level=_FASTSTREAM)
 
 
@@ -68,10 +76,9 @@ async def run_gateway(
     # google is protobuf.
     with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.roles import gateway as serving
-    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.heartbeat import beating
 
-    collect_less_often()
+    _settle()
     async with beating("gateway") as heartbeat:
 
         def listens(url: str) -> None:

@@ -89,6 +89,7 @@ type _Index = tuple[str, str, str]
 
 _LONG: Final = 10_000
 """Characters and items of parameters whose text is made in a thread."""
+_NESTED: Final = frozenset({list, tuple, dict})
 _INDEXES_OF_LABEL: Final = 128
 """Indexed properties of one label. The server ends at 344 of them (4.22), also if each is waited for."""
 _THREADS: Final = 2
@@ -456,13 +457,8 @@ class FalkorDBStore:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)
-        queries: list[WriteQuery] = []
-        unsendable: QueryFailed | None = None
-        try:
-            for query in self._shared_queries.queries(partition, writes, share=share):
-                queries.append(query)
-        except QueryFailed as error:
-            unsendable = error
+        make = partial(self._queries, partition, writes, share=share)
+        queries, unsendable = await asyncio.to_thread(make) if _is_long_text(writes) else make()
         limits_ms = [min(timeout_ms, self._times.limit_ms(writes, each)) for each in queries]
         commands: list[Command] = [
             ("GRAPH.QUERY", name, each.text, "--compact", "TIMEOUT", limit_ms)
@@ -525,6 +521,18 @@ class FalkorDBStore:
         self._shared_queries.keep_apart(writes[failed[0].first : failed[0].end])
         rest = await self._apply_now(app_id, partition, writes[count:], share=False)
         return Applied(count=count + rest.count, failure=rest.failure, held_s=(*held_s[:count], *rest.held_s))
+
+    def _queries(
+        self, partition: int, writes: Sequence[Write], *, share: bool
+    ) -> tuple[Sequence[WriteQuery], QueryFailed | None]:
+        """Return the queries for writes up to the first one that cannot be sent, and why it cannot."""
+        found: list[WriteQuery] = []
+        try:
+            for query in self._shared_queries.queries(partition, writes, share=share):
+                found.append(query)
+        except QueryFailed as error:
+            return found, error
+        return found, None
 
     def _applied(
         self,
@@ -613,3 +621,9 @@ class FalkorDBStore:
     def _graph(self, app_id: str) -> Any:
         # A new object each time: it caches names by number, which become wrong when the graph is replaced.
         return AsyncGraph(self._redis, self._name(app_id))
+
+
+def _is_long_text(writes: Sequence[Write]) -> bool:
+    """Tell whether the text of writes takes long: that of lists and maps does, and plain values take a tenth."""
+    nested = [value for write in writes for row in write.rows for value in row.values() if type(value) in _NESTED]
+    return bool(nested) and are_long(nested, _LONG)

@@ -108,12 +108,15 @@ async def test_an_app_that_moved_is_archived_rebuilt_exported_restored_and_erase
     assert await alone.partitions.count() == OWN + 1
     file, about = await exported(app)
     assert about["graph"]["sha256"] == digest
+    assert (await app.run("order", "again", "own", "--force")).code == 0
     done = await app.run("restore", str(file), "--as", "again")
     assert done.code == 0, done.err
     assert await app.digest("again") == digest
+    await own(app)
     async with app.worker():
         await app._append([order(70, "again"), order(71)])
         await app.applied()
+        assert len(await app.bus.log.after(OWN + 1, "", limit=9)) > 1, "an activation, and the event"
         done = await app.run("erase", "--app", "shop", "--yes")
         assert done.code == 0, done.err
     assert await held() == [], "archive and bus"

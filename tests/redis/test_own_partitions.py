@@ -362,3 +362,31 @@ async def test_a_job_goes_on_for_others_when_a_partition_takes_nothing(url: str,
         await until(lambda: echoes(stream), lambda found: found >= 1, beside=running)
         worker.stop()
         await running
+
+
+async def test_two_apps_with_partitions_of_their_own_do_not_reach_each_other(url: str, raw: Any, bus: Bus) -> None:
+    await bus.partitions.give_partition("acme")
+    layout = await bus.partitions.give_partition("globex")
+    async with (
+        user(raw, url, "tenant", app_id="acme", own=own_number(layout)) as acme_url,
+        user(raw, url, "tenant", app_id="globex", own=own_number(layout, "globex")) as globex_url,
+        Client(acme_url, app_id="acme", workflow="W") as acme,
+        Client(globex_url, app_id="globex", workflow="W") as globex,
+        answering(url),
+    ):
+        async with working(url) as graph:
+            await acme.emit(note(1), wait_s=FOR_EVER_S)
+            await globex.emit(note(1, "globex"), wait_s=FOR_EVER_S)
+            await applied(bus)
+        [foreign] = await acme.emit_each([note(2, "globex")], wait_s=FOR_EVER_S)
+        [stranger] = await acme.emit_each([note(2, "initech")], wait_s=FOR_EVER_S)
+        for outcome in (foreign, stranger):
+            assert isinstance(outcome, PartitionRefused)
+            assert "No permissions to access a key" in str(outcome)
+        async with redis.Redis.from_url(acme_url) as hostile:
+            await hostile.xadd(channels.own_events_stream(own_number(layout)), {"a": "b"}, id=LAST)
+        await globex.emit(note(3, "globex"), wait_s=FOR_EVER_S)
+        assert (await globex.context(agent="a", chat_id="c", budget_ms=BUDGET_MS)).text == "for globex"
+        async with working(url) as graph:  # started again
+            await until(lambda: notes(graph, "globex"), lambda found: [number for number, _ in found] == [1, 3])
+            assert await notes(graph, "acme") == [(1, "v1")]

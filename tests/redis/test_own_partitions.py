@@ -333,6 +333,9 @@ class _Echo:
         for events in ():
             yield events
 
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
 
 async def test_a_job_goes_on_for_others_when_a_partition_takes_nothing(url: str, raw: Any, bus: Bus) -> None:
     own = own_number(await bus.partitions.give_partition("acme"))

@@ -335,13 +335,15 @@ class RedisRequestQueue:
         self._faults = found
 
     async def _look(self, room: int) -> None:
-        streams = self._streams
+        streams: Sequence[str] = self._streams
+        entries: Sequence[tuple[int, Any]]
         arguments = [channels.CONTEXT_GROUP, self._consumer, self._timing.alive_ms, room, _HANDED_ON]
         entries, lost = await self._sign(keys=(channels.RESPONDERS, *streams), args=arguments)
         if lost:
             logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")
         if entries:
-            self.taken_over += sum(self._add(streams[number - 1], [entry]) for number, entry in entries)
+            for number, entry in entries:
+                self.taken_over += self._add(streams[number - 1], [entry])
             self.wake()
 
     async def _take_off(self) -> None:

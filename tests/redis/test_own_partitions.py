@@ -315,6 +315,19 @@ async def test_a_request_in_the_stream_of_another_app_gets_no_answer(url: str, r
         assert (refused["app_id"], refused["reason"]) == ("acme", "foreign_app")
 
 
+async def test_many_first_requests_read_the_layout_once(url: str, raw: Any, bus: Bus) -> None:
+    await bus.partitions.give_partition("acme")
+
+    async def reads() -> int:
+        return int((await raw.info("commandstats"))["cmdstat_hgetall"]["calls"])
+
+    before = await reads()
+    async with contextlib.aclosing(RedisTransport(url)) as transport:
+        found = await asyncio.gather(*(transport._stream_of_requests("acme") for _ in range(200)))
+    assert {*found} == {channels.own_context_requests("acme")}
+    assert await reads() - before == 1
+
+
 class _Echo:
     """A job that emits an event for each."""
 

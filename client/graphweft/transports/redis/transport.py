@@ -94,6 +94,7 @@ class RedisTransport:
         self._layout_at = 0.0
         self._requests_at = -math.inf
         """When the layout was last looked at for requests."""
+        self._looking = asyncio.Lock()
         self._newest_ms = 0
         """The server's time of our last request."""
         self._trim_at: dict[str, float] = {}
@@ -243,13 +244,15 @@ class RedisTransport:
 
     async def _stream_of_requests(self, app_id: str) -> str:
         """Return the stream of context requests of an app. It gives a new bus no layout: that needs a right."""
-        now = self._clock.monotonic()
-        if now > self._requests_at + self._timing.layout_s:
-            if self._layout is None or now > self._layout_at + self._timing.layout_s:
-                with contextlib.suppress(NoPermissionError):  # of a user who may do nothing but ask
-                    self._layout = await stored_layout(self._redis)
-                    self._layout_at = now
-            self._requests_at = now
+        if self._clock.monotonic() > self._requests_at + self._timing.layout_s:
+            async with self._looking:  # one call looks for hundreds
+                now = self._clock.monotonic()
+                if now > self._requests_at + self._timing.layout_s:
+                    if self._layout is None or now > self._layout_at + self._timing.layout_s:
+                        with contextlib.suppress(NoPermissionError):  # of a user who may do nothing but ask
+                            self._layout = await stored_layout(self._redis)
+                            self._layout_at = now
+                    self._requests_at = now
         return channels.CONTEXT_REQUESTS if self._layout is None else requests_of(self._layout, app_id)
 
     def _subscribe(self, inbox: _Inbox) -> None:

@@ -12,7 +12,14 @@ EVENTS_TOPIC: Final = "graphweft.events"
 PARTITION_COUNT: Final = "graphweft:partitions"
 """Number of event streams. The first process writes it, once, so that all producers hash alike."""
 ORDERS: Final = "graphweft:orders"
-"""Hash: app id, or ``*`` for all others, -> ``app`` or ``chat``; see ``Layout``. Written with the number."""
+"""Hash: app id, or ``*`` for all others, -> ``app``, ``chat``, or the partition of its own; see ``Layout``.
+
+Written with the number.
+"""
+OWN_EVENTS: Final = "graphweft:own"
+"""Prefix of the event streams of apps that share none. It is another one, so that whoever may append to all the shared
+streams may not append to these.
+"""
 PARTITIONS_TOPIC: Final = "graphweft.partitions"
 """Topic with one partition. Its first record ``{"partitions": N}`` counts, even if the topic of events grows.
 
@@ -96,8 +103,18 @@ GRAPH_CHECK: Final = "graphweft::check::"
 
 
 def events_stream(partition: int) -> str:
-    """Return the event stream of a partition."""
+    """Return the event stream of a partition that apps share."""
     return f"{EVENTS}:{partition}"
+
+
+def own_events_stream(partition: int) -> str:
+    """Return the event stream of a partition that takes events of one app only."""
+    return f"{OWN_EVENTS}:{partition}"
+
+
+def own_context_requests(app_id: str) -> str:
+    """Return the stream of context requests of an app that shares none."""
+    return f"{CONTEXT_REQUESTS}:{app_id}"
 
 
 def stream_copy(partition: int) -> str:

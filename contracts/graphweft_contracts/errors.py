@@ -7,7 +7,8 @@
     │   ├── InvalidEvent          an event that violates the contract
     │   │   ├── MalformedEvent    content that is not a JSON object
     │   │   ├── UnreadableEvent   a record that cannot be unpacked
-    │   │   └── RefusedEvent      an entry whose signature is missing or wrong
+    │   │   ├── RefusedEvent      an entry whose signature is missing or wrong
+    │   │   └── MisplacedEvent    an entry in a partition that is another app's
     │   ├── InvalidRules          rule files that do not load (carries every finding)
     │   ├── InvalidSettings       invalid settings
     │   ├── PartitionRefused      the bus takes nothing for one partition until it is mended
@@ -52,6 +53,10 @@ class RefusedEvent(InvalidEvent):
     def __init__(self, message: str, *, reason: Literal["unsigned", "bad_signature"]) -> None:
         super().__init__(message)
         self.reason: Literal["unsigned", "bad_signature"] = reason
+
+
+class MisplacedEvent(InvalidEvent):
+    """The partition takes the events of another app only, or its app has another one of its own."""
 
 
 class InvalidRules(Permanent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from graphweft_contracts import DeadLetter, Layout, Order
+from graphweft_contracts import DeadLetter, InvalidSettings, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersOfApp, counted_by_app, first_letters
@@ -76,6 +76,9 @@ class MemoryLog:
 
     async def layout(self) -> Layout:
         return Layout(partitions=len(self._entries))
+
+    async def give_partition(self, app_id: str, *, least: int = 0) -> Layout:
+        raise InvalidSettings("this bus gives no app a partition of its own")
 
     async def store_order(self, app_id: str, order: Order) -> None:
         raise NotImplementedError

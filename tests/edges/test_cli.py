@@ -1310,7 +1310,8 @@ def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -
         (("rules", "push", "/nowhere"), "'/nowhere' does not exist"),
         (("rules", "push", "--app", "a b"), "invalid --app 'a b'"),
         (("rules", "ignore", "_x"), "'_x' cannot be the name of a workflow"),
-        (("order", "acme", "row"), "'row' is not one of app, chat"),
+        (("order", "acme", "row"), "'row' is not one of app, chat, own"),
+        (("order", "*", "own"), "'own' is the order of one app, not of all"),
         (("order", "a/b", "chat"), "invalid --app 'a/b'"),
     ],
 )
@@ -1334,6 +1335,37 @@ def test_the_order_of_an_app_is_changed_when_nothing_is_left_to_apply(call: Call
     shown = json.loads(call("order", "--json", **servers).out)
     assert shown["orders"] == {"*": "app", "busy": "chat"}
     assert json.loads(call("order", "other", "--json", **servers).out)["orders"] == {"other": "app"}
+
+
+def test_an_app_gets_a_partition_of_its_own_and_keeps_it(call: Call, url: str) -> None:
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    done = call("order", "acme", "own", **servers)
+    assert done.code == 0, done.err
+    assert "own, partition 64" in done.out
+    line = "graphweft acl redis --role tenant --app acme --partition 64"
+    assert line in " ".join((done.out + done.err).split())
+    rights = call(*line.split()[1:]).out
+    assert "%W~graphweft:own:64" in rights
+    assert "%W~graphweft:context:requests:acme" in rights
+    assert "graphweft:events" not in rights
+    shown = {"partitions": 64, "orders": {"*": "app", "acme": "own"}, "own": {"acme": 64}}
+    assert json.loads(call("order", "--json", **servers).out) == shown
+    assert "own, partition 64" in call("order", "acme", "own", **servers).out, "it is given once"
+    for back in ("app", "chat"):
+        refused = call("order", "acme", back, **servers)
+        assert (refused.code, "'acme' has partition 64 of its own and keeps it" in refused.err) == (2, True)
+    assert len(json.loads(call("status", "--json", **servers).out)["partitions"]) == 65
+    told = call("doctor", "--rights", "tenant", "--app", "acme", **servers)  # as a user who may do everything
+    assert "it may append to the streams of other apps too" in " ".join((told.out + told.err).split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("redis", "--role", "worker"), ("kafka", "--role", "tenant", "--app", "acme"), ("redis", "--role", "gateway")],
+)
+def test_only_a_tenant_on_redis_has_a_partition_of_its_own(call: Call, arguments: tuple[str, ...]) -> None:
+    refused = call("acl", *arguments, "--partition", "64")
+    assert (refused.code, "--partition names the own partition" in refused.err) == (2, True)
 
 
 def test_try_shows_what_rules_would_do_without_a_server(call: Call, tmp_path: Path, rules: Path) -> None:

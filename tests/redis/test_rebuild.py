@@ -32,6 +32,7 @@ from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.judged_bus import judged
 from graphweft_workers.engine.key_file import read_keyring
 from graphweft_workers.engine.keyring import Keyring
+from graphweft_workers.engine.placed_bus import placed
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -107,7 +108,7 @@ class App:
 
     def _bus(self) -> Bus:
         """Return the bus as workers and commands read it."""
-        return self.bus_alone() if self.keyring is None else judged(self.bus_alone(), self.keyring)
+        return placed(self.bus_alone() if self.keyring is None else judged(self.bus_alone(), self.keyring))
 
     def bus_alone(self) -> Bus:
         """Return the bus whose entries nobody judges."""

@@ -16,8 +16,10 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.rights import PASSWORD, commands
 
 pytestmark = pytest.mark.integration
+OWN = 64
+"""The partition of its own."""
 PAGE = Path(__file__).parents[2] / "docs/security.md"
-HEADING = "### On Redis"
+HEADINGS = {None: "### On Redis", OWN: "### A partition of its own"}
 GROUPS = (
     channels.MUTATION_GROUP, channels.MEMORY_GROUP, channels.CONSOLIDATION_GROUP, channels.EPISODES_GROUP,
     channels.ARCHIVE_GROUP,
@@ -28,6 +30,8 @@ NAMES = sorted(
     | {channels.workers(group) for group in GROUPS}
     | {channels.notes(group) for group in GROUPS}
     | {channels.events_stream(0), channels.events_stream(63), channels.stream_copy(0), channels.CONTEXT_REQUESTS}
+    | {channels.own_events_stream(number) for number in (6, OWN, 65, 640)}
+    | {channels.own_context_requests(app) for app in ("acme", "globex", "acme2")}
     | {channels.graph_positions("t"), channels.graphs_reached("t", 0), channels.graph_indexes("mozaiks_acme")}
     | {channels.graph_name("acme"), channels.graph_name("globex"), "anything", "", "*"}
 )
@@ -37,12 +41,15 @@ CHANNELS = sorted(
 )
 
 
-def documented() -> dict[str, frozenset[str]]:
-    """Return each command of the page's table with the names on which it may be run."""
-    lines = PAGE.read_text().partition(HEADING)[2].splitlines()
-    rows = [
-        line.strip("|").split("|") for line in lines[: lines.index("", lines.index("|---|---|---|"))] if "`" in line
-    ]
+def documented(own: int | None) -> dict[str, frozenset[str]]:
+    """Return each command of the page's tables with the names on which it may be run; ``own`` replaces some."""
+    return _table(HEADINGS[None]) | (_table(HEADINGS[own]) if own else {})
+
+
+def _table(heading: str) -> dict[str, frozenset[str]]:
+    lines = PAGE.read_text().partition(f"{heading}\n")[2].splitlines()
+    begin = lines.index("|---|---|---|")
+    rows = [line.strip("|").split("|") for line in lines[begin : lines.index("", begin)] if "`" in line]
     found: dict[str, frozenset[str]] = {}
     for names, places, *_ in rows:
         for command in names.split("`")[1::2]:
@@ -50,11 +57,18 @@ def documented() -> dict[str, frozenset[str]]:
     return found
 
 
+@pytest.fixture(params=[None, OWN], ids=["shared", "own"])
+def own(request: pytest.FixtureRequest) -> int | None:
+    """The partition of its own of the tenant's app, if it has one."""
+    found: int | None = request.param
+    return found
+
+
 @pytest.fixture
-async def admin(server: EmbeddedServer, url: str) -> AsyncIterator[Any]:
+async def admin(server: EmbeddedServer, url: str, own: int | None) -> AsyncIterator[Any]:
     """A user who may do everything, beside the user ``acme`` with a tenant's rights."""
     async with redis.Redis.from_url(url) as connection:
-        for line in commands("redis", "tenant", app_id="acme", user="acme", graph_template=""):
+        for line in commands("redis", "tenant", app_id="acme", user="acme", graph_template="", own=own):
             await connection.execute_command(*line.replace(PASSWORD, "secret").split())
         try:
             yield connection
@@ -85,20 +99,20 @@ async def may_run(admin: Any, command: str) -> bool:
     raise AssertionError(command)
 
 
-async def test_a_tenant_may_run_the_documented_commands_and_no_other(admin: Any) -> None:
+async def test_a_tenant_may_run_the_documented_commands_and_no_other(admin: Any, own: int | None) -> None:
     commands = await every_command(admin)
     assert len(commands) > 300
     assert "graph.query" in {each.lower() for each in commands}
-    assert {each.lower() for each in commands if await may_run(admin, each)} == documented().keys()
+    assert {each.lower() for each in commands if await may_run(admin, each)} == documented(own).keys()
 
 
 @pytest.mark.parametrize(
     ("command", "more"), [("xadd", ("*", "a", "b")), ("get", ()), ("hgetall", ()), ("subscribe", ())]
 )
 async def test_a_tenant_reaches_the_documented_names_and_no_other(
-    admin: Any, command: str, more: tuple[str, ...]
+    admin: Any, command: str, more: tuple[str, ...], own: int | None
 ) -> None:
-    patterns = {each.replace("APP", "acme") for each in documented()[command]}
+    patterns = {each.replace("APP", "acme") for each in documented(own)[command]}
     reached: list[str] = []
     for name in CHANNELS if command == "subscribe" else NAMES:
         if await try_out(admin, command, name, *more) == "OK":
@@ -107,8 +121,8 @@ async def test_a_tenant_reaches_the_documented_names_and_no_other(
     assert all(any(fnmatchcase(name, pattern) for name in reached) for pattern in patterns)
 
 
-async def test_only_these_commands_have_names(admin: Any) -> None:
-    assert {name for name, places in documented().items() if places} == {"xadd", "get", "hgetall", "subscribe"}
+async def test_only_these_commands_have_names(own: int | None) -> None:
+    assert {name for name, places in documented(own).items() if places} == {"xadd", "get", "hgetall", "subscribe"}
 
 
 async def test_nobody_who_may_append_may_write_to_the_copy_of_a_stream(admin: Any) -> None:

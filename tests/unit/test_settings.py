@@ -437,7 +437,7 @@ def test_a_key_from_a_file_loses_its_line_end() -> None:
 def test_the_url_chooses_the_driver(tmp_path: Path) -> None:
     def kinds(**given: Any) -> tuple[str, str, str]:
         settings = Settings.load(data=tmp_path, **given)
-        made = make_bus(settings).log, make_graph(settings), make_transport(settings)
+        made = make_bus(settings, archived=False).log, make_graph(settings), make_transport(settings)
         return tuple(type(service).__name__ for service in made)  # type: ignore[return-value]
 
     assert kinds() == ("RedisEventLog", "FalkorDBStore", "RedisTransport")

@@ -129,6 +129,8 @@ class JobTiming:
     """How long the batch in hand may still take when the worker stops or loses the lease."""
     last_wait_s: float = 60.0
     """The longest wait for a server that a job needs."""
+    refused_s: float = 5.0
+    """The first wait for a partition that takes no events until it is mended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Layout, Order, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
@@ -116,6 +116,9 @@ class SqlitePartitions:
 
     async def layout(self) -> Layout:
         return await self._file.write(lambda db: layout_of(db, self._new))
+
+    async def give_partition(self, app_id: str, *, least: int = 0) -> Layout:
+        raise InvalidSettings("this bus gives no app a partition of its own")
 
     async def store_order(self, app_id: str, order: Order) -> None:
         await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))

@@ -13,6 +13,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.dead_letters import UNREAD
+from graphweft_contracts.errors import MisplacedEvent
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, announced, restated_scope
 from graphweft_workers.archive import segments as format_
@@ -59,7 +60,7 @@ def _is_refused(entry: Entry) -> bool:
             entry.dropped()
         elif wire.RETRY in entry.fields:
             entry.event()
-    except RefusedEvent:
+    except (MisplacedEvent, RefusedEvent):
         return True
     except Exception:  # noqa: BLE001 - any content may stand in a log
         return False

@@ -31,6 +31,7 @@ def archive_bus(blobs: BlobStore) -> Bus:
         usage=_Records(),
         offsets=OffsetForm.EITHER,
         close=_nothing,
+        gives_partitions=True,
         archive=blobs,
     )
 
@@ -79,7 +80,7 @@ class _Partitions:
         self._state = state
 
     async def count(self, *, fresh: bool = False) -> int:
-        return max((await self.layout()).partitions, *(number + 1 for number in await self._reader.partitions()), 0)
+        return max((await self.layout()).count, *(number + 1 for number in await self._reader.partitions()), 0)
 
     async def layout(self) -> Layout:
         return await self._state.layout()
@@ -102,6 +103,9 @@ class _Partitions:
         return {}
 
     async def store_order(self, app_id: str, order: Order) -> NoReturn:
+        _refuse()
+
+    async def give_partition(self, app_id: str, *, least: int = 0) -> NoReturn:
         _refuse()
 
     async def commit(self, partition: int, committed: Committed) -> NoReturn:

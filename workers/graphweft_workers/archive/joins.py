@@ -116,6 +116,16 @@ async def join_rules(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str)
     return len(lost)
 
 
+async def join_layout(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str) -> list[str]:
+    """Give apps their own partitions back that the bus has forgotten; return these apps. Raises like ``join``."""
+    layout, archived = await bus.partitions.layout(), await ArchivedState(blobs).known_layout()
+    known = {} if archived is None else archived.own
+    lost = {app_id: own for app_id, own in known.items() if layout.own.get(app_id) != own}
+    if lost:
+        await driver.restore_partitions(url, lost)
+    return sorted(lost)
+
+
 async def to_rebuild(blobs: BlobStore) -> list[str]:
     """Return the apps whose graphs must be built again since a partition was joined, in order."""
     found: set[str] = set()

@@ -75,6 +75,14 @@ class ArchivedState:
                 )
             layout = await bus.partitions.layout()
             if layout != self._layout:
+                before = await self.known_layout()
+                lost = [app for app, own in before.own.items() if layout.own.get(app) != own] if before else []
+                if lost:
+                    raise ArchiveUnavailable(
+                        f"the bus has forgotten which apps have partitions of their own, as {min(lost)!r}: run "
+                        "`graphweft bus mend all`",
+                        retry_after_s=5.0,
+                    )
                 await self._blobs.put(_LAYOUT, _layout_text(layout))
                 self._layout = layout
             for activation in found[last is not None :]:
@@ -117,9 +125,16 @@ class ArchivedState:
 
     async def layout(self) -> Layout:
         """Return the layout of the bus that was archived."""
+        layout = await self.known_layout()
+        if layout is None:
+            raise ArchiveUnavailable("the archive is empty: nothing was archived yet (`graphweft run archive`)")
+        return layout
+
+    async def known_layout(self) -> Layout | None:
+        """Return the layout of the bus that was archived; None if nothing was archived yet."""
         data = await self._blobs.get(_LAYOUT)
         if data is None:
-            raise ArchiveUnavailable("the archive is empty: nothing was archived yet (`graphweft run archive`)")
+            return None
         body: Any = json.loads(data)
         return Layout.of_stored(int(body["partitions"]), body["orders"])
 
@@ -232,5 +247,4 @@ def layout_file(layout: Layout) -> tuple[str, bytes]:
 
 
 def _layout_text(layout: Layout) -> bytes:
-    orders = {**layout.exceptions, "*": layout.order}
-    return json.dumps({"partitions": layout.partitions, "orders": orders}, sort_keys=True).encode()
+    return json.dumps({"partitions": layout.partitions, "orders": layout.orders()}, sort_keys=True).encode()

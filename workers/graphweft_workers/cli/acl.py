@@ -17,6 +17,10 @@ async def acl(
     server: Annotated[str, typer.Argument(help="The kind of the bus or of the graph server.")],
     role: Annotated[RightsRole, typer.Option("--role", help="What the user is for.")],
     app: Annotated[str | None, typer.Option("--app", help="tenant: the app whose user it is.")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", min=0, help="tenant: the partition of its app, if `graphweft order` shows one."),
+    ] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="Name of the user.", show_default="the role, for a tenant with its app")
     ] = None,
@@ -29,7 +33,7 @@ async def acl(
         check_app(app)
     name = user or (f"{role}-{app}" if app else role)
     template = Settings.load().graph_template
-    found = commands(server, role, app_id=app, user=name, graph_template=template)
+    found = commands(server, role, app_id=app, user=name, graph_template=template, own=partition)
     if json:
         print_json({"user": name, "commands": found})
         return

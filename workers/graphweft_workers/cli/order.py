@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from graphweft_contracts import NotRunning
+from graphweft_contracts import InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, check_app, command, words
 from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -19,19 +20,29 @@ from graphweft_workers.roles.settings import Settings
 async def order(
     app: Annotated[str | None, typer.Argument(help="The app; '*' is all without an order of their own.")] = None,
     order: Annotated[
-        Literal["app", "chat"] | None,
-        typer.Argument(**words("app", "chat"), help="Its new order."),
+        Literal["app", "chat", "own"] | None,
+        typer.Argument(**words("app", "chat", "own"), help="Its new order; own: in a partition of its own, for good."),
     ] = None,
     data: Data = None,
     force: Annotated[bool, typer.Option("--force", help="Change it although events are not applied yet.")] = False,
     json: Json = False,
 ) -> None:
-    """Show in which order events take effect, or change it: all events of an app in log order, or those of a chat."""
+    """Show in which order events take effect, or change it: all events of an app in log order, or those of a chat.
+
+    With 'own', an app gets a partition and a queue of context requests of its own (Redis). Its user may then append
+    nowhere else: `graphweft acl redis --role tenant --app APP --partition N`.
+    """
     if app is not None and app != ALL_APPS:
         check_app(app)
     async with running_bus(Settings.load(data=data)) as bus:
         layout = await bus.partitions.layout()
         if app is not None and order is not None:
+            if order == "own" and app == ALL_APPS:
+                raise InvalidSettings("'own' is the order of one app, not of all: name the app")
+            if app in layout.own and order != "own":
+                raise InvalidSettings(
+                    f"{app!r} has partition {layout.own[app].number} of its own and keeps it: its events are there"
+                )
             numbers = range(layout.partitions) if app == ALL_APPS else layout.partitions_of(app)
             lag = sum(each.lag for each in await bus.partitions.status() if each.id in numbers)
             if lag and not force:
@@ -40,13 +51,31 @@ async def order(
                     "events; events after the change could overtake them. Stop the app's producers, wait until "
                     "`graphweft status` shows no lag, then repeat this"
                 )
-            await bus.partitions.store_order(app, order)
-            layout = await bus.partitions.layout()
-    orders = {ALL_APPS: layout.order, **layout.exceptions}
-    shown = {app: layout.order_of(app)} if app is not None else orders
+            if order == "own":
+                layout = await bus.partitions.give_partition(app, least=await _archived_count(bus))
+            else:
+                await bus.partitions.store_order(app, order)
+                layout = await bus.partitions.layout()
+    own = {name: each.number for name, each in layout.own.items()}
+    orders = {ALL_APPS: layout.order, **layout.exceptions, **dict.fromkeys(own, "own")}
+    shown = {app: orders.get(app, layout.order)} if app is not None else orders
     if json:
-        print_json({"partitions": layout.partitions, "orders": shown})
+        named = {name: own[name] for name in shown if name in own}
+        print_json({"partitions": layout.partitions, "orders": shown, **({"own": named} if named else {})})
         return
-    print_table(("app", "order"), list(shown.items()))
+    rows = [(name, f"own, partition {own[name]}" if name in own else each) for name, each in shown.items()]
+    print_table(("app", "order"), rows)
     if order is not None:
         say("producers follow within 30 s")
+    if order == "own" and app is not None:
+        say(f"its user on Redis: graphweft acl redis --role tenant --app {app} --partition {own[app]}")
+
+
+async def _archived_count(bus: Bus) -> int:
+    """Return the number of partitions that the archive knows: a bus that lost its end may know fewer."""
+    if bus.archive is None:
+        return 0
+    from graphweft_workers.archive.state import ArchivedState
+
+    layout = await ArchivedState(bus.archive).known_layout()
+    return 0 if layout is None else layout.count

@@ -14,7 +14,7 @@ from itertools import batched
 from typing import Final
 
 from graphweft.transport import Outgoing, Transport
-from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, Transient, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
@@ -162,14 +162,19 @@ class JobWorker:
                 self._appended[number] += len(each)
 
     async def _append(self, events: Sequence[Event]) -> None:
-        """Append events to the bus; an event that the bus refuses is logged and dropped."""
+        """Append events to the bus; an event that the bus refuses is logged and dropped.
+
+        Raises ``Transient`` if it is their partition that takes none until it is mended.
+        """
         try:
             await self._transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
-        except InvalidEvent as error:
+        except (InvalidEvent, PartitionRefused) as error:
             if len(events) > 1:  # append each alone to find the refused one
                 for event in events:
                     await self._append([event])
                 return
+            if isinstance(error, PartitionRefused):
+                raise Transient(str(error), retry_after_s=self._timing.refused_s) from error
             self._logger.error("event_refused", event_id=events[0].id, event_type=events[0].type, error=str(error))
             return
         self.emitted += len(events)

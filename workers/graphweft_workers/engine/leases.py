@@ -53,7 +53,7 @@ class LeaseHolder:
         keyed = attempt = 0
         while partitions is None and not self.stopping.is_set():
             try:
-                keyed = (await self.bus.partitions.layout()).partitions
+                keyed = (await self.bus.partitions.layout()).count
                 partitions = await self.bus.partitions.count()
             except Transient as error:
                 attempt += 1

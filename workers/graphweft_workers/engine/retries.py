@@ -9,6 +9,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.dead_letters import REFUSED
+from graphweft_contracts.errors import MisplacedEvent
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.engine.letter_payloads import payload_of
@@ -137,16 +138,30 @@ def _fault(entry: Entry) -> str:
     earlier version could not read, was never checked.
     """
     if entry.judge is None:
-        return ""
+        return _misplaced(entry)
     try:
         if entry.dropped() is None:
             entry.event()
+    except MisplacedEvent as error:
+        return str(error)
     except RefusedEvent as error:
         return f"its signature is refused: {error}"
     except InvalidEvent as error:
         return f"its signature cannot be checked, because the event cannot be read: {error}; drop this letter"
     except Exception as error:  # noqa: BLE001 - whatever an entry holds
         return f"its signature cannot be checked ({type(error).__name__}): after an update, retry it again"
+    return ""
+
+
+def _misplaced(entry: Entry) -> str:
+    """Return why the partition of an entry takes no events of its app; empty if it does."""
+    if entry.place is not None:
+        try:
+            entry.event()
+        except MisplacedEvent as error:
+            return str(error)
+        except Exception:  # noqa: BLE001 - whatever an entry holds: the retry shows it again
+            return ""
     return ""
 
 

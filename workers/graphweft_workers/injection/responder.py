@@ -241,6 +241,10 @@ class InjectionResponder:
             self.expired += 1
             self._tasks.create_task(self._clock_skew.check(pending.token, requester.deadline_ms))
             return None
+        if pending.only_app not in (None, requester.app_id):
+            fault = f"it came by the requests of {pending.only_app!r}, and names another app"
+            self._count_refused(pending.only_app, "foreign_app", fault)
+            return None  # a refusal would go to the other app
         if requester.deadline_ms > now_ms + MAX_BUDGET_MS:
             requester = requester.model_copy(update={"deadline_ms": now_ms + MAX_BUDGET_MS})
         if (channel_of := app_of_replies(requester.reply_to)) not in ("", requester.app_id):

@@ -45,6 +45,8 @@ class Bus:
 
     None if this bus keeps none: then a worker that starts reads the numbers of all entries.
     """
+    gives_partitions: bool = False
+    """Whether apps may have partitions of their own; see ``Partitions.give_partition``."""
     archive: BlobStore | None = None
     """The archive behind the bus, with what was trimmed, restored and erased."""
     judge: Judge | None = None

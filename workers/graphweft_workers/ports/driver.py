@@ -17,6 +17,7 @@ from graphweft_contracts import InvalidSettings
 
 if TYPE_CHECKING:  # a driver is imported by commands that need no engine
     from graphweft_contracts import Layout
+    from graphweft_contracts.layout import OwnPartition
     from graphweft_contracts.rules_log import Activation
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
@@ -119,6 +120,14 @@ class BusDriver(ABC):
         back to the fork, and that of the workers that apply events gets its note. With ``moved``, the entries get new
         offsets, which are behind ``end``. All of it happens, or nothing. Raises ``BusUnavailable``, and
         ``InvalidSettings`` while somebody reads the partition. The default cannot.
+        """
+        raise InvalidSettings(_NO_JOIN)
+
+    async def restore_partitions(self, url: str, own: Mapping[str, OwnPartition]) -> None:
+        """Give apps the partitions of their own back that the bus has forgotten.
+
+        Raises ``BusUnavailable``, and ``InvalidSettings`` if the bus has given such a number, or the app, another one
+        since. The default cannot.
         """
         raise InvalidSettings(_NO_JOIN)
 

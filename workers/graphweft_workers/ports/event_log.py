@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from graphweft_contracts import Event, wire
+from graphweft_contracts import Event, Layout, wire
+from graphweft_contracts.errors import MisplacedEvent
 from graphweft_workers import event_decoder
 
 
@@ -23,6 +24,19 @@ class Judge(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPlace:
+    """The partition of an entry, and the layout of its bus."""
+
+    partition: int
+    layout: Layout
+
+    def check(self, event: Event, received: datetime) -> None:
+        """Raise ``MisplacedEvent`` for an event of an app whose events are in another partition."""
+        if fault := self.layout.fault_of(self.partition, event.appid, received):
+            raise MisplacedEvent(fault)
+
+
 @dataclass(slots=True, kw_only=True)  # frozen would triple the cost, and there is one per event
 class Entry:
     """One entry of a partition, not yet decoded. ``received`` is the time at which the server took it."""
@@ -34,16 +48,21 @@ class Entry:
     """Whether its content was erased from the archive: it has no fields, and no effect. A bus never says so."""
     judge: Judge | None = field(default=None, compare=False, repr=False)
     """Who says whether the entry may be what it is; None: it may."""
+    place: EntryPlace | None = field(default=None, compare=False, repr=False)
+    """Where the entry is; None where that decides nothing."""
 
     def event(self) -> Event:
         """Decode the event as workers apply it.
 
-        Raises ``InvalidEvent``, which is a ``RefusedEvent`` if its signature is missing or wrong.
+        Raises ``InvalidEvent``, which is a ``RefusedEvent`` if its signature is missing or wrong, and a
+        ``MisplacedEvent`` if its app's events are in another partition.
         """
         received = self.received
         if wire.RETRY in self.fields:
             received = wire.recorded_at(self.fields, received)
         event = event_decoder.decode(self.fields, received)
+        if self.place is not None:
+            self.place.check(event, self.received)
         if self.judge is not None:
             self.judge.check(self.fields, event, self.received)
         return event

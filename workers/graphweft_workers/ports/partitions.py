@@ -33,7 +33,7 @@ class Partitions(Protocol):
     """The partitions of a log as one group of readers sees them. Every method raises ``BusUnavailable``."""
 
     async def count(self, *, fresh: bool = False) -> int:
-        """Return the number of partitions; they count from 0. It may grow where operators can add partitions.
+        """Return the number of partitions; they count from 0. It may grow: operators can add partitions.
 
         The number is cached; ``fresh`` asks the server. Any partition can be claimed and read, known or not.
         """
@@ -48,6 +48,15 @@ class Partitions(Protocol):
 
     async def store_order(self, app_id: str, order: Order) -> None:
         """Store the order of an app, or with ``*`` of all others. Producers follow within half a minute."""
+        ...
+
+    async def give_partition(self, app_id: str, *, least: int = 0) -> Layout:
+        """Give an app a partition that no other app uses, unless it has one; return the layout.
+
+        Its number is ``least`` or more, and never that of another app. Rules that are active for the app are active in
+        it from its begin. Producers follow within half a minute. Raises ``InvalidSettings`` where the bus needs no such
+        partitions.
+        """
         ...
 
     async def committed(self, partition: int) -> Committed:

@@ -22,6 +22,8 @@ class PendingRequest:
     token: str
     body: bytes
     signature: bytes = b""
+    only_app: str | None = None
+    """The only app whose requests come this way; None: any app's may."""
 
 
 class Requester(BaseModel):

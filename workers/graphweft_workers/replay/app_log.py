@@ -50,7 +50,7 @@ class AppLog:
     async def partitions(self) -> list[int]:
         """Return the partitions that may hold events of the app: now, before its order changed, of other producers."""
         layout = await self.bus.partitions.layout()
-        others = range(layout.partitions, await self.bus.partitions.count(fresh=True))
+        others = range(layout.count, await self.bus.partitions.count(fresh=True))
         marked = {number for number in await self.marks() if not is_of_prelude(number)}
         return sorted({*layout.partitions_of(self.app_id), *others, *marked})
 

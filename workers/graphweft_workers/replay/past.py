@@ -48,7 +48,7 @@ async def find_past(log: AppLog, when: datetime | Position) -> Past:
     """
     bus, partitions = log.bus, await log.partitions()
     if isinstance(when, datetime):
-        home = min((await bus.partitions.layout()).partitions_of(log.app_id))
+        home = (await bus.partitions.layout()).partitions_of(log.app_id)[0]
         return Past(offsets=await places_at(bus, partitions, when), time=when, home=home)
     partition, offset = when
     entry = await _time_of(bus, partition, offset)

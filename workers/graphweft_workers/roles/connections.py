@@ -39,8 +39,8 @@ def new_layout(settings: Settings) -> Layout:
 def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archived: bool = True) -> Bus:
     """Return the bus for a group of readers. With ``archived``, trimmed entries come from the archive if there is one.
 
-    Entries are judged by the keys of the settings. Only what writes the archive, and what trims, asks for the bus
-    alone, whose entries nobody judges.
+    Entries are judged by their partitions and by the keys of the settings. Only what writes the archive, and what
+    trims, asks for the bus alone, whose entries nobody judges.
     """
     if archived and has_archive(settings):
         from graphweft_workers.archive import archived_bus
@@ -55,13 +55,15 @@ def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archiv
 
 
 def judged_bus(settings: Settings, bus: Bus) -> Bus:
-    """Return the bus with its entries judged by the keys of the settings; the bus itself if these name none."""
+    """Return the bus with its entries judged by their partitions, and by the keys of the settings if these name any."""
+    from graphweft_workers.engine.placed_bus import placed
+
     keyring = make_keyring(settings)
     if keyring is None:
-        return bus
+        return placed(bus)
     from graphweft_workers.engine.judged_bus import judged
 
-    return judged(bus, keyring)
+    return placed(judged(bus, keyring))
 
 
 def make_keyring(settings: Settings) -> Keyring | None:

@@ -22,16 +22,39 @@ async def agreed_layout(client: Any, wanted: Layout) -> Layout:
 
     Nothing but reading is needed where the bus has a layout, so that a tenant may have no other right.
     """
-    reading = client.pipeline(transaction=True)  # both keys at one moment
-    reading.get(channels.PARTITION_COUNT)
-    reading.hgetall(channels.ORDERS)
-    number, orders = await reading.execute()
-    if number is not None:
-        return Layout.of_stored(int(number), {app_id.decode(): order.decode() for app_id, order in orders.items()})
+    stored = await stored_layout(client)
+    if stored is not None:
+        return stored
     given = (wanted.partitions, ALL_APPS, wanted.order)
     number, flat = await client.execute_command("EVAL", _AGREE, 2, channels.PARTITION_COUNT, channels.ORDERS, *given)
     texts = [text.decode() for text in flat]
     return Layout.of_stored(int(number), dict(zip(texts[::2], texts[1::2], strict=True)))
+
+
+async def stored_layout(client: Any) -> Layout | None:
+    """Return the layout of the bus; None for a new one. Raises ``RedisError`` or ``OSError``."""
+    reading = client.pipeline(transaction=True)  # both keys at one moment
+    reading.get(channels.PARTITION_COUNT)
+    reading.hgetall(channels.ORDERS)
+    number, orders = await reading.execute()
+    if number is None:
+        return None
+    return Layout.of_stored(int(number), {_text(app_id): _text(order) for app_id, order in orders.items()})
+
+
+def _text(value: str | bytes) -> str:
+    """Return what a client that decodes replies, or one that does not, has read."""
+    return value if isinstance(value, str) else value.decode()
+
+
+def stream_of(partition: int, shared: int) -> str:
+    """Return the event stream of a partition; ``shared`` is the number of partitions that apps share."""
+    return channels.events_stream(partition) if partition < shared else channels.own_events_stream(partition)
+
+
+def requests_of(layout: Layout, app_id: str) -> str:
+    """Return the stream of context requests of an app."""
+    return channels.own_context_requests(app_id) if app_id in layout.own else channels.CONTEXT_REQUESTS
 
 
 async def store_order(client: Any, app_id: str, order: Order) -> None:

@@ -26,9 +26,9 @@ def is_general(error: Exception) -> bool:
     return not _is_lasting(error) and (type(error) is not ResponseError or _code(error) not in _ONE_STREAM)
 
 
-def refusal_of(partition: int, error: ResponseError) -> PartitionRefused | BusUnavailable:
+def refusal_of(partition: int, stream: str, error: ResponseError) -> PartitionRefused | BusUnavailable:
     """Return why one partition did not take an event; see ``is_general``."""
-    why = f"partition {partition} ({channels.events_stream(partition)}) of the bus takes no events: {_text(error)}"
+    why = f"partition {partition} ({stream}) of the bus takes no events: {_text(error)}"
     if not _is_lasting(error):
         return BusUnavailable(why)
     if isinstance(error, NoPermissionError):
@@ -36,13 +36,13 @@ def refusal_of(partition: int, error: ResponseError) -> PartitionRefused | BusUn
     return PartitionRefused(f"{why}; an operator mends it by `graphweft bus mend {partition}`")
 
 
-def request_refusal(error: Exception) -> str:
-    """Return why the stream of context requests takes no entry, with the command that mends it if waiting does not."""
+def request_refusal(error: Exception, stream: str = channels.CONTEXT_REQUESTS) -> str:
+    """Return why a stream of context requests takes no entry, with the command that mends it if waiting does not."""
     if not _is_lasting(error):
         return reason_of(error)
     if isinstance(error, NoPermissionError):
         return f"{_text(error)}; `graphweft acl redis` prints the rights that this user needs"
-    return f"{_text(error)}; an operator mends {channels.CONTEXT_REQUESTS} by `graphweft bus mend requests`"
+    return f"{_text(error)}; an operator mends {stream} by `graphweft bus mend requests`"
 
 
 def _is_lasting(error: Exception) -> bool:

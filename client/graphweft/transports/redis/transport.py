@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from graphweft.transport import (
     seconds_left,
 )
 from graphweft.transports.redis.connection import Together, connect, reason_of
-from graphweft.transports.redis.layout import agreed_layout
+from graphweft.transports.redis.layout import agreed_layout, requests_of, stored_layout, stream_of
 from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.refusals import is_general, refusal_of, request_refusal
 from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
@@ -91,9 +92,13 @@ class RedisTransport:
         self._new = new
         self._layout: Layout | None = None
         self._layout_at = 0.0
+        self._requests_at = -math.inf
+        """When the layout was last looked at for requests."""
+        self._looking = asyncio.Lock()
         self._newest_ms = 0
         """The server's time of our last request."""
-        self._trim_at = 0.0
+        self._trim_at: dict[str, float] = {}
+        """By stream: when requests are removed by their age next."""
         self._signing_key = signing_key
         self._name = uuid4().hex
         self._inboxes: dict[str, _Inbox] = {}
@@ -124,21 +129,25 @@ class RedisTransport:
         layout = await self.layout()
         numbers = [layout.partition_of(event.key) for event in events]
         try:
-            answers = await self._add(numbers, events)
+            answers = await self._add(numbers, events, layout.partitions)
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
         return [
-            refusal_of(number, answer) if isinstance(answer, ResponseError) else f"{number}:{answer.decode()}"
+            refusal_of(number, stream_of(number, layout.partitions), answer)
+            if isinstance(answer, ResponseError)
+            else f"{number}:{answer.decode()}"
             for number, answer in zip(numbers, answers, strict=True)
         ]
 
-    async def _add(self, numbers: Sequence[int], events: Sequence[Outgoing]) -> Sequence[bytes | ResponseError]:
+    async def _add(
+        self, numbers: Sequence[int], events: Sequence[Outgoing], shared: int
+    ) -> Sequence[bytes | ResponseError]:
         """Add the events to the streams of partitions; return their ids, or errors that concern one stream."""
         # All or nothing: without a transaction the server may refuse one event (out of memory, still loading) and
         # accept the next of the same chat, and a retry would then reorder them.
         pipeline = self._redis.pipeline(transaction=len(events) > 1)
         for number, event in zip(numbers, events, strict=True):
-            pipeline.xadd(channels.events_stream(number), event.signed(self._signing_key))
+            pipeline.xadd(stream_of(number, shared), event.signed(self._signing_key))
         try:
             answers: list[bytes | ResponseError] = await pipeline.execute(raise_on_error=False)
         except ResponseError as error:  # before the transaction ran: nothing is written
@@ -146,18 +155,20 @@ class RedisTransport:
                 raise
             if len(set(numbers)) == 1:
                 return [error] * len(events)
-            return await self._add_apart(numbers, events)
+            return await self._add_apart(numbers, events, shared)
         for answer in answers:
             if isinstance(answer, Exception) and is_general(answer):
                 raise answer
         return answers
 
-    async def _add_apart(self, numbers: Sequence[int], events: Sequence[Outgoing]) -> Sequence[bytes | ResponseError]:
+    async def _add_apart(
+        self, numbers: Sequence[int], events: Sequence[Outgoing], shared: int
+    ) -> Sequence[bytes | ResponseError]:
         """Add the events of each partition in a transaction of its own: the server refused one for all."""
         answers: list[bytes | ResponseError] = [b""] * len(events)
         for number in dict.fromkeys(numbers):
             places = [place for place, each in enumerate(numbers) if each == number]
-            own = await self._add([number] * len(places), [events[place] for place in places])
+            own = await self._add([number] * len(places), [events[place] for place in places], shared)
             for place, answer in zip(places, own, strict=True):
                 answers[place] = answer
         return answers
@@ -173,14 +184,16 @@ class RedisTransport:
         signature = () if self._signing_key is None else (SIGNATURE, self._signing_key.of_request(message))
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._pending[request.id] = future
+        stream = channels.CONTEXT_REQUESTS
         try:
             async with time_limit(seconds_left(request, self._clock)):
                 self._subscribe(inbox)
                 await inbox.settled.wait()
                 if inbox.unavailable is not None:
                     raise BusUnavailable(inbox.unavailable)
+                stream = await self._stream_of_requests(request.app_id)
                 added: bytes = await self._requests.execute(
-                    "XADD", channels.CONTEXT_REQUESTS, *self._trim(), "*", b"data", message, *signature
+                    "XADD", stream, *self._trim(stream), "*", b"data", message, *signature
                 )
                 self._newest_ms = int(added.partition(b"-")[0])
                 outcome = await future
@@ -190,7 +203,7 @@ class RedisTransport:
         except (RedisError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise BusUnavailable(f"the bus did not accept the request: {request_refusal(error)}") from error
+            raise BusUnavailable(f"the bus did not accept the request: {request_refusal(error, stream)}") from error
         finally:
             self._pending.pop(request.id, None)
 
@@ -214,12 +227,12 @@ class RedisTransport:
         """Tell whether no other request is under way, which could go together with this one."""
         return len(self._pending) <= 1
 
-    def _trim(self) -> tuple[str, str, int]:
+    def _trim(self, stream: str) -> tuple[str, str, int]:
         """Return the trim arguments of XADD: usually by number, every few seconds by age."""
         now = self._clock.monotonic()
-        if not self._newest_ms or now < self._trim_at:
+        if not self._newest_ms or now < self._trim_at.get(stream, 0.0):
             return ("MAXLEN", "~", _REQUESTS_KEPT)
-        self._trim_at = now + self._timing.trim_s
+        self._trim_at[stream] = now + self._timing.trim_s
         return ("MINID", "=", max(0, self._newest_ms - _REQUESTS_KEPT_MS))
 
     async def _current_layout(self) -> Layout:
@@ -228,6 +241,19 @@ class RedisTransport:
             self._layout = await agreed_layout(self._redis, self._new)
             self._layout_at = now
         return self._layout
+
+    async def _stream_of_requests(self, app_id: str) -> str:
+        """Return the stream of context requests of an app. It gives a new bus no layout: that needs a right."""
+        if self._clock.monotonic() > self._requests_at + self._timing.layout_s:
+            async with self._looking:  # one call looks for hundreds
+                now = self._clock.monotonic()
+                if now > self._requests_at + self._timing.layout_s:
+                    if self._layout is None or now > self._layout_at + self._timing.layout_s:
+                        with contextlib.suppress(NoPermissionError):  # of a user who may do nothing but ask
+                            self._layout = await stored_layout(self._redis)
+                            self._layout_at = now
+                    self._requests_at = now
+        return channels.CONTEXT_REQUESTS if self._layout is None else requests_of(self._layout, app_id)
 
     def _subscribe(self, inbox: _Inbox) -> None:
         """Let the listener read a reply channel too."""

@@ -31,7 +31,7 @@ from graphweft.transports.kafka.connection import (
     start_client,
 )
 from graphweft.transports.kafka.layout import agreed_layout, store_order
-from graphweft_contracts import BusUnavailable, Layout, Order, channels
+from graphweft_contracts import BusUnavailable, InvalidSettings, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import is_everywhere
 from graphweft_workers.drivers.kafka.follower import TopicFollower
@@ -139,6 +139,13 @@ class KafkaEventLog:
         await self.count()
         with bus_errors("the order cannot be stored"):
             await store_order(self._servers, app_id, order)
+
+    async def give_partition(self, app_id: str, *, least: int = 0) -> Layout:
+        """See ``Partitions.give_partition``."""
+        raise InvalidSettings(
+            "no app needs a partition of its own on Kafka: who may append there can neither choose offsets, nor remove "
+            "or end anything"
+        )
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         """See ``PartitionLeases.claim``. The group's session replaces ``ttl_s``."""

@@ -29,7 +29,7 @@ def redis_bus(
         log=log,
         partitions=log,
         leases=log,
-        dead_letters=RedisLetters(log.call),
+        dead_letters=RedisLetters(log.call, log.stream),
         rules=RedisRulesLog(log.call, log.layout, clock=clock),
         purges=RedisPurges(log.call),
         usage=RedisRecords(log.call, channels.USAGE),
@@ -37,4 +37,5 @@ def redis_bus(
         close=log.aclose,
         series=RedisRecords(log.call, channels.SERIES),
         lease_keeper=log.lease_keeper,
+        gives_partitions=True,
     )

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import BusUnavailable, Layout, channels
-from graphweft_workers.drivers.redis.rights import missing
+from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
 from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.ports.check import Check, layout_checks
 
@@ -32,10 +32,16 @@ async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) 
     client = connect(url, io_timeout_s=ANSWER_S, decode=True)
     try:
         lacking = await missing(client, role, app_id)
+        own = await own_partition(client, app_id)
+        shared = own is not None and await may_append_to_shared(client)
     except (RedisError, OSError) as error:
         return [Check(name="bus rights", state="fail", found=f"not known: {error}", advice="allow MULTI and DISCARD")]
     finally:
         await client.aclose()
+    if not lacking and shared:
+        found = f"it may append to the streams of other apps too, and its app has partition {own} of its own"
+        advice = f"graphweft acl redis --role {role} --app {app_id} --partition {own}"
+        return [Check(name="bus rights", state="warn", found=found, advice=advice)]
     if not lacking:
         return [Check(name="bus rights", state="ok", found=f"those of a {role}")]
     rules = " ".join(rule for rule, _ in lacking)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, override
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from graphweft_contracts import Layout
+    from graphweft_contracts.layout import OwnPartition
     from graphweft_contracts.rules_log import Activation
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
@@ -86,6 +87,12 @@ class RedisDriver(BusDriver):
         from graphweft_workers.drivers.redis import joins
 
         await joins.join(url, partition, fork=fork, end=end, moved=moved)
+
+    @override
+    async def restore_partitions(self, url: str, own: Mapping[str, OwnPartition]) -> None:
+        from graphweft_workers.drivers.redis import own_partitions
+
+        await own_partitions.restore_partitions(url, own)
 
     @override
     async def replace_activations(self, url: str, there: Sequence[Activation], merged: Sequence[Activation]) -> None:

@@ -17,11 +17,12 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect, reason_of
-from graphweft.transports.redis.layout import agreed_layout, store_order
+from graphweft.transports.redis.layout import agreed_layout, store_order, stream_of
 from graphweft_contracts import BusUnavailable, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
+from graphweft_workers.drivers.redis.own_partitions import give_partition
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.drivers.redis.streams import LAST_ID, LAST_MS, fault_of
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
@@ -157,6 +158,8 @@ class RedisEventLog:
         self._new = new
         self._group_name = group
         self._count: int | None = None
+        self._shared: int | None = None
+        """The number of partitions that apps share. It never changes."""
         self._sizes: dict[int, tuple[float, int]] = {}
         """By partition: average bytes and number of the entries last read."""
         self._ended: set[int] = set()
@@ -171,15 +174,21 @@ class RedisEventLog:
         """By owner: its share of partitions at its last claim."""
 
     async def count(self, *, fresh: bool = False) -> int:
-        """See ``Partitions.count``. It never grows."""
-        if self._count is None:
-            self._count = (await self.layout()).partitions
-        return self._count
+        """See ``Partitions.count``. It grows when an app gets a partition of its own."""
+        if self._count is None or fresh:
+            await self.layout()
+        return self._count or 0
 
     async def layout(self) -> Layout:
         """See ``Partitions.layout``."""
         with _bus_errors():
-            return await agreed_layout(self._redis, self._new)
+            layout = await agreed_layout(self._redis, self._new)
+        self._shared, self._count = layout.partitions, layout.count
+        return layout
+
+    async def give_partition(self, app_id: str, *, least: int = 0) -> Layout:
+        """See ``Partitions.give_partition``."""
+        return await give_partition(self.call, self.layout, app_id, least=least)
 
     async def store_order(self, app_id: str, order: Order) -> None:
         """See ``Partitions.store_order``."""
@@ -244,7 +253,7 @@ class RedisEventLog:
         group = await self._group(partition)
         if group is None:
             try:
-                await self.call("EVAL", _JOIN, 1, channels.events_stream(partition), self._group_name)
+                await self.call("EVAL", _JOIN, 1, await self.stream(partition), self._group_name)
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):  # created by another worker
                     raise BusUnavailable(f"the position cannot be stored: {error}") from error
@@ -267,30 +276,31 @@ class RedisEventLog:
             return await self._read_now(partition, after, limit)
         # A transaction cannot block, so this only waits.
         with _bus_errors():
-            stream = channels.events_stream(partition)
+            stream = await self.stream(partition)
             grown = await self._waiter.wait(stream, after.offset, min(wait_s, self._longest_wait_s))
         return await self._read_now(partition, after, limit) if grown else stretch
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``."""
+        stream = await self.stream(partition)
         with _bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
             for offset in offsets:
-                pipeline.execute_command("XRANGE", channels.events_stream(partition), offset, offset)
+                pipeline.execute_command("XRANGE", stream, offset, offset)
             replies = await pipeline.execute()
         return _entries(item for reply in replies for item in reply)
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``."""
         start = f"({offset}" if offset else "-"
-        reply = await self.call("XRANGE", channels.events_stream(partition), start, LAST_ID, "COUNT", limit)
+        reply = await self.call("XRANGE", await self.stream(partition), start, LAST_ID, "COUNT", limit)
         return _entries(reply)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.before``."""
         if not offset:
             return []
-        stream = channels.events_stream(partition)
+        stream = await self.stream(partition)
         reply = await self.call("EVAL", _BEFORE, 1, stream, offset, limit, PAGE_BYTES, LEAST)
         return _entries((offset, dict(batched(fields, 2))) for offset, fields in reversed(reply))
 
@@ -298,13 +308,14 @@ class RedisEventLog:
         """See ``Partitions.trim``."""
         milliseconds, sequence = offset_number(offset)
         first_kept = f"{milliseconds}-{sequence + 1}"
-        await self.call("XTRIM", channels.events_stream(partition), "MINID", "=", first_kept)
+        await self.call("XTRIM", await self.stream(partition), "MINID", "=", first_kept)
 
     async def positions(self, partition: int) -> Mapping[str, str]:
         """See ``Partitions.positions``."""
+        stream = await self.stream(partition)
         try:
             with _bus_errors():
-                groups = await self._redis.xinfo_groups(channels.events_stream(partition))
+                groups = await self._redis.xinfo_groups(stream)
         except ResponseError as error:
             if "no such key" in str(error):
                 return {}
@@ -314,7 +325,7 @@ class RedisEventLog:
 
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``Partitions.commit``."""
-        stream = channels.events_stream(partition)
+        stream = await self.stream(partition)
         offset = committed.offset or "0-0"
         notes = channels.notes(self._group_name)
         given = (self._group_name, offset, committed.count, partition, committed.note)
@@ -322,8 +333,8 @@ class RedisEventLog:
 
     async def status(self) -> Sequence[PartitionStatus]:
         """See ``Partitions.status``."""
-        partitions = await self.count()
-        streams = [channels.events_stream(partition) for partition in range(partitions)]
+        partitions = await self.count(fresh=True)
+        streams = [await self.stream(partition) for partition in range(partitions)]
         with _bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.hgetall(channels.notes(self._group_name))
@@ -399,7 +410,7 @@ class RedisEventLog:
 
         ``read`` is the number of entries up to ``at``. Both commands run in one transaction, so the numbers are exact.
         """
-        stream = channels.events_stream(partition)
+        stream = await self.stream(partition)
         with _bus_errors():
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.execute_command("XREAD", "COUNT", count, "STREAMS", stream, at or "0-0")
@@ -426,6 +437,12 @@ class RedisEventLog:
         behind = not length or offset_number(first.decode()) > offset_number(at)
         return found, max(0, added - length - read) if behind else 0
 
+    async def stream(self, partition: int) -> str:
+        """Return the stream of a partition."""
+        if self._shared is None:
+            await self.layout()
+        return stream_of(partition, self._shared or 0)
+
     async def _owner_keys(self) -> list[str]:
         """Return the keys of the live workers and of the leases."""
         leases = [channels.lease(number, self._group_name) for number in range(await self.count())]
@@ -433,7 +450,7 @@ class RedisEventLog:
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
         try:
-            return self._own(await self._redis.xinfo_groups(channels.events_stream(partition)))
+            return self._own(await self._redis.xinfo_groups(await self.stream(partition)))
         except ResponseError:  # no such key: nothing has been written
             return None
         except (RedisError, OSError) as error:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from graphweft.transports.redis.connection import connect, reason_of
+from graphweft.transports.redis.layout import stream_of
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_contracts.rules_log import Activation
 from graphweft_workers.ports.event_log import Committed
@@ -92,8 +93,9 @@ return 1
 
 async def join(url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
     """See ``BusDriver.join``."""
+    stream = stream_of(partition, int(await _call(url, "GET", channels.PARTITION_COUNT) or 0))
     keys = (
-        channels.events_stream(partition), channels.stream_copy(partition), channels.ACTIVATIONS,
+        stream, channels.stream_copy(partition), channels.ACTIVATIONS,
         *(channels.lease(partition, group) for group in _GROUPS),
     )  # fmt: skip
     given = (

@@ -31,10 +31,14 @@ return found
 
 
 class RedisLetters:
-    """``DeadLetters`` on one Redis server; ``call`` runs a command and raises ``BusUnavailable``."""
+    """``DeadLetters`` on one Redis server.
 
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+    ``call`` runs a command, and ``stream`` returns the stream of a partition; both raise ``BusUnavailable``.
+    """
+
+    def __init__(self, call: Callable[..., Awaitable[Any]], stream: Callable[[int], Awaitable[str]]) -> None:
         self._call = call
+        self._stream = stream
 
     async def put(self, letters: Sequence[DeadLetter]) -> None:
         """See ``DeadLetters.put``."""
@@ -82,7 +86,7 @@ class RedisLetters:
     ) -> bool:
         """See ``DeadLetters.requeue``. One script blocks the server: page long ranges by ``rest``."""
         partition, _, _ = letter.position.partition(":")
-        keys = (*LETTER_KEYS, channels.events_stream(int(partition)))
+        keys = (*LETTER_KEYS, await self._stream(int(partition)))
         arguments: list[Any] = ["", "", "", ""]
         if rest:
             arguments = [rest.id, _body(rest), rest.time.timestamp(), rest.app_id or ""]

@@ -1,4 +1,7 @@
-"""``RequestQueue`` on a Redis stream with a consumer group; replies go out over Pub/Sub.
+"""``RequestQueue`` on Redis streams with a consumer group; replies go out over Pub/Sub.
+
+An app may have a stream of its own. One read is of all streams, and one that cannot be read is left out: it must not
+keep the others waiting.
 
 A responder with assigned requests sends a heartbeat several times a second. The same script gives it the requests of
 responders without a recent heartbeat. XAUTOCLAIM alone would decide by the age of requests: it would take them from
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,7 +26,7 @@ from graphweft.transports.redis.refusals import request_refusal
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE
-from graphweft_workers.drivers.redis.streams import request_fault_of
+from graphweft_workers.drivers.redis.streams import request_faults, request_streams
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
@@ -34,72 +37,93 @@ logger = get_logger("graphweft.injection")
 _TAKEN_AT_ONCE: Final = 64
 _DONE_AT_ONCE: Final = 500
 _REPLY_CONNECTIONS: Final = 8
-_KEYS: Final = (channels.CONTEXT_REQUESTS, channels.RESPONDERS)
+_OWN: Final = channels.own_context_requests("")
 _HANDED_ON: Final = 1_000
 """Stored as the number of deliveries, because reading one's own requests again counts as a delivery too."""
 
-# KEYS: the stream, the heartbeats. ARGV: group, own name, how long a heartbeat counts in ms, the limit of requests to
-# take over, the number of deliveries of those that were taken over before. Returns the entries that were taken over,
-# and the number of those that were given up. It writes nothing while no request is assigned.
+# KEYS: the heartbeats, and the streams. ARGV: group, own name, how long a heartbeat counts in ms, the limit of requests
+# to take over, the number of deliveries of those that were taken over before. Returns the entries that were taken over,
+# each with the number of its stream, and the number of those that were given up. It writes nothing while no request is
+# assigned. A key without the group is passed over.
 _SIGN: Final = """
 local taken = {}
 local lost = 0
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1])
-if pending[1] == 0 then return {taken, lost} end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local room = tonumber(ARGV[4])
-for _, holder in ipairs(pending[4]) do
-  local name = holder[1]
-  if name == ARGV[2] then
-    redis.call('ZADD', KEYS[2], now + ARGV[3], name)
-  elseif room > 0 and tonumber(redis.call('ZSCORE', KEYS[2], name) or '0') < now then
-    local left = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', room, name)
-    for _, entry in ipairs(left) do
-      if entry[4] >= tonumber(ARGV[5]) then
-        redis.call('XACK', KEYS[1], ARGV[1], entry[1])
-        redis.call('XDEL', KEYS[1], entry[1])
-        lost = lost + 1
-      else
-        for _, claimed in ipairs(redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', ARGV[5])) do
-          taken[#taken + 1] = claimed
+local now
+for number = 2, #KEYS do
+  local stream = KEYS[number]
+  local pending = redis.pcall('XPENDING', stream, ARGV[1])
+  if not pending.err and pending[1] > 0 then
+    if not now then
+      local time = redis.call('TIME')
+      now = time[1] * 1000 + math.floor(time[2] / 1000)
+    end
+    for _, holder in ipairs(pending[4]) do
+      local name = holder[1]
+      if name == ARGV[2] then
+        redis.call('ZADD', KEYS[1], now + ARGV[3], name)
+      elseif room > 0 and tonumber(redis.call('ZSCORE', KEYS[1], name) or '0') < now then
+        local left = redis.call('XPENDING', stream, ARGV[1], 'IDLE', ARGV[3], '-', '+', room, name)
+        for _, entry in ipairs(left) do
+          if entry[4] >= tonumber(ARGV[5]) then
+            redis.call('XACK', stream, ARGV[1], entry[1])
+            redis.call('XDEL', stream, entry[1])
+            lost = lost + 1
+          else
+            local claimed = redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', ARGV[5])
+            for _, each in ipairs(claimed) do taken[#taken + 1] = {number - 1, each} end
+          end
+          room = room - 1
+        end
+        if #redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, name) == 0 then
+          redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], name)
+          redis.call('ZREM', KEYS[1], name)
         end
       end
-      room = room - 1
-    end
-    if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name) == 0 then
-      redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
-      redis.call('ZREM', KEYS[2], name)
     end
   end
 end
-if #taken > 0 then redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[2]) end
+if #taken > 0 then redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[2]) end
 return {taken, lost}
 """
 
 # KEYS as above. ARGV: group, age in ms; or group, 0, own name. Deletes consumers without requests: those that are idle
 # for this time, or the named one.
 _CLEAN: Final = """
-for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-  local consumer = {}
-  for index = 1, #fields, 2 do consumer[fields[index]] = fields[index + 1] end
-  local named = not ARGV[3] or ARGV[3] == consumer['name']
-  if named and consumer['pending'] == 0 and consumer['idle'] >= tonumber(ARGV[2]) then
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
-    redis.call('ZREM', KEYS[2], consumer['name'])
+for number = 2, #KEYS do
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[number], ARGV[1])
+  if consumers.err then consumers = {} end
+  for _, fields in ipairs(consumers) do
+    local consumer = {}
+    for index = 1, #fields, 2 do consumer[fields[index]] = fields[index + 1] end
+    local named = not ARGV[3] or ARGV[3] == consumer['name']
+    if named and consumer['pending'] == 0 and consumer['idle'] >= tonumber(ARGV[2]) then
+      redis.call('XGROUP', 'DELCONSUMER', KEYS[number], ARGV[1], consumer['name'])
+      redis.call('ZREM', KEYS[1], consumer['name'])
+    end
   end
 end
 """
 
 
-def _pending(token: str, fields: Sequence[bytes] | None) -> PendingRequest:
+def _pending(token: str, stream: str, fields: Sequence[bytes] | None) -> PendingRequest:
     fields = fields or ()  # trimmed
     values = dict(zip(fields[::2], fields[1::2], strict=True))
-    return PendingRequest(token=token, body=values.get(b"data", b""), signature=values.get(SIGNATURE, b""))
+    return PendingRequest(
+        token=token,
+        body=values.get(b"data", b""),
+        signature=values.get(SIGNATURE, b""),
+        only_app=stream.removeprefix(_OWN) if stream.startswith(_OWN) else None,
+    )
+
+
+def _token(stream: str, offset: str) -> str:
+    """Return the token of a request: its offset, and its stream if that is an app's own."""
+    return offset if stream == channels.CONTEXT_REQUESTS else f"{offset} {stream}"
 
 
 class RedisRequestQueue:
-    """``RequestQueue`` on a Redis stream. ``consumer`` names the responder and must be unique."""
+    """``RequestQueue`` on Redis streams. ``consumer`` names the responder and must be unique."""
 
     def __init__(
         self, url: str, *, consumer: str, clock: Clock = SYSTEM_CLOCK, timing: RedisBusTiming = REDIS_BUS_TIMING
@@ -116,6 +140,10 @@ class RedisRequestQueue:
         self._clean: Any = self._redis.register_script(_CLEAN)
         self._joined = False
         """Whether the group exists, and earlier requests of this name were looked for."""
+        self._streams: Sequence[str] = (channels.CONTEXT_REQUESTS,)
+        """The streams that are read."""
+        self._are_more = False
+        """Whether there are streams that are not read."""
         self._ready: deque[PendingRequest] = deque()
         self._held: set[str] = set()
         """Tokens of all assigned requests: ready, handed out, or done and not yet removed."""
@@ -124,8 +152,8 @@ class RedisRequestQueue:
         self._woken: asyncio.Future[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._left = False
-        self._fault = ""
-        """Why the stream takes no requests."""
+        self._faults: dict[str, str] = {}
+        """By stream: why it takes no requests."""
         self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
@@ -203,7 +231,7 @@ class RedisRequestQueue:
             self._keeper = None
             with contextlib.suppress(RedisError, OSError):
                 await self._take_off()
-                await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, 0, self._consumer])
+                await self._clean(keys=self._keys(), args=[channels.CONTEXT_GROUP, 0, self._consumer])
         await self._replies.aclose()
         await self._repeating.aclose()
         await self._reader.aclose()
@@ -213,12 +241,18 @@ class RedisRequestQueue:
         """Tell whether at most one request is open, so that no other reply could go together with its own."""
         return len(self._held) - len(self._done) <= 1
 
+    def _keys(self) -> tuple[str, ...]:
+        """Return the keys of the scripts."""
+        return (channels.RESPONDERS, *self._streams)
+
     async def _read(self, limit: int, wait: bool) -> None:
         try:
-            if not self._joined:
-                await self._make_group()
-                await self._read_own()
-                self._joined = True
+            if not self._joined or self._are_more:
+                self._streams = await self._make_groups()
+                self._are_more = False
+                if not self._joined:
+                    await self._read_own()
+                    self._joined = True
                 if self._ready:
                     return
             await self._assign(">", "COUNT", limit, *(("BLOCK", int(self._timing.request_s * 1000)) if wait else ()))
@@ -232,26 +266,37 @@ class RedisRequestQueue:
     async def _assign(self, start: str, *options: Any) -> None:
         """Add the requests of one read of the group. If this is cancelled, the server ends the read."""
         reader = ("XREADGROUP", "GROUP", channels.CONTEXT_GROUP, self._consumer)
-        found = await self._reader.execute(*reader, *options, "STREAMS", channels.CONTEXT_REQUESTS, start)
-        self._add(found[0][1] if found else ())
+        streams = self._streams
+        found = await self._reader.execute(*reader, *options, "STREAMS", *streams, *[start] * len(streams))
+        for stream, entries in found or ():
+            self._add(stream.decode(), entries)
 
-    def _add(self, entries: Sequence[tuple[bytes, Sequence[bytes] | None]]) -> int:
+    def _add(self, stream: str, entries: Sequence[tuple[bytes, Sequence[bytes] | None]]) -> int:
         """Add the entries of a read or a claim; return how many are new."""
         before = len(self._ready)
-        for token, fields in entries:
-            name = token.decode()
-            if name not in self._held:
-                self._held.add(name)
-                self._ready.append(_pending(name, fields))
+        for offset, fields in entries:
+            token = _token(stream, offset.decode())
+            if token not in self._held:
+                self._held.add(token)
+                self._ready.append(_pending(token, stream, fields))
         return len(self._ready) - before
 
-    async def _make_group(self) -> None:
-        try:
+    async def _make_groups(self) -> list[str]:
+        """Return the streams that can be read. Raises ``ResponseError`` if none can."""
+        streams = await request_streams(self._redis)
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
             # From the beginning: requests that wait for a first responder are answered, and expired ones dropped.
-            await self._redis.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
+            pipeline.xgroup_create(stream, channels.CONTEXT_GROUP, id="0", mkstream=True)
+        answers = await pipeline.execute(raise_on_error=False)
+        faults = {
+            stream: answer for stream, answer in zip(streams, answers, strict=True)
+            if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP")
+        }  # fmt: skip
+        for fault in faults.values():
+            if len(faults) == len(streams) or type(fault) is not ResponseError:
+                raise fault
+        return [stream for stream in streams if stream not in faults]
 
     async def _keep(self) -> None:
         """Send heartbeats, take over requests of dead responders, remove finished ones."""
@@ -261,14 +306,14 @@ class RedisRequestQueue:
             try:
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + self._timing.stream_s
-                    await self._look_at_stream()
+                    await self._look_at_streams()
                 await self._take_off()
                 # If this process is late, the others may be late too, and not dead.
                 late = self._clock.monotonic() - due > self._timing.sign_s
                 if self._joined:
                     await self._look(0 if late or self._left else _TAKEN_AT_ONCE)
                 if self._joined and self._clock.monotonic() >= clean_at:
-                    await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, self._timing.gone_ms])
+                    await self._clean(keys=self._keys(), args=[channels.CONTEXT_GROUP, self._timing.gone_ms])
                     clean_at = self._clock.monotonic() + self._timing.clean_s
             except (RedisError, OSError) as error:
                 logger.debug("requests_not_kept", error=str(error))
@@ -277,30 +322,43 @@ class RedisRequestQueue:
             due = self._clock.monotonic() + self._timing.sign_s
             await self._clock.sleep(self._timing.sign_s)
 
-    async def _look_at_stream(self) -> None:
-        """Say once that the stream takes no requests, and that it does again."""
-        fault = await request_fault_of(self._redis)
-        if fault and not self._fault:
-            logger.error("requests_ended", error=f"{channels.CONTEXT_REQUESTS} takes no requests: {fault}")
-        elif self._fault and not fault:
-            logger.warning("requests_go_on")
-        self._fault = fault
+    async def _look_at_streams(self) -> None:
+        """Find new streams. Say once that a stream takes no requests, and that it does again."""
+        found = await request_faults(self._redis)
+        self._are_more = not found.keys() <= {*self._streams}
+        for stream, fault in found.items():
+            before = self._faults.get(stream, "")
+            if fault and not before:
+                logger.error("requests_ended", error=f"{stream} takes no requests: {fault}")
+            elif before and not fault:
+                logger.warning("requests_go_on", stream=stream)
+        self._faults = found
 
     async def _look(self, room: int) -> None:
+        streams: Sequence[str] = self._streams
+        entries: Sequence[tuple[int, Any]]
         arguments = [channels.CONTEXT_GROUP, self._consumer, self._timing.alive_ms, room, _HANDED_ON]
-        entries, lost = await self._sign(keys=_KEYS, args=arguments)
+        entries, lost = await self._sign(keys=(channels.RESPONDERS, *streams), args=arguments)
         if lost:
             logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")
         if entries:
-            self.taken_over += self._add(entries)
+            for number, entry in entries:
+                self.taken_over += self._add(streams[number - 1], [entry])
             self.wake()
 
     async def _take_off(self) -> None:
         while self._done:
             tokens = self._done[:_DONE_AT_ONCE]
+            by_stream: defaultdict[str, list[str]] = defaultdict(list)
+            for token in tokens:
+                offset, _, stream = token.partition(" ")
+                by_stream[stream or channels.CONTEXT_REQUESTS].append(offset)
             pipeline = self._redis.pipeline(transaction=False)
-            pipeline.xack(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, *tokens)
-            pipeline.xdel(channels.CONTEXT_REQUESTS, *tokens)
-            await pipeline.execute()
+            for stream, offsets in by_stream.items():
+                pipeline.xack(stream, channels.CONTEXT_GROUP, *offsets)
+                pipeline.xdel(stream, *offsets)
+            for answer in await pipeline.execute(raise_on_error=False):
+                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):  # then nothing is left
+                    raise answer
             del self._done[: len(tokens)]
             self._held.difference_update(tokens)

@@ -3,7 +3,8 @@
 A pattern names what a role may read (``%R~``), write (``%W~``) or both (``~``). Commands are allowed one by one.
 
 XADD can also trim, and choose the id of an entry, and no ACL forbids that. So a tenant that may append could remove
-events that are not read yet, or end a stream. It can neither read nor forge those of others.
+events that are not read yet, or end a stream. It can neither read nor forge those of others. A tenant whose app has a
+partition of its own may append there only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from graphweft.transports.redis.layout import stored_layout
 from graphweft_contracts import channels
 
 _CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select")
@@ -21,15 +23,27 @@ _READ_LAYOUT: Final = (
     *("+get", "+hgetall", "+multi", "+exec", "+discard"),
 )
 _APPEND: Final = (f"%W~{channels.EVENTS}:*", f"%W~{channels.CONTEXT_REQUESTS}", "+xadd")
+_APPEND_OWN: Final = (f"%W~{channels.OWN_EVENTS}:*", f"%W~{channels.own_context_requests('*')}")
 _SUBSCRIBE: Final = ("+subscribe", "+unsubscribe")
+_ALL_REPLIES: Final = (f"&{channels.CONTEXT_REPLIES}*",)
 _READ_LOG: Final = (
-    *(f"%R~{channels.EVENTS}:*", f"%R~{channels.RULE_SETS}", f"%R~{channels.ACTIVATIONS}"),
+    *(
+        f"%R~{channels.EVENTS}:*",
+        f"%R~{channels.OWN_EVENTS}:*",
+        f"%R~{channels.RULE_SETS}",
+        f"%R~{channels.ACTIVATIONS}",
+    ),
     *(f"%R~{channels.PURGES}", f"%R~{channels.PURGED}"),
     *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange", "+zrange"),
 )
 _REPORT: Final = (f"~{channels.USAGE}", "+hgetall", "+hset", "+hdel")
 _ANSWER: Final = (
-    *(f"~{channels.CONTEXT_REQUESTS}", f"~{channels.RESPONDERS}", f"&{channels.CONTEXT_REPLIES}*"),
+    *(
+        f"~{channels.CONTEXT_REQUESTS}",
+        f"~{channels.own_context_requests('*')}",
+        f"~{channels.RESPONDERS}",
+        f"&{channels.CONTEXT_REPLIES}*",
+    ),
     *("+xreadgroup", "+xack", "+xdel", "+xpending", "+xclaim", "+xgroup|create", "+xgroup|delconsumer"),
     *("+xinfo|consumers", "+zadd", "+zscore", "+zrem", "+publish", "+time", "+eval", "+evalsha", "+script|load"),
 )
@@ -42,16 +56,31 @@ _WORK: Final = (
 
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "tenant": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE),
-    "gateway": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE, f"&{channels.CONTEXT_REPLIES}*", *_REPORT),
+    "gateway": (
+        *_CONNECT,
+        *_READ_LAYOUT,
+        *_APPEND,
+        *_APPEND_OWN,
+        *_SUBSCRIBE,
+        f"&{channels.CONTEXT_REPLIES}*",
+        *_REPORT,
+    ),
     "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_ANSWER, *_REPORT),
     "worker": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_WORK),
 }
 
 
-def rules_of(role: str, app_id: str | None = None) -> tuple[str, ...]:
+def rules_of(role: str, app_id: str | None = None, own_partition: int | None = None) -> tuple[str, ...]:
     """Return the rules for a user who has none yet. ``app_id`` is the app of a tenant."""
-    own = () if app_id is None else (f"&{channels.context_replies('*', app_id)}",)
-    return tuple(dict.fromkeys((*_RULES[role], *own)))
+    rules = _RULES[role]
+    if app_id is None:
+        return tuple(dict.fromkeys(rules))
+    if own_partition is not None:
+        append = (
+            f"%W~{channels.own_events_stream(own_partition)}", f"%W~{channels.own_context_requests(app_id)}", "+xadd",
+        )  # fmt: skip
+        rules = (*_CONNECT, *_READ_LAYOUT, *append, *_SUBSCRIBE)
+    return tuple(dict.fromkeys((*rules, f"&{channels.context_replies('*', app_id)}")))
 
 
 _E: Final = channels.events_stream(0)
@@ -98,16 +127,46 @@ _SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 """Arguments that are valid for a command. They are queued and discarded, so they have no effect."""
 
 
+async def own_partition(client: Any, app_id: str | None) -> int | None:
+    """Return the partition of its own of an app; None without one, or if this user may not look."""
+    try:
+        layout = None if app_id is None else await stored_layout(client)
+    except ResponseError:
+        return None
+    own = None if layout is None or app_id is None else layout.own.get(app_id)
+    return None if own is None else own.number
+
+
+async def may_append_to_shared(client: Any) -> bool:
+    """Return whether the client's user may append to the streams that apps share. Nothing is appended."""
+    connection = await client.connection_pool.get_connection()
+    try:
+        allowed = True
+        for command in (("MULTI",), ("XADD", *_SAMPLES["+xadd"]), ("DISCARD",)):
+            await connection.send_command(*command)
+            try:
+                await connection.read_response()
+            except ResponseError:
+                allowed = False
+        return allowed
+    finally:
+        await client.connection_pool.release(connection)
+
+
 async def missing(client: Any, role: str, app_id: str | None = None) -> list[tuple[str, str]]:
     """Return the rules of a role that the client's user lacks, each with what the server says. Nothing is changed.
 
     Each command is queued in a transaction that is discarded: the server checks rights when it queues.
     """
     found: list[tuple[str, str]] = []
+    own = await own_partition(client, app_id)
+    events = _E if own is None else channels.own_events_stream(own)
     connection = await client.connection_pool.get_connection()
     try:
-        for rule in rules_of(role, app_id):
+        for rule in rules_of(role, app_id, own):
             arguments = _SAMPLES.get(rule)
+            if rule == "+xadd":
+                arguments = (events, "*", "f", "v")
             if rule == "+subscribe":
                 arguments = (channels.context_replies("doctor", app_id or "doctor"),)
             if arguments is None:

@@ -5,17 +5,44 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from graphweft.transports.redis.layout import stream_of
 from graphweft_contracts import Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.drivers.redis.streams import LAST_ID
 
-# The entries and the record are written at once, so that a reader of an entry finds the record.
+# The entries and the record are written at once, so that a reader of an entry finds the record. KEYS: the activations,
+# the orders, and the streams. ARGV: scope, digest, time, the field, how many apps must have a partition of their own,
+# the first id that is not read, and the numbers of the partitions. It returns nothing if one was added meanwhile.
+#
+# A stream that takes no entry, because a producer has ended it, keeps nobody from activating rules: there they apply
+# behind its last entry that is read.
 _ACTIVATE: Final = """
+local orders, own = redis.call('HGETALL', KEYS[2]), 0
+for i = 2, #orders, 2 do
+  if string.sub(orders[i], 1, 4) == 'own:' then own = own + 1 end
+end
+if own ~= tonumber(ARGV[5]) then return false end
+local function behind_last(stream)
+  local last = redis.pcall('XREVRANGE', stream, ARGV[6], '-', 'COUNT', 1)
+  if last.err or #last == 0 then return '0-1' end
+  local ms, sequence = string.match(last[1][1], '^(%d+)-(%d+)$')
+  return ms .. '-' .. string.format('%.0f', tonumber(sequence) + 1)
+end
 local number = redis.call('LLEN', KEYS[1]) + 1
 local entry = cjson.encode({number = number, scope = ARGV[1], rules = ARGV[2]})
 local positions = {}
-for i = 2, #KEYS do
-  positions[ARGV[i + 3]] = redis.call('XADD', KEYS[i], '*', ARGV[4], entry)
+for i = 3, #KEYS do
+  local at = redis.pcall('XADD', KEYS[i], '*', ARGV[4], entry)
+  if type(at) == 'table' and at.err then
+    local why = at.err
+    if not (string.find(why, 'The ID specified in XADD', 1, true) or string.find(why, 'exhausted', 1, true) or
+        string.find(why, 'WRONGTYPE', 1, true)) then
+      return at
+    end
+    at = behind_last(KEYS[i])
+  end
+  positions[ARGV[i + 4]] = at
 end
 local record = cjson.encode({number = number, scope = ARGV[1], rules = ARGV[2], time = ARGV[3], positions = positions})
 redis.call('RPUSH', KEYS[1], record)
@@ -56,11 +83,17 @@ class RedisRulesLog:
 
     async def activate(self, scope: str, digest: str) -> Activation:
         """See ``RulesLog.activate``."""
-        partitions = (await self._layout()).partitions_of(scope)
-        streams = [channels.events_stream(number) for number in partitions]
-        keys = (channels.ACTIVATIONS, *streams)
-        given = (scope, digest, self._clock.now().isoformat(), wire.ACTIVATION, *partitions)
-        return Activation.decode(await self._call("EVAL", _ACTIVATE, len(keys), *keys, *given))
+        while True:
+            layout = await self._layout()
+            partitions = layout.partitions_of(scope)
+            streams = [stream_of(number, layout.partitions) for number in partitions]
+            keys = (channels.ACTIVATIONS, channels.ORDERS, *streams)
+            given = (
+                scope, digest, self._clock.now().isoformat(), wire.ACTIVATION, len(layout.own), LAST_ID, *partitions,
+            )  # fmt: skip
+            made = await self._call("EVAL", _ACTIVATE, len(keys), *keys, *given)
+            if made is not None:
+                return Activation.decode(made)
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         """See ``RulesLog.activations``."""

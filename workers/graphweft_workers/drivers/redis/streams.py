@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from graphweft.transports.redis.connection import connect, reason_of
+from graphweft.transports.redis.layout import stored_layout, stream_of
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_workers.drivers.redis.stream_waiter import offset_number
 
@@ -94,22 +95,35 @@ async def request_fault(url: str) -> str:
     """See ``BusDriver.request_fault``."""
     client = connect(url, io_timeout_s=_IO_S)
     try:
-        return await request_fault_of(client)
+        found = await request_faults(client)
+        return "; ".join(f"{stream}: {fault}" for stream, fault in found.items() if fault)
     except (RedisError, OSError) as error:
         raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
     finally:
         await client.aclose()
 
 
-async def request_fault_of(client: Any) -> str:
-    """Return what is wrong with the stream of context requests; empty if nothing is, or this user may not look."""
-    seconds, _ = await client.time()
-    info: Mapping[str, Any] | Exception
-    try:
-        info = await client.xinfo_stream(channels.CONTEXT_REQUESTS)
-    except ResponseError as error:
-        info = error
-    return fault_of(info, seconds * 1000, "graphweft bus mend requests")
+async def request_streams(client: Any) -> list[str]:
+    """Return the streams of context requests: that of most apps, and those of apps with streams of their own."""
+    layout = await stored_layout(client)
+    own = () if layout is None else sorted(layout.own)
+    return [channels.CONTEXT_REQUESTS, *map(channels.own_context_requests, own)]
+
+
+async def request_faults(client: Any) -> dict[str, str]:
+    """Return what is wrong with each stream of context requests; empty if nothing is, or this user may not look."""
+    streams = await request_streams(client)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.time()
+    for stream in streams:
+        pipeline.xinfo_stream(stream)
+    time, *infos = await pipeline.execute(raise_on_error=False)
+    if isinstance(time, Exception):
+        raise time
+    return {
+        stream: fault_of(info, time[0] * 1000, "graphweft bus mend requests")
+        for stream, info in zip(streams, infos, strict=True)
+    }
 
 
 async def mend(url: str, partition: int | None) -> str:
@@ -126,17 +140,19 @@ async def mend(url: str, partition: int | None) -> str:
 
 
 async def _mend_requests(client: Any) -> str:
-    if not await request_fault_of(client):
+    ended = [stream for stream, fault in (await request_faults(client)).items() if fault]
+    if not ended:
         return ""
-    await client.delete(channels.CONTEXT_REQUESTS)
-    return "the stream of context requests was deleted: the next request makes it anew"
+    await client.delete(*ended)
+    return f"deleted {', '.join(ended)}: the next request makes the stream anew"
 
 
 async def _mend_partition(client: Any, partition: int) -> str:
-    stream = channels.events_stream(partition)
-    count = await client.get(channels.PARTITION_COUNT)
-    if not 0 <= partition < int(count or 0):
-        raise InvalidSettings(f"the bus has no partition {partition}: expected a number below {int(count or 0)}")
+    layout = await stored_layout(client)
+    count = 0 if layout is None else layout.count
+    if layout is None or not 0 <= partition < count:
+        raise InvalidSettings(f"the bus has no partition {partition}: expected a number below {count}")
+    stream = stream_of(partition, layout.partitions)
     if await client.type(stream) not in (b"stream", b"none"):
         seconds, _ = await client.time()
         aside = f"{stream}:aside:{seconds}"

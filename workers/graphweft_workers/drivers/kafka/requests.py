@@ -43,9 +43,12 @@ _REQUEST_MS: Final = 5_000
 _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
-_FETCH_MS: Final = 100
-"""How long the broker waits for a request before it answers. If requests were not taken for a tenth of a second,
-aiokafka fetches without their partitions, and these wait for that answer."""
+_FETCH_MS: Final = 1_000
+"""How long the broker waits for a request before it answers. Each answer costs the broker and this process about a
+millisecond, also without a request."""
+_NO_BACKOFF_LIMIT_S: Final = 10 * 365 * 86_400.0
+"""aiokafka does not fetch while records of a partition are not taken, for 0.1 s. Then it fetches without that
+partition, whose requests wait for the end of that fetch."""
 _SIGNATURE: Final = SIGNATURE.decode()
 _CHANNEL: Final = re.compile(
     rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII
@@ -293,6 +296,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         )
         try:
             await start_client(consumer)
+            consumer._fetcher._prefetch_backoff = _NO_BACKOFF_LIMIT_S
         except BaseException:
             await stop_consumer(consumer)
             raise

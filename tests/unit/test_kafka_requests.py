@@ -26,12 +26,14 @@ CHANNEL = channels.context_replies_partition(1)
 
 
 class Members:
-    """The metadata that aiokafka's assignor reads."""
+    """What aiokafka's assignor reads of members."""
 
     subscription = (TOPIC,)
 
 
 class Cluster:
+    """What aiokafka's assignor reads of a cluster."""
+
     def __init__(self, partitions: int) -> None:
         self._partitions = set(range(partitions))
 
@@ -42,9 +44,9 @@ class Cluster:
 @pytest.mark.parametrize("members", [2, 3, 4, 5, 7])
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 16])
 def test_the_second_partition_has_another_responder(members: int, count: int) -> None:
-    assigned = RoundRobinPartitionAssignor.assign(
-        Cluster(count), {f"m{number}": Members() for number in range(members)}
-    )  # fmt: skip
+    cluster: Any = Cluster(count)
+    group: dict[str, Any] = {f"m{number}": Members() for number in range(members)}
+    assigned = RoundRobinPartitionAssignor.assign(cluster, group)
     owners = {
         partition: name
         for name, assignment in assigned.items()

@@ -16,7 +16,7 @@ from graphweft.background_loop import renew_after_fork
 from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
 from graphweft.outbox import EncodedEvent, Pending
 from graphweft.time_limit import time_limit
-from graphweft.timing import CLIENT_TIMING, ClientTiming
+from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, ClientTiming
 from graphweft.token_bucket import TokenBucket
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -75,7 +75,7 @@ class Client:
         workflow: str | None = None,
         buffer: int = 10_000,
         buffer_bytes: int = 64 * 1024**2,
-        budget_ms: int = 500,
+        budget_ms: int = DEFAULT_BUDGET_MS,
         signing_key: str | None = None,
         max_events_per_s: float | None = None,
         max_bytes_per_s: float | None = None,

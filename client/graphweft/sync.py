@@ -20,7 +20,7 @@ from typing_extensions import Self
 from graphweft.background_loop import renew_after_fork
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
-from graphweft.timing import CLIENT_TIMING
+from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
 from graphweft_contracts.argument_names import takes_synonyms
@@ -69,7 +69,7 @@ class SyncClient:
         workflow: str | None = None,
         buffer: int = 10_000,
         buffer_bytes: int = 64 * 1024**2,
-        budget_ms: int = 500,
+        budget_ms: int = DEFAULT_BUDGET_MS,
         signing_key: str | None = None,
         max_events_per_s: float | None = None,
         max_bytes_per_s: float | None = None,

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+DEFAULT_BUDGET_MS: Final = 500
+"""How long a context may take unless a caller says otherwise: clients, adapters, wrapped model clients and the gateway.
+A turn waits this long only if nobody answers. See decision 80."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportTiming:

@@ -35,7 +35,7 @@ def episode(name: str, content: Any, type: str) -> Event:
     return Event.create("episode.add", app_id="crm", chat_id=name, user_id=USER, workflow="Sales", data=data)
 
 
-with SyncClient(app_id="crm", workflow="Sales", budget_ms=5_000) as client:
+with SyncClient(app_id="crm", workflow="Sales", budget_ms=5_000) as client:  # the same on a busy machine
     for name, record in RECORDS.items():
         client.emit(episode(name, record, "json"))
     if client.emit(episode("call", NOTE, "text")) is None:  # a memory worker has a model read it

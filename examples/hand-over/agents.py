@@ -17,7 +17,7 @@ def show(chat: str, agent: str, text: str) -> None:
     print(f"{chat}, {agent} gets:\n{text or '(nothing yet)'}\n")
 
 
-with SyncClient(app_id="refunds", workflow="Refunds", budget_ms=5_000) as client:
+with SyncClient(app_id="refunds", workflow="Refunds", budget_ms=5_000) as client:  # the same on a busy machine
     for chat, user, turns in (("monday", "ana", MONDAY), ("friday", "ben", FRIDAY)):
         for agent, steps in turns:
             with client.turn(agent=agent, chat=chat, user=user) as turn:

@@ -33,7 +33,7 @@ def chat(openai: OpenAI, memory: Adapter, name: str, question: str) -> str:
 
 with serve() as url:  # with a key of OpenAI, leave this out, and write OpenAI()
     openai = OpenAI(base_url=url, api_key="none")
-    memory = Adapter(app_id="shop", budget_ms=5_000)
+    memory = Adapter(app_id="shop", budget_ms=5_000)  # the same on a busy machine
     for name, question in (("monday", "Please refund my lamp."), ("friday", "What about my lamp?")):
         print(f"{name}: {question}\n> {chat(openai, memory, name, question)}\n")
     memory.close()

@@ -11,7 +11,7 @@ TICKETS = [
     ("ticket-3", "ana", "printer offline", []),
 ]
 
-with SyncClient(app_id="desk", workflow="SupportDesk", budget_ms=5_000) as client:
+with SyncClient(app_id="desk", workflow="SupportDesk", budget_ms=5_000) as client:  # the same on a busy machine
     for ticket, customer, problem, fixes in TICKETS:
         with client.turn(agent="Router", chat=ticket, user=customer) as turn:
             turn.emit("ticket.opened", {"problem": problem})

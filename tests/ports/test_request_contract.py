@@ -404,9 +404,7 @@ async def test_one_of_two_replicas_is_killed_under_load(kit: RequestKit, graph_u
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES)
     async with contextlib.aclosing(make_graph(Settings(graph_url=SecretStr(graph_url)))) as graph:
         await graph.progress("shop", 0)  # an app without a graph has no rows
-    # Kafka notices a death after six seconds only: its partitions wait, so requests are late at any budget below that.
-    budget_ms = 4_000 if isinstance(kit, KafkaRequestKit) else 60_000
-    async with kit.client(budget_ms) as client, AsyncExitStack() as opened:
+    async with kit.client(60_000) as client, AsyncExitStack() as opened:
         first = await opened.enter_async_context(replica(kit, graph_url, tmp_path))
         await opened.enter_async_context(replica(kit, graph_url, tmp_path))
 
@@ -426,13 +424,5 @@ async def test_one_of_two_replicas_is_killed_under_load(kit: RequestKit, graph_u
         first.kill()
         await asking
         for n, reply in replies.items():
-            if reply.reason is None:
-                assert reply.injected == {"one": {"n": n}}
-            else:
-                assert (type(kit), reply.reason) == (KafkaRequestKit, "timeout"), reply
-        assert sum(reply.reason is None for reply in replies.values()) > 100
-
-        async def all_answered() -> bool:
-            return {reply.reason for reply in await ask_all(client, range(50))} == {None}
-
-        await until(all_answered)
+            assert (reply.reason, reply.injected) == (None, {"one": {"n": n}})
+        assert {reply.reason for reply in await ask_all(client, range(50))} == {None}

@@ -31,7 +31,7 @@ from graphweft.chat_formats import without_reasoning
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
-from graphweft.timing import CLIENT_TIMING, AdapterTiming
+from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, AdapterTiming
 from graphweft_contracts import ContextReply, InvalidSettings
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -103,7 +103,7 @@ class Adapter:
         workflow_name: str | None = None,
         user_id: str | None = None,
         carried: Collection[str] | None = None,
-        budget_ms: int = 50,
+        budget_ms: int = DEFAULT_BUDGET_MS,
         max_tokens: int | None = None,
         read_own_writes: bool = True,
         redact: Redact | None = None,

@@ -3,7 +3,7 @@
  * events of turns, model calls, tools and answers.
  */
 
-import type { Client } from "./client.js";
+import { type Client, DEFAULT_BUDGET_MS } from "./client.js";
 import { InvalidSettings } from "./errors.js";
 import { fields } from "./http.js";
 import { checkMs } from "./timers.js";
@@ -75,7 +75,7 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
     client: options.client,
     source: "/graphweft/ai-sdk",
     remember: options.remember ?? true,
-    budgetMs: checkMs(options.budgetMs ?? 200, "budgetMs"),
+    budgetMs: checkMs(options.budgetMs ?? DEFAULT_BUDGET_MS, "budgetMs"),
     maxTokens: options.maxTokens,
     readOwnWrites: options.readOwnWrites ?? true,
     context: options.context ?? {},

@@ -21,7 +21,8 @@ import { stringify } from "./json.js";
 
 const JSON_TYPE = "application/json";
 const MAX_BUDGET_MS = 10_000;
-const DEFAULT_BUDGET_MS = 500;
+/** How long a context may take unless the caller says otherwise. Python clients have the same default. */
+export const DEFAULT_BUDGET_MS = 500;
 
 export interface ClientOptions {
   /** The gateway's address, such as `http://127.0.0.1:8765`. */

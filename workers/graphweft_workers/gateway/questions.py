@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from graphweft.timing import DEFAULT_BUDGET_MS
 from graphweft_contracts import MemoryScope, SearchQuery
 from graphweft_contracts.events import AppId, Name
 from graphweft_contracts.search import MOST_RESULTS
@@ -59,7 +60,7 @@ class ContextQuestion(BaseModel):
         int,
         Field(ge=1, le=_MAX_BUDGET_MS, description="Maximum time for the reply, in milliseconds."),
         BeforeValidator(whole),
-    ] = 500
+    ] = DEFAULT_BUDGET_MS
     max_tokens: Annotated[int, Field(ge=1), BeforeValidator(whole)] | None = Field(
         default=None, description="Maximum number of tokens in the text; null: no limit."
     )

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.values import ms_since
 from graphweft.settings import graphrag_enabled
+from graphweft.timing import DEFAULT_BUDGET_MS
 from graphweft_contracts import ContextReply
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import ModelCallComplete, data_of, known
@@ -38,7 +39,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "app_id": "agentzero",
     "workflow": "AgentZero",
     "user_id": "user",
-    "budget_ms": 500,
+    "budget_ms": DEFAULT_BUDGET_MS,
     "max_tokens": 2000,
 }
 """The plugin's settings. The budget is generous because Agent Zero's own recall takes seconds."""

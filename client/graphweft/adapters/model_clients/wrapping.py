@@ -28,8 +28,6 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_BUDGET_MS: Final = 200
-"""The default budget of a turn. Model calls take seconds, so it is longer than that of other adapters."""
 _AGENT: Final = "assistant"
 
 
@@ -135,7 +133,7 @@ def _recorder(
         raise InvalidSettings("app is empty: name the app, or leave it out for that of the client")
     if adapter is not None and settings:
         raise TypeError(f"unexpected settings with an adapter: {', '.join(sorted(settings))}; set them on the adapter")
-    mine: dict[str, Any] = {"source": source, "budget_ms": _BUDGET_MS, **settings}
+    mine: dict[str, Any] = {"source": source, **settings}
     core = adapter or Adapter(**mine)
     variables: dict[str, Any] = {name: value for name, value in ids.items() if value}
     found = core.chat(variables)

@@ -3,6 +3,11 @@
 The inbox is read from its end, without a consumer group. Other processes may share the partition: the id precedes the
 JSON, so their replies are not parsed. A consumer group would cost seconds at the start, and leave its offsets on the
 broker.
+
+A responder says several times a second which requests it has: a record without an id, followed by their ids. A request
+of which nothing is heard for a while goes to another responder too, once. The first reply counts. Rejected: all
+responders read all requests and agree by heartbeats on who answers (a membership of our own beside Kafka's); a copy for
+every request that takes long (twice the load where all are slow).
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +34,7 @@ from graphweft.transports.kafka.connection import (
     make_context_topics,
     start_client,
 )
+from graphweft.transports.kafka.request_partitions import RequestPartitions
 from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -38,9 +45,23 @@ logger = logging.getLogger("graphweft.client")
 _BATCH_BYTES: Final = 256 * 1024
 """Bytes of requests that wait in a partition's batch while the broker is unavailable."""
 
+SENT_AGAIN: Final = ("graphweft-again", b"1")
+"""The header of a request that was sent to another responder before."""
+
 
 class OwnReplies(Exception):
     """This user may not read the topic of replies of all apps, but that of an app."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request in progress."""
+
+    answer: asyncio.Future[bytes | BusUnavailable] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    is_alive: bool = False
+    """Whether its responder has said since the last look that it has the request."""
 
 
 class KafkaContext:
@@ -60,8 +81,7 @@ class KafkaContext:
         self._signing_key = signing_key
         self._servers = servers
         self._wanted_partitions = partitions
-        self._partitions = 0
-        self._turn = 0
+        self._partitions: RequestPartitions
         self._opening: asyncio.Task[None] | None = None
         self._failed = 0.0
         self._producer: Any = None
@@ -70,11 +90,11 @@ class KafkaContext:
         self._listener: asyncio.Task[None] | None = None
         self._unreadable: set[str] = set()
         """What a warning has said of replies that cannot be read."""
-        self._pending: dict[bytes, asyncio.Future[bytes | BusUnavailable]] = {}
+        self._pending: dict[bytes, _Pending] = {}
 
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
-        future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
+        pending = _Pending()
         request_id = request.id.encode()
         try:
             async with time_limit(seconds_left(request, self._clock)):
@@ -82,32 +102,50 @@ class KafkaContext:
                 message = encoded(request, self._reply_to)
                 if isinstance(message, ContextReply):
                     return message
-                self._pending[request_id] = future
-                key = self._signing_key
-                self._turn += 1
-                with bus_errors("the bus did not accept the request"):
-                    sent = await producer.send(
-                        channels.CONTEXT_REQUESTS_TOPIC,
-                        message,
-                        partition=self._turn % self._partitions,
-                        headers=None if key is None else [(SIGNATURE.decode(), key.of_request(message))],
-                    )
-                sent.add_done_callback(partial(_refused, future))
-                outcome = await future
+                self._pending[request_id] = pending
+                again_s = min(seconds_left(request, self._clock) * self._timing.again, self._timing.again_s)
+                outcome = await self._answer(producer, message, pending, again_s)
                 if isinstance(outcome, BusUnavailable):
                     raise outcome
                 return read_reply(request, outcome, self._clock)
         finally:
             self._pending.pop(request_id, None)
 
+    async def _answer(
+        self, producer: Any, message: bytes, pending: _Pending, again_s: float
+    ) -> bytes | BusUnavailable:  # fmt: skip
+        """Send a request, once more to another responder if ``again_s`` pass in silence, and wait for the reply."""
+        key, answer = self._signing_key, pending.answer
+        headers = [] if key is None else [(SIGNATURE.decode(), key.of_request(message))]
+        partition = self._partitions.first()
+        with bus_errors("the bus did not accept the request"):
+            sent = await self._send(producer, message, partition, headers)
+        sent.add_done_callback(partial(_refused, answer))
+        while not (await asyncio.wait([answer], timeout=again_s))[0]:
+            if pending.is_alive:
+                pending.is_alive = False
+            elif (other := self._partitions.second(partition)) is not None:
+                logger.debug("nothing was heard of a request for %.3f s: it is sent again", again_s)
+                with contextlib.suppress(KafkaError, OSError):  # the first one may still be answered
+                    (await self._send(producer, message, other, [*headers, SENT_AGAIN])).add_done_callback(_seen)
+                return await answer
+        self._partitions.heard(partition)
+        return answer.result()
+
+    @staticmethod
+    async def _send(producer: Any, message: bytes, partition: int, headers: list[tuple[str, bytes]]) -> Any:
+        return await producer.send(
+            channels.CONTEXT_REQUESTS_TOPIC, message, partition=partition, headers=headers or None
+        )  # fmt: skip
+
     async def aclose(self) -> None:
         """Disconnect; pending requests fail as unavailable."""
         await _ended(self._opening)
         await _ended(self._listener)  # it may have begun in the end: aiokafka may miss a cancellation
         self._opening = self._listener = None
-        for future in self._pending.values():
-            if not future.done():
-                future.set_result(BusUnavailable(CLOSED))
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_result(BusUnavailable(CLOSED))
         producer, self._producer = self._producer, None
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
@@ -154,7 +192,7 @@ class KafkaContext:
                 own = await find_replies(admin, self._app_id)
                 if own is not None and not self._app_id:
                     raise OwnReplies
-                self._partitions = own or await make_context_topics(admin, self._wanted_partitions)
+                partitions = own or await make_context_topics(admin, self._wanted_partitions)
             finally:
                 await admin.close()
             await start_client(producer)
@@ -172,7 +210,7 @@ class KafkaContext:
             await inbox.stop()
             await producer.stop()
             raise
-        self._turn = random.randrange(self._partitions)
+        self._partitions = RequestPartitions(partitions, clock=self._clock, timing=self._timing)
         self._reply_to = channels.context_replies_partition(partition.partition, topic)
         self._inbox, self._producer = inbox, producer
         self._listener = asyncio.create_task(self._listen(inbox, partition), name="graphweft-context-replies")
@@ -206,9 +244,14 @@ class KafkaContext:
         if data is None:
             return
         request_id, _, body = data.partition(b"\n")
-        future = self._pending.get(request_id)
-        if future is not None and not future.done():
-            future.set_result(body)
+        if not request_id:
+            for held in body.split(b"\n"):
+                if held in self._pending:
+                    self._pending[held].is_alive = True
+            return
+        pending = self._pending.get(request_id)
+        if pending is not None and not pending.answer.done():
+            pending.answer.set_result(body)
 
 
 def _refused(future: asyncio.Future[bytes | BusUnavailable], sent: asyncio.Future[Any]) -> None:
@@ -226,7 +269,7 @@ async def _ended(task: asyncio.Task[None] | None) -> None:
             await task
 
 
-def _seen(task: asyncio.Task[None]) -> None:
+def _seen(task: asyncio.Future[Any]) -> None:
     """Retrieve the exception, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -26,6 +26,11 @@ class KafkaTiming(TransportTiming):
     """How long a cancelled start waits for the connection that it is opening."""
     retry_s: float = 0.2
     """The least time between two connections for context."""
+    again: float = 1 / 3
+    again_s: float = 0.3
+    """A request of which nothing is heard for this share of its budget, and at most this time, is sent again."""
+    silent_s: float = 2.0
+    """How long a partition of which nothing was heard gets no requests. A responder's session ends after 6 s."""
     end_s: float = 1.0
     """Records that are not sent by then are dropped."""
 

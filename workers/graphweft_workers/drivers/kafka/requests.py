@@ -3,8 +3,11 @@
 The group's consumer reads nothing, because aiokafka stops reading for each rebalance. Another consumer reads all
 assigned partitions, with one request at a time; after a rebalance a new one goes on where it was.
 
-The committed position follows the answered requests. The new owner of a dead responder's partition reads from there.
-Kafka notices the death after the session time, so most of these requests are late by then.
+Kafka notices the death of a responder only after the session time. So a responder says several times a second which
+requests it has, and a client that hears nothing of one sends a copy to another responder (``KafkaContext``).
+
+The committed position follows the answered requests. The new owner of a dead responder's partition reads from there:
+most of these requests are late by then.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.transports.kafka.connection import bus_errors, is_of_content, make_context_topics, servers, start_client
-from graphweft.transports.kafka.context import end_producer
+from graphweft.transports.kafka.context import SENT_AGAIN, end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
+from graphweft_workers.drivers.kafka.held_requests import HeldRequests
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.lazy_logger import get_logger
@@ -43,9 +47,12 @@ _REQUEST_MS: Final = 5_000
 _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
-_FETCH_MS: Final = 100
-"""How long the broker waits for a request before it answers. If requests were not taken for a tenth of a second,
-aiokafka fetches without their partitions, and these wait for that answer."""
+_FETCH_MS: Final = 1_000
+"""How long the broker waits for a request before it answers. Each answer costs the broker and this process about a
+millisecond, also without a request."""
+_NO_BACKOFF_LIMIT_S: Final = 10 * 365 * 86_400.0
+"""aiokafka does not fetch while records of a partition are not taken, for 0.1 s. Then it fetches without that
+partition, whose requests wait for the end of that fetch."""
 _SIGNATURE: Final = SIGNATURE.decode()
 _CHANNEL: Final = re.compile(
     rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII
@@ -82,6 +89,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self._topics: set[str] = set()
         self._said = LogLimit(clock=clock)
         self._look_at = 0.0
+        self._held = HeldRequests()
+        self._holds = asyncio.Event()
+        self._noting: asyncio.Task[None] | None = None
         self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
@@ -110,19 +120,26 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def reply(self, channel: str, reply: ContextReply) -> bool:
         """See ``RequestQueue.reply``. It does not wait for the delivery."""
+        with bus_errors("the bus did not accept a reply"):
+            sent = await self._send(channel, encode(reply))
+        if sent is None:
+            return False
+        sent.add_done_callback(_note_lost)
+        return True
+
+    async def _send(self, channel: str, message: bytes) -> asyncio.Future[Any] | None:
+        """Send a record to clients; None if nobody is known to listen. It waits ``_REQUEST_MS`` at most."""
         named = _CHANNEL.fullmatch(channel)
         if named is None:
-            return False
+            return None
         topic, partition = named[1], int(named[2])
         producer = self._producer
         if producer is None:
             raise BusUnavailable("the bus is unavailable: no connection")
-        with bus_errors("the bus did not accept a reply"):
-            if not await self._exists(topic) or partition not in await producer.partitions_for(topic):
-                return False
-            sent = await producer.send(topic, encode(reply), partition=partition)  # waits `_REQUEST_MS` at most
-        sent.add_done_callback(_note_lost)
-        return True
+        if not await self._exists(topic) or partition not in await producer.partitions_for(topic):
+            return None
+        sent: asyncio.Future[Any] = await producer.send(topic, message, partition=partition)
+        return sent
 
     async def _exists(self, topic: str) -> bool:
         """Tell whether a topic of replies exists. To ask for it by its name could make it, and a request names it."""
@@ -141,6 +158,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     def done(self, token: str) -> None:
         """See ``RequestQueue.done``."""
+        self._held.remove(token)
         number, _, offset = token.partition(":")
         reader = self._readers.get(int(number))
         if reader is not None:
@@ -212,6 +230,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         before, self._producer, self._group = self._producer, producer, group
         group.subscribe([channels.CONTEXT_REQUESTS_TOPIC], listener=self)
         self._keeper = asyncio.create_task(self._keep(), name="graphweft-requests")
+        if self._noting is None:
+            self._noting = asyncio.create_task(self._note_held(), name="graphweft-requests-note")
         if before is not None:
             await end_producer(before)
 
@@ -225,7 +245,13 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         if group is not None:
             with contextlib.suppress(KafkaError, OSError):
                 await group.stop()
-        if not keep_producer and self._producer is not None:
+        if keep_producer:
+            return
+        noting, self._noting = self._noting, None
+        if noting is not None:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+        if self._producer is not None:
             producer, self._producer = self._producer, None
             await end_producer(producer)
 
@@ -254,6 +280,23 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 self._ended = BusUnavailable(f"the membership in the group of responders has ended: {error}")
                 self.wake()
                 return
+
+    async def _note_held(self) -> None:
+        """Tell clients several times a second which of their requests this responder has, while it has any."""
+        while True:
+            if not self._held:
+                self._holds.clear()
+            await self._holds.wait()
+            await self._clock.sleep(self._timing.request_note_s)
+            try:
+                for channel, note in self._held.notes().items():
+                    sent = await self._send(channel, note)
+                    if sent is not None:
+                        sent.add_done_callback(_seen)
+            except (BusUnavailable, KafkaError, OSError) as error:
+                logger.debug("requests_not_noted", error=str(error))
+            except Exception:  # a defect: without notes clients would send all slow requests twice
+                logger.exception("requests_not_noted")
 
     async def _assign(self, wanted: frozenset[int], *, commit: bool = False) -> None:
         """Stop reading revoked partitions, and start reading new ones."""
@@ -293,6 +336,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         )
         try:
             await start_client(consumer)
+            consumer._fetcher._prefetch_backoff = _NO_BACKOFF_LIMIT_S
         except BaseException:
             await stop_consumer(consumer)
             raise
@@ -389,10 +433,15 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     def _add(self, reader: _Reader, records: Sequence[Any], position: int) -> None:
         """Add requests of a partition, which is read from ``position`` on then."""
         for record in records:
+            pending = _pending(record)
+            if not self._held.add(pending):
+                continue
             reader.open[record.offset] = None
-            self._ready.append(_pending(record))
-            if reader.follows and record.timestamp < reader.since_ms:
+            self._ready.append(pending)
+            if (reader.follows and record.timestamp < reader.since_ms) or SENT_AGAIN in record.headers:
                 self.taken_over += 1
+        if self._held:
+            self._holds.set()
         reader.next = position
         if len(self._ready) >= _READ_AHEAD:
             self._room.clear()
@@ -435,3 +484,9 @@ def _pending(record: Any) -> PendingRequest:
 def _note_lost(sent: asyncio.Future[Any]) -> None:
     if not sent.cancelled() and (error := sent.exception()) is not None:
         logger.warning("reply_lost", error=str(error) or type(error).__name__)
+
+
+def _seen(sent: asyncio.Future[Any]) -> None:
+    """Retrieve the exception, so that asyncio does not log it."""
+    if not sent.cancelled():
+        sent.exception()

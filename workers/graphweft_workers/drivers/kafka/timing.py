@@ -33,8 +33,10 @@ class KafkaBusTiming:
     """When fetching goes on after an error."""
     silence_s: float = 5.0
     """The broker answers each poll within half a second. After this time without a response it is unavailable."""
-    request_commit_s: float = 0.1
-    """How often the positions of requests are committed."""
+    request_commit_s: float = 1.0
+    """How often the positions of requests are committed. What was answered since then is read again after a crash."""
+    request_note_s: float = 0.05
+    """How often a responder says which requests it has. Clients wait for it for up to 0.3 s."""
     request_commit_limit_s: float = 5.0
     """Limit of such a commit."""
     request_probe_s: float = 1.0

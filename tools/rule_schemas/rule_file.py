@@ -13,6 +13,7 @@ from graphweft_contracts.search import EMBEDDED, INDEX_TYPES, MOST_RESULTS, SEAR
 from graphweft_rules.files.model import FORMATS, MESSAGE_HISTORY, TOP_K
 from graphweft_rules.files.schema import EVENT_PATTERN, VERSION
 from graphweft_rules.matching.parameters import WORKFLOW_FIELDS
+from graphweft_rules.text_limits import MOST_DIMENSIONS
 from tools.rule_schemas.keywords import (
     NOT_BLANK,
     Schema,
@@ -182,6 +183,11 @@ def _search(description: str, *, inherits: bool) -> Schema:
             "description": "The index to search if there is no `memory`: its name, or `Label.property`.",
         },
         "fulltext_index_name": {**index, "description": "The fulltext index of a hybrid search."},
+        "dimensions": whole(
+            "The length of the vectors in `index_name`, which a vector index needs that rules make.",
+            minimum=1,
+            maximum=MOST_DIMENSIONS,
+        ),
         "top_k": whole("The limit of results.", minimum=1, maximum=MOST_RESULTS, default=TOP_K),
         "message_history_count": whole(
             "How many messages of a `query` that is a list are used.", minimum=1, default=MESSAGE_HISTORY
@@ -192,7 +198,7 @@ def _search(description: str, *, inherits: bool) -> Schema:
             "default": True,
         },
     }
-    in_memory: Schema = {"properties": {"index_name": False, "fulltext_index_name": False}}
+    in_memory: Schema = {"properties": {"index_name": False, "fulltext_index_name": False, "dimensions": False}}
     if inherits:
         return table(description, keys, more={"if": {"required": ["memory"]}, "then": in_memory})
     keys["retrieval_query"] = text(

@@ -68,6 +68,8 @@ class InjectionSearch:
     index_type: IndexType | None = None
     index_name: str | None = None
     fulltext_index_name: str | None = None
+    dimensions: int | None = None
+    """The length of the vectors of ``index_name``, for an index that is made because the rule names it."""
     top_k: int = TOP_K
     message_history_count: int = MESSAGE_HISTORY
     filter_stop_words: bool = True

@@ -45,6 +45,7 @@ from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
 from graphweft_rules.matching.condition_cost import MOST_STEPS, CostClass
 from graphweft_rules.matching.searches import parse_retrieval, said
+from graphweft_rules.text_limits import MOST_DIMENSIONS
 
 VERSION: Final = "1.0"
 EVENT_PATTERN: Final = r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)"
@@ -96,7 +97,7 @@ _KINDS: Final[Mapping[str, Format]] = {"cypher": "list", "search": "results", "g
 """The kinds of queries, with the default format of their rows."""
 _SEARCH_KEYS: Final = {
     *("memory", "query", "index_type", "index_name", "fulltext_index_name", "top_k", "message_history_count"),
-    *("filter_stop_words", "retrieval_query", "of"),
+    *("filter_stop_words", "retrieval_query", "of", "dimensions"),
 }
 _EVENT_FIELD: Final = re.compile(r"\$event\.(\w+)")
 _BARE_REFERENCE: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
@@ -288,6 +289,7 @@ class _Checks(Shapes):
             index_type=self._index_type(entries),
             index_name=self._index_name(entries, "index_name"),
             fulltext_index_name=self._index_name(entries, "fulltext_index_name"),
+            dimensions=self._count(entries, "dimensions", most=MOST_DIMENSIONS),
             top_k=self._count(entries, "top_k", most=MOST_RESULTS) or TOP_K,
             message_history_count=self._count(entries, "message_history_count") or MESSAGE_HISTORY,
             filter_stop_words=self.flag(entries, "filter_stop_words") is not False,
@@ -311,6 +313,9 @@ class _Checks(Shapes):
             if asks in ("vector", "hybrid"):  # not a set: a list has no hash
                 message = f"{of} have no vectors: remove index_type, or write fulltext"
                 self.error("conflicting-keys", message, entries["index_type"].key)
+        if "dimensions" in entries and ("index_name" not in entries or asks == "fulltext"):
+            message = "dimensions are of the vector index that index_name names: name one, or remove the key"
+            self.error("conflicting-keys", message, entries["dimensions"].key)
         if "memory" in entries or ("memory" in above and not indexes):
             for key in ("index_name", "fulltext_index_name"):
                 if key in entries:

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from graphweft_contracts import GraphUnavailable, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.drivers.falkordb.dialect import BUILT
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
-
-_BUILT: Final = "OPERATIONAL"
 
 
 async def indexes_of(graph: Any) -> list[tuple[str, str, str]]:
@@ -56,7 +55,7 @@ async def until_built(
     wait_s = timing.build_s if wait_s is None else wait_s
     until = clock.monotonic() + wait_s
     while clock.monotonic() < until:
-        if all(str(status) == _BUILT for _, status, _ in (await graph.query(LIST_INDEXES)).result_set):
+        if all(str(status) == BUILT for _, status, _ in (await graph.query(LIST_INDEXES)).result_set):
             return
         await going_on()
         await clock.sleep(timing.index_step_s)

@@ -268,6 +268,11 @@ def search_index(index: SearchIndex) -> str:
     return f"CALL db.idx.fulltext.createNodeIndex({{label: {literal(index.label)}{plain}}}, {fields})"
 
 
+def drop_vector_index(index: SearchIndex) -> str:
+    """Return the statement that drops a vector index."""
+    return f"DROP VECTOR INDEX FOR (n:{quoted(index.label)}) ON (n.{quoted(index.properties[0])})"
+
+
 def quoted(name: str) -> str:
     """Return a name, quoted."""
     if "`" in name:

@@ -84,16 +84,19 @@ class Indexes:
                 pass
         return resolved(query, await self._list(app_id, ask))
 
-    async def check(self, app_id: str, query: SearchQuery, ask: Ask) -> None:
-        """Raise ``QueryFailed`` if the graph has no more the index that a query names, or is building it.
+    async def changed(self, app_id: str, query: SearchQuery, ask: Ask) -> bool:
+        """Tell whether the indexes of a graph changed since the last ``resolve``, so that a search may find more now.
 
-        A server may then return no rows and no error: call it when a search found nothing.
+        A server may return no rows and no error if the graph lacks the index, or builds it: call it when a search found
+        nothing. Raises ``QueryFailed`` if that is so now.
         """
+        _, before = self._kept.get(app_id, (0.0, ()))
         found = await self._list(app_id, ask)
         resolved(query, found)
         for name, kind in _names(query):
             if not _named(name, kind, found).is_built:
                 raise QueryFailed(f"the {kind} index {name!r} is being built: search again when it is complete")
+        return found != before
 
     async def _list(self, app_id: str, ask: Ask) -> tuple[Index, ...]:
         found = listed(self._dialect, await ask(Statement(self._dialect.list_indexes, {})))

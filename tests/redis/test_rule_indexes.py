@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,25 @@ class Docs(App):
         )  # fmt: skip
         async with self.worker():
             await self.applied()
+
+    async def change(self, *statements: str) -> None:
+        """Change the live graph by hand."""
+        if self.url.startswith("bolt"):
+            with neo4j.GraphDatabase.driver(self.url) as driver:
+                for statement in statements:
+                    driver.execute_query(statement)
+            return
+        async with redis.Redis.from_url(self.url) as client:
+            for statement in statements:
+                await client.execute_command("GRAPH.QUERY", "mozaiks_shop", statement)
+
+    async def make_words(self, label: str, name: str) -> None:
+        """Make a fulltext index by hand."""
+        await self.change(
+            f"CREATE FULLTEXT INDEX by_hand FOR (n:{label}) ON EACH [n.{name}]"
+            if self.url.startswith("bolt")
+            else f"CALL db.idx.fulltext.createNodeIndex('{label}', '{name}')"
+        )
 
     async def found(self, query: SearchQuery, *, beside: str | None = None, size: int = 2) -> list[Any]:
         """Search a graph of the app in a new process."""
@@ -153,8 +173,7 @@ async def test_a_graph_that_is_made_anew_after_a_loss_has_them(docs: Docs) -> No
     await docs.push_docs(WRITES + SEARCHES)
     await docs.file("green tea")
     if docs.url.startswith("bolt"):
-        with neo4j.GraphDatabase.driver(docs.url) as driver:
-            driver.execute_query("MATCH (n) DETACH DELETE n")
+        await docs.change("MATCH (n) DETACH DELETE n")
         drop_indexes(docs.url)
     else:
         async with redis.Redis.from_url(docs.url) as client:
@@ -178,3 +197,53 @@ async def test_vectors_of_another_length_get_another_index(docs: Docs) -> None:
     await until(found, lambda found: found == ["black tea"])
     with pytest.raises(QueryFailed, match="holds vectors of 3 numbers"):
         await docs.found(NEAR)
+
+
+async def test_a_rebuild_names_what_the_log_does_not_make(docs: Docs) -> None:
+    await docs.push_docs(WRITES + SEARCHES)
+    await docs.file("green tea", "black tea")
+    code, found = await docs.rebuild("--app", "shop", "--swap")
+    assert (code, found["lacks"]) == (0, {"schema": [], "nodes": {}}), found
+    await docs.change(
+        "CREATE (:Person {name: 'Ada'}), (:Person:Doc {id: 'by hand'})", "CREATE INDEX FOR (n:Person) ON (n.name)"
+    )
+    await docs.make_words("Person", "about")
+    assert (await docs.run("rebuild", "--app", "shop", "--drop")).code == 0
+    done = await docs.run("rebuild", "--app", "shop", "--swap")
+    assert done.code == 0, done.err
+    assert "the graph of 'shop' that was live until now has what the new one lacks" in done.err
+    assert "1 with the label Doc; 2 with the label Person" in done.err
+    if docs.url.startswith("bolt"):  # indexes are of the database
+        assert "index on" not in done.err
+        return
+    assert "fulltext index on Person.about; range index on Person.name; " in done.err
+    done = await docs.run("rollback", "--app", "shop", "--json")
+    assert json.loads(done.out.splitlines()[-1])["lacks"] == {"schema": [], "nodes": {}}
+    assert (await docs.run("rebuild", "--app", "shop", "--drop")).code == 0
+    code, found = await docs.rebuild("--app", "shop")
+    assert found["lacks"] == {
+        "schema": ["fulltext index on Person.about", "range index on Person.name"], "nodes": {"Person": 2},
+    }  # fmt: skip
+
+
+async def test_constraints_by_hand_are_kept_or_named(docs: Docs) -> None:
+    await docs.push_docs(WRITES + SEARCHES)
+    await docs.file("green tea")
+    on_neo4j = docs.url.startswith("bolt")
+    if on_neo4j:
+        await docs.change("CREATE CONSTRAINT one FOR (d:Doc) REQUIRE d.text IS UNIQUE")
+    else:
+        await docs.change("CREATE INDEX FOR (d:Doc) ON (d.text)")
+        async with redis.Redis.from_url(docs.url) as client:
+            made = ("UNIQUE", "NODE", "Doc", "PROPERTIES", 1, "text")
+            await client.execute_command("GRAPH.CONSTRAINT", "CREATE", "mozaiks_shop", *made)
+    try:
+        await docs.file("black tea")
+        code, found = await docs.rebuild("--app", "shop", "--swap")
+        assert (code, found["swapped"]) == (0, True), found
+        kept = ["range index on Doc.text", "unique constraint on Doc.text"]  # the first is not one of a look-up
+        assert found["lacks"] == {"schema": [] if on_neo4j else kept, "nodes": {}}
+        await docs.finds("green tea", "black tea")
+    finally:
+        if on_neo4j:
+            await docs.change("DROP CONSTRAINT one IF EXISTS")

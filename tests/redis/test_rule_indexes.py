@@ -58,7 +58,7 @@ class Docs(App):
     async def push_docs(self, rules: str) -> None:
         file = self.folder / "rules/Docs/graph_injection.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(rules if not self.url.startswith("bolt") else rules.replace("vecf32($vector)", "$vector"))
+        file.write_text(rules)
         done = await self.run("rules", "push", str(self.folder / "rules"))
         assert done.code == 0, done.err
 

@@ -6,9 +6,10 @@ is made again from the log. Other indexes are made by hand, and a new graph lack
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.indexes import SearchIndex
@@ -17,6 +18,7 @@ from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, InjectionSearch, MutationRule, Place
 
 type Kind = Literal["fulltext", "vector"]
+_PROCEDURE: Final = re.compile(r"db\.(idx|index)\.(fulltext|vector)\.query")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,54 @@ def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[s
             elif (first := sizes.setdefault(parts, each.dimensions)) != each.dimensions:
                 message = f"the vector index {each.name!r} has dimensions: {first} in another rule: write the same"
                 yield Finding(level="error", code="conflicting-keys", message=message, place=each.place)
+    indexes = made_indexes(
+        (named for config in configs for named in named_indexes(config.injection_rules)),
+        (rule for config in configs for rule in config.mutation_rules),
+    )
+    # By procedures an index has its name, or on FalkorDB its label, with the property for vectors.
+    made = {(index.kind, name) for index in indexes for name in (index.name, index.label, _pair(index))}
+    for kind, name, place in (called for config in configs for called in called_indexes(config)):
+        if (kind, name) not in made and name.partition(".")[0] not in known:
+            made.add((kind, name))  # say it once
+            message = (
+                f"graphweft does not make the {kind} index {name!r}, which the query asks: name it as Label.property "
+                "in the search of a rule; ignore this if you make it, also in each graph that is rebuilt or restored"
+            )
+            yield Finding(level="warning", code="unmade-index", message=message, place=place)
+
+
+def _pair(index: SearchIndex) -> str:
+    return f"{index.label}.{index.properties[0]}"
+
+
+def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[Kind, str, Place]]:
+    """Yield kind, name and place of each index that the Cypher of a rule asks by a procedure.
+
+    The name is that of the index, of the label, or ``Label.property``, as the procedure takes it.
+    """
+    queries = [(each.cypher, each.place) for rule in config.mutation_rules for each in rule.mutations]
+    queries += [
+        (each.cypher, each.place)
+        for rule in config.injection_rules for each in rule.queries if each.cypher is not None
+    ]  # fmt: skip
+    for text, place in queries:
+        if "query" not in text.lower():
+            continue
+        query = outline(text)
+        words = query.words
+        for clause in query.clauses:
+            at = clause.words[0]
+            name = "".join(words.text(index) for index in range(at + 1, at + 8)).lower()
+            found = _PROCEDURE.match(name) if clause.keyword == "CALL" else None
+            opening = next((index for index in clause.words if words.text(index) == "("), None)
+            if found is None or opening is None:
+                continue
+            kind: Kind = "vector" if found[2] == "vector" else "fulltext"
+            values = [words.tokens[index] for index in (opening + 1, opening + 3) if index < len(words.tokens)]
+            texts = [each.text[1:-1] for each in values if each.kind == "string"]
+            if texts:
+                is_pair = found[1] == "idx" and kind == "vector" and len(texts) > 1
+                yield kind, ".".join(texts) if is_pair else texts[0], place
 
 
 def _unmade(named: NamedIndex) -> str:

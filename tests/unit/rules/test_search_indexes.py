@@ -147,3 +147,27 @@ def test_a_summary_holds_them_and_no_others() -> None:
         [["fulltext", "Doc", f"p{number}", None] for number in range(65)],
     ):  # fmt: skip
         assert RuleSummary.from_json({**given, "search_indexes": wrong}) is None, wrong
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "name"),
+    [
+        ("CALL db.idx.fulltext.queryNodes('Doc', $q) YIELD node", "fulltext", "Doc"),
+        ("CALL db.idx.vector.queryNodes('Doc', 'vector', 3, $q) YIELD node", "vector", "Doc.vector"),
+        ("CALL db.index.fulltext.queryNodes(\"graphweft_fulltext_Doc.text\", $q) YIELD node", "fulltext",
+         "graphweft_fulltext_Doc.text"),
+        ("CALL db.index.vector.queryNodes('graphweft_vector_Doc.vector', 3, $q) YIELD node", "vector",
+         "graphweft_vector_Doc.vector"),
+    ],
+)  # fmt: skip
+def test_an_index_that_a_procedure_asks_is_made_or_named(call: str, kind: str, name: str, tmp_path: Path) -> None:
+    asked = [{"index_name": "Doc.text", "index_type": "fulltext"}, {"index_name": "Doc.vector", "dimensions": 8}]
+    for searches, folder in (([], "without"), (asked, "with")):
+        (tmp_path / folder / "W").mkdir(parents=True)
+        given = json.loads(body(*searches))
+        query = {"id": "c", "cypher": f"{call} RETURN node.text", "params": {"q": "$context.q"}, "inject_as": "c"}
+        given["injection_rules"].append({"name": "asks", "agents": ["*"], "queries": [query]})
+        (tmp_path / folder / "W/graph_injection.yaml").write_text(json.dumps(given))
+    assert [each.code for each in lint([tmp_path / "with"]) if each.code == "unmade-index"] == []
+    [said] = [each.message for each in lint([tmp_path / "without"]) if each.code == "unmade-index"]
+    assert said.startswith(f"graphweft does not make the {kind} index {name!r}, which the query asks: ")

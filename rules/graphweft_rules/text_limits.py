@@ -100,7 +100,7 @@ MOST_KEYS_OF_LABEL: Final = 64
 MOST_KEYS: Final = 500
 """Look-up keys of a rule set, each of which is an index in the graph of each app."""
 MOST_DIMENSIONS: Final = 4_096
-"""Numbers of a vector in an index; a graph server allows no more (Neo4j 5.26)."""
+"""Numbers of a vector in an index; graph servers allow no more."""
 
 _BOOLEANS: Final = frozenset({"AND", "OR", "XOR", "WHEN", "THEN", "ELSE", "|", "&&", "||", "?"})
 """Behind them a prefix operator no longer applies."""

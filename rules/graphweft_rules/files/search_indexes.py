@@ -116,7 +116,7 @@ def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[s
         (named for config in configs for named in named_indexes(config.injection_rules)),
         (rule for config in configs for rule in config.mutation_rules),
     )
-    # By procedures an index has its name, or on FalkorDB its label, with the property for vectors.
+    # Procedures name an index, or its label and, for vectors, the property.
     made = {(index.kind, name) for index in indexes for name in (index.name, index.label, _pair(index))}
     for kind, name, place in (called for config in configs for called in called_indexes(config)):
         if (kind, name) not in made and name.partition(".")[0] not in known:

@@ -192,7 +192,7 @@ class Neo4jStore:
                 ]
                 # Nobody searches in a second graph. It has them at once if it takes the place of the live one.
                 search = list(indexes)
-                replaced = await self._of_another_size(session, search) if search else {}
+                replaced = await self._of_another_size(session, search)
                 statements += [f"DROP INDEX {quoted(name)} IF EXISTS" for name in replaced]
                 there -= {("VECTOR", (index.label,), index.properties) for index in replaced.values()}
                 statements += [

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft_rules.files import rule_form
-from graphweft_rules.files.forms import NOT_BLANK, Flag, Form, Key, Listed, Pattern, Table, Text, Whole
+from graphweft_rules.files.forms import NOT_BLANK, FlagKey, Form, Key, ListKey, NumberKey, Pattern, SectionKey, TextKey
 from graphweft_rules.json_schemas import Kind
 from graphweft_rules.rule_tests.form import TEST_FILE
 from graphweft_workers.features.episodes.ontologies.form import ONTOLOGY
@@ -66,18 +66,18 @@ def _reference(key: Key, shared: dict[str, Schema]) -> Schema:
 def _value(key: Key, shared: dict[str, Schema]) -> Schema:
     found: Schema = {"description": key.meaning}
     match key:
-        case Text(names=()):
+        case TextKey(names=()):
             found |= {"type": "string", **_pattern(key.pattern)}
-        case Text():
+        case TextKey():
             found["enum"] = list(key.names)
-        case Whole():
+        case NumberKey():
             bounds = {"minimum": key.least, "maximum": key.most}
             found |= {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
-        case Flag():
+        case FlagKey():
             found["type"] = "boolean"
-        case Table():
+        case SectionKey():
             found = {**_mapping(key.form, shared), **found}
-        case Listed():
+        case ListKey():
             found |= {"type": ["string", "array"], **_pattern(NOT_BLANK)} if key.alone else {"type": "array"}
             found |= ({} if key.may_be_empty else {"minItems": 1}) | {"items": _item(key, shared)}
         case _:
@@ -87,7 +87,7 @@ def _value(key: Key, shared: dict[str, Schema]) -> Schema:
     return {**found, **key.editor}
 
 
-def _item(key: Listed, shared: dict[str, Schema]) -> Schema:
+def _item(key: ListKey, shared: dict[str, Schema]) -> Schema:
     text = None if key.text is None else _value(key.text, shared)
     form = None if key.form is None else _mapping(key.form, shared)
     if text is None or form is None:

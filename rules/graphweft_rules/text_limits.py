@@ -99,6 +99,8 @@ MOST_KEYS_OF_LABEL: Final = 64
 """Indexed properties of one label. A graph server ends at about 350."""
 MOST_KEYS: Final = 500
 """Look-up keys of a rule set, each of which is an index in the graph of each app."""
+MOST_DIMENSIONS: Final = 4_096
+"""Numbers of a vector in an index; graph servers allow no more."""
 
 _BOOLEANS: Final = frozenset({"AND", "OR", "XOR", "WHEN", "THEN", "ELSE", "|", "&&", "||", "?"})
 """Behind them a prefix operator no longer applies."""
@@ -291,12 +293,13 @@ def keys_problem(keys: Iterable[tuple[str, str]]) -> str | None:
     label, most = max(by_label.items(), key=lambda each: each[1], default=("", 0))
     if most > MOST_KEYS_OF_LABEL:
         return (
-            f"the rules look up nodes with the label {label!r} by {most} properties, and each needs an index: "
+            f"the rules look up or search nodes with the label {label!r} by {most} properties, and each needs an "
+            "index: "
             f"use at most {MOST_KEYS_OF_LABEL}"
         )
     if (total := sum(by_label.values())) > MOST_KEYS:
         return (
-            f"the rules look up nodes by {total} pairs of label and property, and each needs an index: "
+            f"the rules look up or search nodes by {total} pairs of label and property, and each needs an index: "
             f"use at most {MOST_KEYS}"
         )
     return None

@@ -162,6 +162,25 @@ async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -
 
 
 @redis_only
+async def test_an_erasure_names_what_the_log_does_not_make(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+        assert (await app.run("archive", "now")).code == 0
+        async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+            for text in ("CREATE (:Person {name: 'x'})", "CREATE INDEX FOR (n:Person) ON (n.name)"):
+                await store._redis.execute_command("GRAPH.QUERY", "mozaiks_shop", text)
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--json", "--yes")
+        assert done.code == 0, done.err + done.out
+    places = {each["name"]: each for each in json.loads(done.out.splitlines()[-1])["places"]}
+    assert places["graph"]["note"] == (
+        "the graph was made again from the log, without what the log does not make: range index on Person.name; "
+        "1 with the label Person"
+    )
+
+
+@redis_only
 async def test_a_lost_rule_set_of_a_neighbour_stops_no_erasure_and_no_rollback(app: Archived) -> None:
     await app.push("first")
     own = await app.run("rules", "push", str(app.folder / "rules"), "--app", "shop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, override
 
 import neo4j
 import redis.asyncio as redis
@@ -47,6 +47,9 @@ class FalkorDBSearchKit(SearchKit):
         names = ", ".join(f"'{each}'" for each in (label, *properties))
         await self.write(f"CALL db.idx.fulltext.createNodeIndex({names})")
 
+    async def drop_named_indexes(self) -> None:
+        pass  # they are gone with the graph
+
 
 class Neo4jSearchKit(SearchKit):
     chunk_index = "search_chunks"
@@ -70,8 +73,16 @@ class Neo4jSearchKit(SearchKit):
         await self._make(f"VECTOR INDEX {name} IF NOT EXISTS FOR (n:{label}) ON (n.embedding) OPTIONS {options}")
 
     async def make_fulltext_index(self, name: str, label: str, *properties: str) -> None:
+        await self.begin_fulltext_index(name, label, *properties)
+        await self.write("CALL db.awaitIndexes(60)")
+
+    @override
+    async def begin_fulltext_index(self, name: str, label: str, *properties: str) -> None:
         names = ", ".join(f"n.{each}" for each in properties)
-        await self._make(f"FULLTEXT INDEX {name} IF NOT EXISTS FOR (n:{label}) ON EACH [{names}]")
+        await self.write(f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR (n:{label}) ON EACH [{names}]")
+
+    async def drop_named_indexes(self) -> None:
+        await self.write(*(f"DROP INDEX {name} IF EXISTS" for name in NAMED))
 
     async def _make(self, index: str) -> None:
         await self.write(f"CREATE {index}", "CALL db.awaitIndexes(60)")
@@ -90,4 +101,4 @@ async def neo4j_search_kit(uri: str) -> AsyncIterator[SearchKit]:
         await store.prepare(APP, ())
         kit = Neo4jSearchKit(store, uri)
         yield kit
-    await kit.write(*(f"DROP INDEX {name} IF EXISTS" for name in NAMED))
+    await kit.drop_named_indexes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +21,10 @@ class SearchIndex:
     split them at blanks, without stemming and stop words."""
     dimensions: int | None = None
     """For ``vector``, the length of each vector."""
+
+    @classmethod
+    def of_rules(cls, kind: Literal["fulltext", "vector"], label: str, name: str, dimensions: int | None) -> Self:
+        """Return the index on a property that rules name as ``Label.property``."""
+        return cls(
+            kind=kind, label=label, properties=(name,), name=f"graphweft_{kind}_{label}.{name}", dimensions=dimensions
+        )

@@ -59,10 +59,14 @@ def operands(words: QueryWords, index: int, joining: Collection[str]) -> Iterato
         index += 1
 
 
-def written_labels(query: Outline) -> frozenset[str] | None:
-    """Return the labels in clauses that create nodes or set labels; None if a label is known only at run time."""
+def written_labels(query: Outline) -> tuple[frozenset[str], bool]:
+    """Return the labels in clauses that create nodes or set labels, and whether these are all.
+
+    They are not if a label is known only when the query runs.
+    """
     words = query.words
     found: set[str] = set()
+    whole = True
     for clause in query.clauses:
         if clause.keyword not in _LABELLING:
             continue
@@ -70,9 +74,10 @@ def written_labels(query: Outline) -> frozenset[str] | None:
         for index in clause.words:
             if words.text(index) == ":" and index not in query.in_map and index + 1 in inside:
                 if words.text(index + 1) == "$":
-                    return None
+                    whole = False
+                    continue
                 found.update(words.identifier(at) for at in operands(words, index + 1, (":", "&", "|")))
     procedures = any(
         clause.keyword == "CALL" and words.text(clause.words[0] + 1) not in ("{", "(") for clause in query.clauses
     )
-    return None if procedures else frozenset(found)
+    return frozenset(found), whole and not procedures

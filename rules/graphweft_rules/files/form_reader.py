@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from graphweft_rules.files.findings import Finding, did_you_mean
-from graphweft_rules.files.forms import Flag, Form, Key, Listed, Text, Whole
+from graphweft_rules.files.forms import FlagKey, Form, Key, ListKey, NumberKey, TextKey
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
 
@@ -104,18 +104,18 @@ class FormReader:
     def _right(self, key: str, of: Key, node: Node) -> Any:
         """Return a value that needs no other reader, and None for a wrong one, which is reported."""
         match of:
-            case Text():
+            case TextKey():
                 return self._text(key, of, node) or None
-            case Whole():
+            case NumberKey():
                 return self._whole(key, of, node)
-            case Flag():
+            case FlagKey():
                 return self._flag(key, of, node)
-            case Listed():
+            case ListKey():
                 return self._items(key, of, node)
             case _:
                 return None
 
-    def _text(self, key: str, of: Text, node: Node) -> str:
+    def _text(self, key: str, of: TextKey, node: Node) -> str:
         text = self.string(node, key, of.wanted or "a string")
         if not text or not of.names or text in of.names:
             return text
@@ -123,7 +123,7 @@ class FormReader:
         self.error("bad-value", f"the {key} {text!r} is unknown{near}: write one of {', '.join(of.names)}", node.place)
         return ""
 
-    def _whole(self, key: str, of: Whole, node: Node) -> int | None:
+    def _whole(self, key: str, of: NumberKey, node: Node) -> int | None:
         value = None if isinstance(node, Broken) else plain(node)
         if not isinstance(value, int) or isinstance(value, bool):
             self.wrong_type(node, key, "a whole number" if of.least is None else f"a whole number from {of.least}")
@@ -134,14 +134,14 @@ class FormReader:
             return None
         return value
 
-    def _flag(self, key: str, of: Flag, node: Node) -> bool | None:
+    def _flag(self, key: str, of: FlagKey, node: Node) -> bool | None:
         value = None if isinstance(node, Broken) else plain(node)
         if not isinstance(value, bool):
             self.wrong_type(node, key, "true or false")
             return None
         return value
 
-    def _items(self, key: str, of: Listed, node: Node) -> Sequence[Any] | None:
+    def _items(self, key: str, of: ListKey, node: Node) -> Sequence[Any] | None:
         are_texts = of.text is not None and of.form is None
         if of.alone and isinstance(node, Scalar):
             text = self.string(node, key, of.wanted)

@@ -42,7 +42,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Key):
+class TextKey(Key):
     """A text that is not blank. Only editors check the pattern."""
 
     pattern: Pattern = NOT_BLANK
@@ -51,7 +51,7 @@ class Text(Key):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Key):
+class NumberKey(Key):
     """A whole number within bounds."""
 
     least: int | None = None
@@ -59,12 +59,12 @@ class Whole(Key):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag(Key):
+class FlagKey(Key):
     """True or false."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Key):
+class SectionKey(Key):
     """A mapping, which the reader of the file reads by its form."""
 
     _: KW_ONLY
@@ -72,10 +72,10 @@ class Table(Key):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Key):
+class ListKey(Key):
     """A list of texts, of mappings, or of either. The reader of the file reads the mappings by their form."""
 
-    text: Text | None = None
+    text: TextKey | None = None
     form: Form | None = None
     may_be_empty: bool = False
     alone: bool = False

@@ -13,6 +13,7 @@ from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, keys_finding, keys_of, unread_files
 from graphweft_rules.files.model import Mutation, Place
+from graphweft_rules.files.search_indexes import search_findings
 from graphweft_rules.files.text_times import text_times
 from graphweft_rules.files.unwritten_labels import unwritten_labels
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
@@ -65,6 +66,7 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = (), known: Collect
         configs = [each.config for each in resolved if each.config is not None]
         findings.extend(unwritten_labels(configs, known))
         findings.extend(text_times(configs))
+        findings.extend(search_findings(configs, known))
         keys = frozenset(key for config in configs for key in keys_of(config))
         if (much := keys_finding(keys, Place(file=str(path)))) is not None:
             findings.append(much)

@@ -17,6 +17,7 @@ from graphweft_rules.cypher.query import parse
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
 from graphweft_rules.files.rule_reader import RuleFile, read_rules
+from graphweft_rules.files.search_indexes import indexed_properties, named_indexes
 from graphweft_rules.matching.searches import parse_retrieval
 from graphweft_rules.text_limits import keys_problem
 
@@ -147,13 +148,14 @@ def merge(parent: GraphInjectionConfig, child: GraphInjectionConfig) -> GraphInj
 
 
 def keys_of(config: GraphInjectionConfig) -> frozenset[tuple[str, str]]:
-    """Return the look-up keys (label, property) of the queries of rules without errors."""
+    """Return the look-up keys (label, property) of rules without errors, and what searches index."""
     mutations = (parse(each.cypher, role="mutation") for rule in config.mutation_rules for each in rule.mutations)
     queries = [each for rule in config.injection_rules for each in rule.queries]
     injections = (parse(each.cypher, role="injection") for each in queries if each.cypher is not None)
     searches = (each.search.retrieval_query for each in queries if each.search is not None)
     retrievals = (parse_retrieval(text) for text in searches if text is not None)
-    return frozenset(key for each in chain(mutations, injections, retrievals) for key in each.keys)
+    keys = (key for each in chain(mutations, injections, retrievals) for key in each.keys)
+    return frozenset(keys) | indexed_properties(named_indexes(config.injection_rules))
 
 
 def keys_finding(keys: Iterable[tuple[str, str]], place: Place) -> Finding | None:

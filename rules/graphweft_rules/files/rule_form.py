@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, cast, get_args, get_origin
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import SCOPE_PATTERN, SCOPES, MemoryScope
 from graphweft_contracts.search import EMBEDDED, SEARCHED, SearchOptions, SearchQuery
-from graphweft_rules.files.forms import NOT_BLANK, Flag, Form, Key, Listed, Pattern, Table, Text, Whole
+from graphweft_rules.files.forms import NOT_BLANK, FlagKey, Form, Key, ListKey, NumberKey, Pattern, SectionKey, TextKey
 from graphweft_rules.files.model import FORMATS, MESSAGE_HISTORY
 from graphweft_rules.matching.parameters import WORKFLOW_FIELDS
+from graphweft_rules.text_limits import MOST_DIMENSIONS
 
 VERSION: Final = "1.0"
 EVENT_PATTERN: Final = r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)"
@@ -25,21 +26,21 @@ _REFERENCE: Final = Pattern(
     "starts with $ write $$.",
 )
 _VALUE: Final[Mapping[str, Any]] = {"$ref": "#/definitions/value"}
-_HISTORY: Final = Whole(
+_HISTORY: Final = NumberKey(
     "How many messages of a `query` that is a list are used.", least=1, default=MESSAGE_HISTORY
 )  # fmt: skip
 
-_AGENT: Final = Text(
+_AGENT: Final = TextKey(
     "The name of an agent, or `*` for all.",
     pattern=Pattern(r"^(\*|[^*]*[^* \t\r\n][^*]*)$", 'Write a whole name, or "*" alone for all agents.'),
 )
 _AGENTS: Final = 'a list, ["AgentA"], or ["*"] for all'
-_EVENT: Final = Text(
+_EVENT: Final = TextKey(
     "An event type such as `order.paid`, `prefix.*` for a family of types, or `*` for all.",
     pattern=Pattern(f"^({EVENT_PATTERN})$", "Not an event type: write a lower-case dotted name, 'prefix.*' or '*'."),
     editor={"examples": list(LIFECYCLE)},
 )
-_CONDITION: Final = Text(
+_CONDITION: Final = TextKey(
     "A condition in CEL; the rule applies if it is true. If a reference does not exist, the condition is false.",
     editor={"examples": ["$event.success == true", "has($context.phase) && $context.phase != 'done'"]},
 )
@@ -59,9 +60,9 @@ MESSAGE: Final = Form(
         "content": Key("The same as `text`."),
     },
 )
-_QUERY_TEXT: Final = Listed(
+_QUERY_TEXT: Final = ListKey(
     "What to search for: a text, a list of messages, or a reference such as `$context.messages`.",
-    text=Text("A message.", pattern=Pattern(r"^\$", "Write a message with a role, or a reference.")),
+    text=TextKey("A message.", pattern=Pattern(r"^\$", "Write a message with a role, or a reference.")),
     form=MESSAGE,
     alone=True,
     wanted="a text or a list of messages",
@@ -73,7 +74,7 @@ MEMORY: Final = Form(
     name="memory",
     meaning="The scope: at least one key. A result must match all of them.",
     keys={
-        name: Text(
+        name: TextKey(
             f"{MemoryScope.model_fields[name].description} A text, or a reference such as `$workflow.user_id`.",
             pattern=Pattern(SCOPE_PATTERN, "Write a text or a reference, without blanks at its ends."),
             wanted="a text, or a reference such as $workflow.user_id",
@@ -83,7 +84,7 @@ MEMORY: Final = Form(
     },
     editor={"minProperties": 1},
 )
-_MEMORY: Final = Table(MEMORY.meaning, form=MEMORY, shared="memory")
+_MEMORY: Final = SectionKey(MEMORY.meaning, form=MEMORY, shared="memory")
 
 
 def _option(name: str, pattern: Pattern = NOT_BLANK) -> Key:
@@ -93,13 +94,13 @@ def _option(name: str, pattern: Pattern = NOT_BLANK) -> Key:
     kinds = [each for each in get_args(field.annotation) if each is not type(None)] or [field.annotation]
     kind: Any = field.annotation if get_origin(field.annotation) is Literal else kinds[0]
     if get_origin(kind) is Literal:
-        return Text(meaning, names=get_args(kind), default=default)
+        return TextKey(meaning, names=get_args(kind), default=default)
     if kind is bool:
-        return Flag(meaning, default=default)
+        return FlagKey(meaning, default=default)
     if kind is int:
         bounds = cast("Mapping[str, Any]", field.json_schema_extra)
-        return Whole(meaning, least=bounds["minimum"], most=bounds["maximum"], default=default)
-    return Text(meaning, pattern=pattern, default=default)
+        return NumberKey(meaning, least=bounds["minimum"], most=bounds["maximum"], default=default)
+    return TextKey(meaning, pattern=pattern, default=default)
 
 
 _INDEX: Final = Pattern(r"^(?!\$)", "Write the name of an index; it cannot be a reference.")
@@ -110,7 +111,7 @@ OPTIONS: Final[Mapping[str, Key]] = {
     if name not in _NOT_IN_RULES
 }
 """The keys of a search that say how to search, with the same value for every request."""
-_IN_MEMORY: Final = {"properties": {"index_name": False, "fulltext_index_name": False}}
+_IN_MEMORY: Final = {"properties": {"index_name": False, "fulltext_index_name": False, "dimensions": False}}
 _NEEDS_MEMORY: Final = {
     "required": ["of"],
     "properties": {"of": {"enum": [name for name in SEARCHED if name not in EMBEDDED]}},
@@ -123,6 +124,11 @@ SEARCH: Final = Form(
         "query": _QUERY_TEXT,
         "message_history_count": _HISTORY,
         **OPTIONS,
+        "dimensions": NumberKey(
+            "The length of the vectors in `index_name`, which a vector index needs that rules make.",
+            least=1,
+            most=MOST_DIMENSIONS,
+        ),
         "retrieval_query": _option("retrieval_query"),
     },
     editor={
@@ -158,7 +164,7 @@ GRAPHRAG: Final = Form(
             "Results to start from: a list of ids or of maps with `id`, or a reference to one.",
             editor={"allOf": [_VALUE]},
         ),
-        "search": Table(SEEDING_SEARCH.meaning, form=SEEDING_SEARCH),
+        "search": SectionKey(SEEDING_SEARCH.meaning, form=SEEDING_SEARCH),
         "memory": _MEMORY,
         "message_history_count": _HISTORY,
     },
@@ -167,16 +173,16 @@ QUERY: Final = Form(
     name="a query",
     meaning="A query that reads: `cypher`, `search` or `graphrag`. Its rows become one block of the context.",
     keys={
-        "id": Text("The name of the query, unique in its rule.", required=True),
-        "cypher": Text("The query in Cypher. It may only read. Values come from `params`: write `$name`."),
-        "search": Table(SEARCH.meaning, form=SEARCH),
-        "graphrag": Table(GRAPHRAG.meaning, form=GRAPHRAG),
+        "id": TextKey("The name of the query, unique in its rule.", required=True),
+        "cypher": TextKey("The query in Cypher. It may only read. Values come from `params`: write `$name`."),
+        "search": SectionKey(SEARCH.meaning, form=SEARCH),
+        "graphrag": SectionKey(GRAPHRAG.meaning, form=GRAPHRAG),
         "params": _PARAMS,
-        "inject_as": Text("The name of the block. It becomes its heading.", required=True),
-        "format": Text(
+        "inject_as": TextKey("The name of the block. It becomes its heading.", required=True),
+        "format": TextKey(
             "How the rows are written. Default: `list`, for a search `results`, for graphrag `facts`.", names=FORMATS
         ),
-        "max_results": Whole("The limit of rows. The first ones are kept.", least=1),
+        "max_results": NumberKey("The limit of rows. The first ones are kept.", least=1),
     },
     one_of=KINDS,
     editor={
@@ -189,27 +195,27 @@ INJECTION_RULE: Final = Form(
     name="an injection rule",
     meaning="What to look up before the turn of an agent.",
     keys={
-        "name": Text("The name of the rule, unique among the injection rules.", required=True),
-        "agents": Listed(
+        "name": TextKey("The name of the rule, unique among the injection rules.", required=True),
+        "agents": ListKey(
             'The agents whose turns get the blocks; `["*"]` for all.', text=_AGENT, wanted=_AGENTS, required=True
         ),
         "condition": _CONDITION,
-        "priority": Whole(
+        "priority": NumberKey(
             "If the tokens of a request do not suffice, rules with a higher priority get theirs first.", default=0
         ),
-        "timeout_ms": Whole(
+        "timeout_ms": NumberKey(
             "The time limit of each query in milliseconds; never more than that of the request.", least=1
         ),
-        "max_tokens": Whole("The limit of tokens of all blocks of the rule together.", least=1),
-        "queries": Listed("The queries; each makes one block.", form=QUERY, required=True),
+        "max_tokens": NumberKey("The limit of tokens of all blocks of the rule together.", least=1),
+        "queries": ListKey("The queries; each makes one block.", form=QUERY, required=True),
     },
 )
 MUTATION: Final = Form(
     name="a mutation",
     meaning="A query that writes.",
     keys={
-        "id": Text("The name of the mutation, unique in its rule.", required=True),
-        "cypher": Text("The query in Cypher. Values come from `params`: write `$name`.", required=True),
+        "id": TextKey("The name of the mutation, unique in its rule.", required=True),
+        "cypher": TextKey("The query in Cypher. Values come from `params`: write `$name`.", required=True),
         "params": _PARAMS,
     },
 )
@@ -217,37 +223,37 @@ MUTATION_RULE: Final = Form(
     name="a mutation rule",
     meaning="What to write into the graph after events of some types.",
     keys={
-        "name": Text("The name of the rule, unique among the mutation rules.", required=True),
-        "events": Listed(
+        "name": TextKey("The name of the rule, unique among the mutation rules.", required=True),
+        "events": ListKey(
             "The event types after which the mutations run.",
             text=_EVENT,
             wanted='a list, ["agent.turn_complete"]',
             required=True,
         ),
-        "agents": Listed(
+        "agents": ListKey(
             "Only events of these agents. Without this key, all events of the types.", text=_AGENT, wanted=_AGENTS
         ),
         "condition": _CONDITION,
-        "mutations": Listed("The queries, in this order.", form=MUTATION, required=True),
+        "mutations": ListKey("The queries, in this order.", form=MUTATION, required=True),
     },
 )
 RULE_FILE: Final = Form(
     name="a rule file",
     meaning="The rules of a workflow: what to write into the graph after an event, and what to look up before a turn.",
     keys={
-        "extends": Listed(
+        "extends": ListKey(
             "Rule files to inherit from, relative to this file. Their rules come first; a rule of this file replaces "
             "one of the same name.",
-            text=Text("The path of a rule file, relative to this file.", wanted="a path, a string"),
+            text=TextKey("The path of a rule file, relative to this file.", wanted="a path, a string"),
             wanted="a path or a list of paths",
             alone=True,
             may_be_empty=True,
         ),
         "version": Key("The version of the format.", default=VERSION, editor={"enum": [VERSION, float(VERSION)]}),
-        "mutation_rules": Listed(
+        "mutation_rules": ListKey(
             "What to write into the graph after an event, in this order.", form=MUTATION_RULE, may_be_empty=True
         ),
-        "injection_rules": Listed(
+        "injection_rules": ListKey(
             "What to look up before the turn of an agent. The context has the blocks in this order.",
             form=INJECTION_RULE,
             may_be_empty=True,

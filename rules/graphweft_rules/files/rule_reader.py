@@ -255,6 +255,7 @@ class _Checks(FormReader):
             query=self._searched(values),
             message_history_count=values.whole("message_history_count") or MESSAGE_HISTORY,
             options=cast("SearchOptions", options),
+            dimensions=values.whole("dimensions"),
             retrieval_query=values.text("retrieval_query") if "retrieval_query" in values else None,
         )
         return search, values.find("retrieval_query")
@@ -289,6 +290,9 @@ class _Checks(FormReader):
             if asks in {"vector", "hybrid"}:
                 message = f"{of} have no vectors: remove index_type, or write fulltext"
                 self.error("conflicting-keys", message, values.entries["index_type"].key)
+        if "dimensions" in values and ("index_name" not in values or asks == "fulltext"):
+            message = "dimensions are of the vector index that index_name names: name one, or remove the key"
+            self.error("conflicting-keys", message, values.entries["dimensions"].key)
         if scoped:
             for key in _INDEX_NAMES:
                 if key in values:

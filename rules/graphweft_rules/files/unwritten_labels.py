@@ -27,8 +27,8 @@ def unwritten_labels(configs: Iterable[GraphInjectionConfig], known: Collection[
     mutations = [each for config in configs for rule in config.mutation_rules for each in rule.mutations]
     written: set[str] = set()
     for each in mutations:
-        labels = written_labels(outline(each.cypher))
-        if labels is None:
+        labels, whole = written_labels(outline(each.cypher))
+        if not whole:
             return
         written |= labels
     for name, place in _read(configs).items():

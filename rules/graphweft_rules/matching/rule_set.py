@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -15,11 +16,13 @@ from graphweft_contracts import ContextRequest, Event
 from graphweft_contracts.rules_log import digest_of
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules.cypher.batch_query import Dialect
+from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.ranges import range_problem
-from graphweft_rules.files.findings import Finding, RulesError
-from graphweft_rules.files.loader import RuleFiles, discover, keys_finding, reader_of, workflow_files
+from graphweft_rules.files.findings import Finding, RulesError, errors
+from graphweft_rules.files.loader import RuleFiles, discover, keys_finding, keys_of, reader_of, workflow_files
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionQuery, InjectionRule, Place
+from graphweft_rules.files.search_indexes import search_findings
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows, share
@@ -132,6 +135,12 @@ class RuleSet:
     def keys(self) -> frozenset[tuple[str, str]]:
         """(label, property) by which queries of rules look nodes up; each needs an index."""
         return self.summary.keys
+
+    @cached_property
+    def search_indexes(self) -> frozenset[SearchIndex]:
+        """The search indexes that rules name on labels that rules write, and no pack does."""
+        packed = {index.label for pack in self.packs for index in pack.indexes}
+        return frozenset(index for index in self.summary.search_indexes if index.label not in packed)
 
     @property
     def asks_for_facts(self) -> bool:
@@ -490,9 +499,11 @@ def _compiled(named: Mapping[str, Path], files: RuleFiles) -> list[tuple[Workflo
             findings.extend(resolved.findings)
         else:
             compiled.append((compile_workflow(name, resolved.config), resolved.config))
-    keys = frozenset(key for workflow, _ in compiled for key in workflow.keys)
-    if not findings and (much := keys_finding(keys, Place(file=str(next(iter(named.values()), ""))))) is not None:
-        findings.append(much)
+    if not findings:
+        keys = frozenset(key for _, config in compiled for key in keys_of(config))
+        if (much := keys_finding(keys, Place(file=str(next(iter(named.values()), ""))))) is not None:
+            findings.append(much)
+        findings.extend(errors(search_findings([config for _, config in compiled])))
     if findings:
         raise RulesError(findings)
     return compiled

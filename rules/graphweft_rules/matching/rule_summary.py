@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Self
 
+from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.mutation_summary import UNKNOWN, MutationSummary, items
 from graphweft_rules.cypher.read_write_sets import summary_of
+from graphweft_rules.files.search_indexes import made_indexes, named_indexes
 from graphweft_rules.matching.workflow import Workflow
-from graphweft_rules.text_limits import MOST_KEYS, MOST_KEYS_OF_LABEL, keys_problem
+from graphweft_rules.text_limits import MOST_DIMENSIONS, MOST_KEYS, MOST_KEYS_OF_LABEL, keys_problem
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raise it when the analysis of queries finds more or other things: an old summary would then hold too little."""
 
 
@@ -29,6 +31,8 @@ class RuleSummary:
     """(label, property) by which queries look nodes up."""
     asks_for_facts: bool
     """Whether a rule has a ``graphrag``, whose queries have look-up keys of their own."""
+    search_indexes: frozenset[SearchIndex] = frozenset()
+    """The search indexes that rules name on labels that they write."""
 
     @classmethod
     def of(cls, workflows: Iterable[Workflow], *, complete: bool = True) -> Self:
@@ -39,6 +43,12 @@ class RuleSummary:
             mutations=summary_of(cyphers) if complete else UNKNOWN,
             keys=_allowed(frozenset[tuple[str, str]]().union(*(each.keys for each in given))),
             asks_for_facts=any(each.asks_for_facts for each in given),
+            search_indexes=_allowed_indexes(
+                made_indexes(
+                    named_indexes(rule.rule for each in given for rule in each.injection_rules),
+                    (rule.rule for each in given for rule in each.mutation_rules),
+                )
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -48,6 +58,10 @@ class RuleSummary:
             "mutations": self.mutations.to_json(),
             "keys": sorted(map(list, self.keys)),
             "asks_for_facts": self.asks_for_facts,
+            "search_indexes": [
+                [index.kind, index.label, index.properties[0], index.dimensions]
+                for index in sorted(self.search_indexes, key=lambda index: index.name)
+            ],
         }
 
     @classmethod
@@ -59,15 +73,22 @@ class RuleSummary:
                 "mutations": mutations,
                 "keys": keys,
                 "asks_for_facts": bool() as asks_for_facts,
+                "search_indexes": search_indexes,
             } if version == FORMAT and type(version) is int:
                 pass
             case _:
                 return None
         try:
             found = frozenset(map(_key, items(keys)))
-            if keys_problem(found) is not None:
+            indexes = frozenset(map(_search_index, items(search_indexes)))
+            if keys_problem(found) is not None or _allowed_indexes(indexes) != indexes:
                 return None
-            return cls(mutations=MutationSummary.from_json(mutations), keys=found, asks_for_facts=asks_for_facts)
+            return cls(
+                mutations=MutationSummary.from_json(mutations),
+                keys=found,
+                asks_for_facts=asks_for_facts,
+                search_indexes=indexes,
+            )
         except ValueError:
             return None
 
@@ -78,6 +99,30 @@ def _allowed(keys: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         return keys
     by_label = (list(some) for _, some in groupby(sorted(keys), key=lambda key: key[0]))
     return frozenset([key for some in by_label for key in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS])
+
+
+def _allowed_indexes(indexes: frozenset[SearchIndex]) -> frozenset[SearchIndex]:
+    """Return the search indexes; of too many, as rules of an older version may name, the first ones."""
+    by_label = (list(some) for _, some in groupby(sorted(indexes, key=_order), key=lambda index: index.label))
+    return frozenset([index for some in by_label for index in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS])
+
+
+def _order(index: SearchIndex) -> tuple[str, str, str]:
+    return index.label, index.kind, index.name
+
+
+def _search_index(value: Any) -> SearchIndex:
+    match value:
+        case [("fulltext" | "vector") as kind, str() as label, str() as name, size] if (
+            _is_size(size) if kind == "vector" else size is None
+        ):
+            return SearchIndex.of_rules(kind, label, name, size)
+        case _:
+            raise ValueError("the value is not a search index")
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MOST_DIMENSIONS
 
 
 def _key(value: Any) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Final, get_args
 
 from graphweft_contracts import DeadLetterReason, ReasonCode
 from graphweft_contracts.events import APP_ID_PATTERN, LIFECYCLE
-from graphweft_rules.files.forms import NOT_BLANK, Flag, Form, Key, Listed, Pattern, Text, Whole
+from graphweft_rules.files.forms import NOT_BLANK, FlagKey, Form, Key, ListKey, NumberKey, Pattern, TextKey
 
 DEFAULT_BUDGET_MS: Final = 10_000
 """Generous: a test must not depend on how fast its machine is."""
@@ -45,8 +45,8 @@ def _time(meaning: str, *types: str) -> Key:
 
 
 def _parts(meaning: str) -> Key:
-    text = Text("A part of the text.", wanted="a list of strings")
-    return Listed(f"{meaning} A text, or a list of texts.", text=text, wanted='a list, ["a text"]', alone=True)
+    text = TextKey("A part of the text.", wanted="a list of strings")
+    return ListKey(f"{meaning} A text, or a list of texts.", text=text, wanted='a list, ["a text"]', alone=True)
 
 
 def _count(what: str, by: str) -> Key:
@@ -99,10 +99,10 @@ STATEMENT: Final = Form(
     name="a statement",
     meaning="A mutation that runs, or one that is skipped.",
     keys={
-        "mutation": Text("A mutation that runs, as `rule/mutation`.", pattern=_MUTATION, wanted=_RULE_MUTATION),
+        "mutation": TextKey("A mutation that runs, as `rule/mutation`.", pattern=_MUTATION, wanted=_RULE_MUTATION),
         "params": Key("Values of its parameters; others may have any value.", editor=_MAP),
-        "skipped": Text("A mutation that is skipped, as `rule/mutation`.", pattern=_MUTATION, wanted=_RULE_MUTATION),
-        "reason": Text("A part of the reason of the skip."),
+        "skipped": TextKey("A mutation that is skipped, as `rule/mutation`.", pattern=_MUTATION, wanted=_RULE_MUTATION),
+        "reason": TextKey("A part of the reason of the skip."),
     },
     one_of=("mutation", "skipped"),
     needs={"params": "mutation", "reason": "skipped"},
@@ -111,9 +111,9 @@ GRAPH: Final = Form(
     name="a check of the graph",
     meaning="A query with its rows, or a number of nodes or relationships.",
     keys={
-        "query": Text("A query in Cypher that reads."),
+        "query": TextKey("A query in Cypher that reads."),
         "params": Key("The value of each `$name` of the query.", editor=_MAP),
-        "rows": Listed(
+        "rows": ListKey(
             "All rows, each a list of values, or a map from column to value. Their order counts if the query has an "
             "`ORDER BY`.",
             may_be_empty=True,
@@ -131,8 +131,8 @@ MISSING: Final = Form(
     name="a missing block",
     meaning="A block that is missing.",
     keys={
-        "name": Text("The name of the block.", required=True),
-        "reason": Text("Why it is missing.", names=get_args(ReasonCode)),
+        "name": TextKey("The name of the block.", required=True),
+        "reason": TextKey("Why it is missing.", names=get_args(ReasonCode)),
     },
 )
 CONTEXT: Final = Form(
@@ -144,16 +144,18 @@ CONTEXT: Final = Form(
         "user": _name("The user."),
         "workflow": Key("The workflow whose rules apply. Default: that of the case.", editor=_LIMITED),
         "context": Key("The context variables, `$context.*` in rules.", editor=_MAP),
-        "budget_ms": Whole("The time limit in milliseconds.", least=1, most=MOST_BUDGET_MS, default=DEFAULT_BUDGET_MS),
-        "max_tokens": Whole("The limit of tokens.", least=1),
+        "budget_ms": NumberKey(
+            "The time limit in milliseconds.", least=1, most=MOST_BUDGET_MS, default=DEFAULT_BUDGET_MS
+        ),
+        "max_tokens": NumberKey("The limit of tokens.", least=1),
         "time": _time("The time of clock functions in queries. Default: one second after the last event."),
         "contains": _parts("Parts that the text has."),
         "excludes": _parts("Parts that the text does not have."),
-        "equals": Text("The whole text."),
-        "empty": Flag("Whether the text is empty."),
-        "missing": Listed(
+        "equals": TextKey("The whole text."),
+        "empty": FlagKey("Whether the text is empty."),
+        "missing": ListKey(
             "Blocks that are missing; no other one may be.",
-            text=Text("The name of the block.", wanted="the name of a block"),
+            text=TextKey("The name of the block.", wanted="the name of a block"),
             form=MISSING,
             may_be_empty=True,
         ),
@@ -164,43 +166,43 @@ LETTER: Final = Form(
     name="a dead letter",
     meaning="Dead letters: those with all of these properties.",
     keys={
-        "reason": Text("Why it has no effect.", names=get_args(DeadLetterReason), required=True),
-        "rule": Text("The name of the rule."),
-        "mutation": Text("The id of the mutation."),
-        "type": Text("The type of the event."),
-        "message": Text("A part of the message."),
-        "events": Whole("How many events they stand for, together.", least=1),
+        "reason": TextKey("Why it has no effect.", names=get_args(DeadLetterReason), required=True),
+        "rule": TextKey("The name of the rule."),
+        "mutation": TextKey("The id of the mutation."),
+        "type": TextKey("The type of the event."),
+        "message": TextKey("A part of the message."),
+        "events": NumberKey("How many events they stand for, together.", least=1),
     },
 )
 CASE: Final = Form(
     name="a case",
     meaning="Events, and what they must lead to. Without an expectation, each event must take effect.",
     keys={
-        "name": Text("The name of the case, unique in the file.", required=True),
-        "workflow": Text(
+        "name": TextKey("The name of the case, unique in the file.", required=True),
+        "workflow": TextKey(
             "The workflow of events and requests that name none. Without this key: the folder of the file."
         ),
-        "events": Listed(
+        "events": ListKey(
             "What happens, in this order: a list of events and of paths, or one path. A path leads to a file with a "
             "JSON event on each line; it is relative to this file.",
-            text=Text("The path of a file of events.", wanted=_EVENTS),
+            text=TextKey("The path of a file of events.", wanted=_EVENTS),
             form=EVENT,
             alone=True,
             may_be_empty=True,
             wanted=_EVENTS,
         ),
-        "statements": Listed(
+        "statements": ListKey(
             "All mutations that run, in this order, and mutations that are skipped. Needs no server.",
-            text=Text("A mutation that runs, as `rule/mutation`.", pattern=_MUTATION, wanted=_RULE_MUTATION),
+            text=TextKey("A mutation that runs, as `rule/mutation`.", pattern=_MUTATION, wanted=_RULE_MUTATION),
             form=STATEMENT,
             may_be_empty=True,
         ),
-        "graph": Listed("What the graph contains after all events.", form=GRAPH, may_be_empty=True),
-        "context": Listed("What agents get after all events.", form=CONTEXT, may_be_empty=True),
-        "dead_letters": Listed("What has no effect, and why.", form=LETTER, may_be_empty=True),
-        "unmatched": Listed(
+        "graph": ListKey("What the graph contains after all events.", form=GRAPH, may_be_empty=True),
+        "context": ListKey("What agents get after all events.", form=CONTEXT, may_be_empty=True),
+        "dead_letters": ListKey("What has no effect, and why.", form=LETTER, may_be_empty=True),
+        "unmatched": ListKey(
             "Types of events that no rule needs to be for; `prefix.*` for a family of types, `*` for all.",
-            text=Text("An event type.", editor={"examples": ["agent.turn_start", "tool.*"]}),
+            text=TextKey("An event type.", editor={"examples": ["agent.turn_start", "tool.*"]}),
             wanted='a list, ["agent.turn_start", "tool.*"]',
         ),
     },
@@ -209,7 +211,7 @@ TEST_FILE: Final = Form(
     name="a test file",
     meaning="Tests of the rules in this folder: events, and what they must lead to. `graphweft test` runs them.",
     keys={
-        "tests": Listed(
+        "tests": ListKey(
             "The cases. Each has an app of its own, so they do not see one another.", form=CASE, required=True
         )
     },

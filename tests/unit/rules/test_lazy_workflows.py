@@ -211,7 +211,7 @@ def test_the_summary_of_known_queries_has_this_format() -> None:
         b="MATCH (x:Alpha {k: $k})-[r:KNOWS]->(y) WITH y LIMIT 1 SET y.v = 1",
     )
     assert RuleSet.of_files(files(W=given)).summary.to_json() == {
-        "format": 1,
+        "format": 2,
         "mutations": {
             "shared": ["Alpha", "Beta", "Delta", "Gamma"],
             "groups": [["Alpha", "Beta"], ["Delta", "Gamma"]],
@@ -225,6 +225,7 @@ def test_the_summary_of_known_queries_has_this_format() -> None:
         },
         "keys": [["Alpha", "k"]],
         "asks_for_facts": False,
+        "search_indexes": [],
     }
 
 

@@ -119,8 +119,9 @@ async def join_rules(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str)
 async def join_layout(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str) -> list[str]:
     """Give apps their own partitions back that the bus has forgotten; return these apps. Raises like ``join``."""
     layout, archived = await bus.partitions.layout(), await ArchivedState(blobs).known_layout()
-    known = {} if archived is None else archived.own
-    lost = {app_id: own for app_id, own in known.items() if layout.own.get(app_id) != own}
+    if archived is None:
+        return []
+    lost = {app_id: own for app_id, own in archived.own.items() if layout.own.get(app_id) != own}
     if lost:
         await driver.restore_partitions(url, lost)
     return sorted(lost)

@@ -17,7 +17,7 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
-from graphweft_workers.cli.rebuild_report import RebuildReport
+from graphweft_workers.cli.rebuild_report import RebuildReport, losses_of
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.garbage_collection import collect_less_often
 from graphweft_workers.iso_time import in_utc, iso_time
@@ -186,6 +186,11 @@ class _Work:
                         report.restated = await work.restate()
                     await work.swap()
                     report.swapped = True
+                if not report.unknown:
+                    old, new = (graph, self.live) if report.swapped else (self.live, graph)
+                    report.losses = await losses_of(
+                        old, new, log, self.rules, fewer=report.swapped and self.given is None
+                    )
                 report.elapsed_s = SYSTEM_CLOCK.monotonic() - started
                 report.done, report.restored = work.done, work.restored
         if self.given is not None:

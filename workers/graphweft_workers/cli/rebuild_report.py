@@ -6,13 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from graphweft_contracts import DeadLetter
+from graphweft_contracts import DeadLetter, GraphweftError
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import say, warn
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.active_rules import ActiveRules
+    from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.replay.app_log import AppLog
+    from graphweft_workers.replay.graph_losses import GraphLosses
     from graphweft_workers.replay.rebuild import Compared, Restated
     from graphweft_workers.replay.replay import Replayed
+
+
+async def losses_of(
+    old: GraphStore, new: GraphStore, log: AppLog, rules: ActiveRules, *, fewer: bool
+) -> GraphLosses | None:
+    """Return what the new graph lacks; None if that cannot be read, which a warning says: the work is done."""
+    from graphweft_workers.replay.graph_losses import find_losses
+    from graphweft_workers.replay.second_queries import rule_sets
+
+    try:
+        return await find_losses(old, new, log.app_id, await rule_sets(log, rules), fewer=fewer)
+    except GraphweftError as error:
+        warn(f"it is not known what the new graph of {log.app_id!r} lacks: {error}")
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +56,8 @@ class RebuildReport:
     """The hash of the rules that new events follow."""
     restated: Restated | None = None
     resumed: bool = False
+    losses: GraphLosses | None = None
+    """What the live graph, or the one from before a swap, has and the new one lacks."""
 
     @property
     def events(self) -> int:
@@ -84,6 +104,8 @@ class RebuildReport:
         }
         if self.given:
             found |= {"rules": self.given, "active": self.active}
+        if self.losses is not None:
+            found["lacks"] = self.losses.to_dict()
         if self.restated is not None:
             letters = self.restated.letters
             found["restated"] = {
@@ -162,6 +184,13 @@ class RebuildReport:
             )
         if self.verify and self.compared is None:
             warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
+        if self.losses:
+            which = "that was live until now" if self.swapped else "that is live"
+            warn(
+                f"the graph of {app!r} {which} has what the new one lacks, because the log does not make it: "
+                f"{self.losses}. Make it again by hand, or by rules: a search index comes with a rule that names it as "
+                "Label.property"
+            )
         if self.given and self.swap and self.given != self.active:
             active = f"the rules {self.active[:12]}" if self.active else "no rules"
             warn(

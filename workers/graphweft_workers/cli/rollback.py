@@ -8,7 +8,7 @@ from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.rebuild import SecondPlace
-from graphweft_workers.cli.rebuild_report import RebuildReport
+from graphweft_workers.cli.rebuild_report import RebuildReport, losses_of
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.running import running_bus, running_graph
@@ -35,11 +35,13 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
             from graphweft_workers.replay.rebuild import Rebuild
 
             rules = logged_rules(settings, bus, without_lost=True)
-            work = Rebuild(AppLog(bus=bus, app_id=app, live=live), graph, rules, tell=tell)
+            log = AppLog(bus=bus, app_id=app, live=live)
+            work = Rebuild(log, graph, rules, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
             started = SYSTEM_CLOCK.monotonic()
             await work.swap()
             report.elapsed_s, report.done, report.swapped = SYSTEM_CLOCK.monotonic() - started, work.done, True
+            report.losses = await losses_of(graph, live, log, rules, fewer=True)
     if json:
         print_json(report.to_dict())
     else:
@@ -47,3 +49,4 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
         say(f"The graph of {app!r} from before the last swap is live again; {since} came since.")
         say(f"The other one is {report.graph!r}: `graphweft rollback` puts it back, and `graphweft rebuild --drop`")
         say("deletes it.")
+    report.warn()

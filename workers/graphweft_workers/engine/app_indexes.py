@@ -22,6 +22,8 @@ class _Of:
     """The indexes of one app's graph; the identities are of objects that it keeps."""
 
     keys: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    search: set[SearchIndex] = field(default_factory=set[SearchIndex])
+    """The search indexes that rules name."""
     seen: dict[tuple[int, str | None], RuleSet] = field(default_factory=dict[tuple[int, str | None], RuleSet])
     """Rule sets, and names of their workflows, whose indexes the graph has; None for names that they do not have."""
     packs: set[Pack] = field(default_factory=set[Pack])
@@ -31,7 +33,7 @@ class AppIndexes:
     """Creates the indexes for the rules that match the events of apps, at the first event of each workflow.
 
     A workflow may look up what another one wrote, in an app that sends it no events but requests. So an app also gets
-    the indexes of all rules on the labels that its workflows write.
+    the indexes of all rules on the labels that its workflows write, and the search indexes that any rule names on them.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class AppIndexes:
         """Return the keys and the search indexes of an app's graph."""
         app = self._apps.get(app_id) or _Of()
         keys = app.keys.union(*(pack.keys for pack in app.packs))
-        return frozenset(keys), tuple(index for pack in app.packs for index in pack.indexes)
+        packed = (index for pack in app.packs for index in pack.indexes)
+        return frozenset(keys), (*packed, *sorted(app.search, key=lambda index: index.name))
 
     async def prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
         """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""
@@ -65,9 +68,15 @@ class AppIndexes:
             del used[place]
         if used:
             wanted = self._index_keys.union(*(self._keys(rules, name) for (_, name), rules in used.items()))
-            if not wanted <= app.keys:
-                await self._graph.prepare(app_id, wanted)
+            search = frozenset[SearchIndex]().union(*(self._search(rules, name) for (_, name), rules in used.items()))
+            if not (wanted <= app.keys and search <= app.search):
+                await self._graph.prepare(app_id, wanted, sorted(search, key=lambda index: index.name))
             app.keys |= wanted
+            if search - app.search:
+                # One that another rule set gave another length is made anew: then that rule set needs its own again.
+                names = {index.name for index in search}
+                app.search = {each for each in app.search if each.name not in names} | search
+                app.seen.clear()
             app.seen |= used
             self._apps[app_id] = app
 
@@ -78,6 +87,12 @@ class AppIndexes:
         workflow = rules.workflows[name]
         labels = workflow.written_labels
         return facts.union(chain(workflow.keys, (key for key in rules.keys if key[0] in labels)))
+
+    def _search(self, rules: RuleSet, name: str | None) -> frozenset[SearchIndex]:
+        if name is None or not rules.search_indexes or rules.problem(name) is not None:
+            return frozenset()
+        labels = rules.workflows[name].written_labels
+        return frozenset(index for index in rules.search_indexes if index.label in labels)
 
     async def prepare_packs(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
         """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""

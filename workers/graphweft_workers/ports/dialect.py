@@ -107,6 +107,8 @@ class ListedIndex:
     properties: tuple[str, ...]
     dimensions: int | None = None
     similarity: Similarity = "cosine"
+    is_built: bool = True
+    """Whether it is complete. A search in one that is being built may find nothing."""
 
 
 class GraphDialect(ABC):

@@ -156,6 +156,26 @@ class Edge:
     properties: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaItem:
+    """An index or a constraint. Fulltext and vector indexes are one for each property."""
+
+    kind: str
+    """Such as ``fulltext index``, ``unique constraint``."""
+    label: str
+    """The label, or ``relationship`` and the type."""
+    properties: tuple[str, ...]
+
+    @property
+    def is_constraint(self) -> bool:
+        """Whether it limits what can be written."""
+        return self.kind.endswith("constraint")
+
+    def __str__(self) -> str:
+        """Return it in words: ``fulltext index on Doc.text``."""
+        return f"{self.kind} on {self.label}.{', '.join(self.properties)}"
+
+
 class WholeGraphs(Protocol):
     """Graphs as a whole: where they are, and all that is in them."""
 
@@ -192,6 +212,21 @@ class WholeGraphs(Protocol):
         Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
         checkpoints of the app's graph: as they are then, for the caller may change them while this waits. Only stores
         that say ``can_exchange`` do it, for graphs of one server.
+        """
+        ...
+
+    async def schema(self, app_id: str) -> frozenset[SchemaItem]:
+        """Return the indexes and constraints of the app's graph, without those of graphweft's own nodes.
+
+        Equal ones are equal values on all servers. A second graph has those of the live graph if it has them as soon as
+        it takes its place. Raises ``GraphUnavailable``.
+        """
+        ...
+
+    async def node_counts(self, app_id: str) -> Mapping[str, int]:
+        """Return how many nodes the app's graph has, by label; without graphweft's own, and without labels of none.
+
+        Servers know the counts without reading the nodes. Raises ``GraphUnavailable``.
         """
         ...
 

@@ -35,6 +35,7 @@ from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
+from graphweft_workers.replay.graph_losses import find_losses, labels_of
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
@@ -305,10 +306,13 @@ class Erasure:
         await work.begin(resume=False, swap=True)
         await work.run()
         await work.swap()
+        sets = await rule_sets(log, self._rules)
+        losses = await find_losses(self._beside, self._live, app_id, sets, fewer=False, ruled=labels_of(sets))
         await self._beside.whole.drop(app_id)  # the graph from before
         left = await self._nodes()
-        note = "events that are not the user's name the user: `graphweft why` shows them" if left else ""
-        return PlaceOfRemains(name="graph", found=found, left=left, note=note, unfinished=left > 0)
+        notes = ["events that are not the user's name the user: `graphweft why` shows them"] if left else []
+        notes += [f"the graph was made again from the log, without what the log does not make: {losses}"] * bool(losses)
+        return PlaceOfRemains(name="graph", found=found, left=left, note=". ".join(notes), unfinished=left > 0)
 
     async def _nodes(self) -> int:
         return await count_nodes(self._live, self._subject)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from graphweft_contracts import QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -82,11 +82,28 @@ class Indexes:
                 return resolved(query, found)
             except QueryFailed:  # it may have been created since
                 pass
+        return resolved(query, await self._list(app_id, ask))
+
+    async def changed(self, app_id: str, query: SearchQuery, ask: Ask) -> bool:
+        """Tell whether the indexes of a graph changed since the last ``resolve``, so that a search may find more now.
+
+        A server may return no rows and no error if the graph lacks the index, or builds it: call it when a search found
+        nothing. Raises ``QueryFailed`` if that is so now.
+        """
+        _, before = self._kept.get(app_id, (0.0, ()))
+        found = await self._list(app_id, ask)
+        resolved(query, found)
+        for name, kind in _names(query):
+            if not _named(name, kind, found).is_built:
+                raise QueryFailed(f"the {kind} index {name!r} is being built: search again when it is complete")
+        return found != before
+
+    async def _list(self, app_id: str, ask: Ask) -> tuple[Index, ...]:
         found = listed(self._dialect, await ask(Statement(self._dialect.list_indexes, {})))
         if len(self._kept) >= _MOST_APPS:
             self._kept.clear()
         self._kept[app_id] = self._clock.monotonic() + self._kept_s, found
-        return resolved(query, found)
+        return found
 
 
 def listed(dialect: GraphDialect, table: Table) -> tuple[Index, ...]:
@@ -118,6 +135,16 @@ def resolved(query: SearchQuery, found: Sequence[Index]) -> SearchTarget:
     return SearchTarget(labels=index.labels, text=_text_side(beside) if beside else None, vector=vector)
 
 
+def _names(query: SearchQuery) -> list[tuple[str, Literal["fulltext", "vector"]]]:
+    """Return the indexes that a query names, with their kinds."""
+    assert query.index_name is not None
+    if query.index_type == "fulltext":
+        return [(query.index_name, "fulltext")]
+    if query.index_type == "hybrid":
+        return [(query.index_name, "vector"), (query.fulltext_index_name or "", "fulltext")]
+    return [(query.index_name, "vector")]
+
+
 def _beside(words: Index, vector: Index) -> bool:
     return vector.labels[0] in words.labels and words.scoped() is None
 
@@ -135,7 +162,10 @@ def _named(name: str, kind: str, found: Sequence[Index]) -> Index:
             )
         return index
     there = ", ".join(map(str, others[:_NAMED])) + (", …" if len(others) > _NAMED else "")
-    raise QueryFailed(f"unknown {kind} index {name!r}; the graph has: {there or 'none'}")
+    raise QueryFailed(
+        f"unknown {kind} index {name!r}; the graph has: {there or 'none'}. graphweft makes one that a rule names as "
+        "Label.property, at the next event of a workflow that writes the label"
+    )
 
 
 def _text_side(index: Index) -> TextSide:

@@ -189,6 +189,9 @@ class _Search:
             targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
         if not self._query.memory:
             hits, degraded = await self._found(kind, targets, None)
+            if not hits and degraded is None and await indexes.changed(self._app_id, self._query, self._ask):
+                targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
+                hits, degraded = await self._found(kind, targets, None)
             return SearchRows(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
         while True:
             hits, degraded = await self._found(kind, targets, scopes)

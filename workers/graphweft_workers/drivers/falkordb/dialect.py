@@ -32,6 +32,9 @@ _TEXTS: Final = "['String', 'Integer']"
 _BLANKS: Final = " \t\n\v\f\r"
 """Characters that FalkorDB's indexes strip at both ends of a text."""
 
+BUILT: Final = "OPERATIONAL"
+"""The status of the indexes of a label of which none is being built."""
+
 
 class FalkorDBDialect(GraphDialect):
     """The Cypher of FalkorDB."""
@@ -39,8 +42,8 @@ class FalkorDBDialect(GraphDialect):
     name = "falkordb"
     title = "FalkorDB"
     list_indexes = (
-        "CALL db.indexes() YIELD label, types, options, entitytype WHERE entitytype = 'NODE' "
-        "RETURN label, types, options"
+        "CALL db.indexes() YIELD label, types, options, entitytype, status WHERE entitytype = 'NODE' "
+        "RETURN label, types, options, status"
     )
     one_parameter = False
     one_row = False
@@ -57,10 +60,13 @@ class FalkorDBDialect(GraphDialect):
     @override
     def read_indexes(self, rows: Iterable[Sequence[Any]]) -> list[ListedIndex]:
         found: list[ListedIndex] = []
-        for label, types, options in rows:
+        for label, types, options, status in rows:
+            built = status == BUILT
             words = tuple(sorted(name for name, kinds in types.items() if "FULLTEXT" in kinds))
             if words:
-                found.append(ListedIndex(kind="fulltext", name=label, labels=(label,), properties=words))
+                found.append(
+                    ListedIndex(kind="fulltext", name=label, labels=(label,), properties=words, is_built=built)
+                )
             for name in sorted(name for name, kinds in types.items() if "VECTOR" in kinds):
                 said: Mapping[str, Any] = options.get(name) or {}
                 found.append(
@@ -71,6 +77,7 @@ class FalkorDBDialect(GraphDialect):
                         properties=(name,),
                         dimensions=said.get("dimension"),
                         similarity=similarity_of(said.get("similarityFunction")),
+                        is_built=built,
                     )
                 )
         return found

@@ -43,6 +43,10 @@ RESTORE_CHECKPOINT: Final = (
 _MOVED: Final = " WITH __gw.done AS __gw_moved"
 _CARRIED: Final = "WITH __gw CALL { "
 _COUNTED: Final = " CALL { "
+LIST_SCHEMA_INDEXES: Final = "CALL db.indexes() YIELD label, types, entitytype RETURN label, types, entitytype"
+LIST_CONSTRAINTS: Final = (
+    "CALL db.constraints() YIELD type, label, properties, entitytype RETURN type, label, properties, entitytype"
+)
 LIST_INDEXES: Final = "CALL db.indexes() YIELD label, status, types RETURN label, status, types"
 _KEY_BYTES: Final = 4_096
 """Bytes of the longest text that an index finds (4.22)."""
@@ -266,6 +270,11 @@ def search_index(index: SearchIndex) -> str:
         f"{{field: {literal(name)}{', nostem: true' if index.terms else ''}}}" for name in index.properties
     )
     return f"CALL db.idx.fulltext.createNodeIndex({{label: {literal(index.label)}{plain}}}, {fields})"
+
+
+def drop_vector_index(index: SearchIndex) -> str:
+    """Return the statement that drops a vector index."""
+    return f"DROP VECTOR INDEX FOR (n:{quoted(index.label)}) ON (n.{quoted(index.properties[0])})"
 
 
 def quoted(name: str) -> str:

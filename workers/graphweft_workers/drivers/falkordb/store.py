@@ -57,6 +57,7 @@ from graphweft_workers.drivers.falkordb.statements import (
     READ_CHECKPOINTS,
     RESTORE_CHECKPOINT,
     checkpoint_of,
+    drop_vector_index,
     placed,
     quoted,
     run_of,
@@ -208,29 +209,68 @@ class FalkorDBStore:
         wanted = {(label, name, "RANGE") for label, name in keys}
         search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
         try:
-            there = set(await index_repair.indexes_of(self._graph(app_id)))
-            missing = _with_room(sorted(wanted - there), there)
-            if left_out := len(wanted - there) - len(missing):
+            graph = self._graph(app_id)
+            found = await index_repair.indexes_of(graph)
+            there, unfinished = set(found.there), set(found.unfinished)
+            replaced = await self._of_another_size(app_id, [search[key] for key in search.keys() & there])
+            there -= {(index.label, index.properties[0], "VECTOR") for index in replaced}
+            # Without its index a search finds nothing, and a look-up is only slower.
+            absent = [*sorted(search.keys() - there), *sorted(wanted - there)]
+            missing = _with_room(absent, there)
+            if left_out := len(absent) - len(missing):
                 logger.warning(
                     "indexes_left_out", app_id=app_id, indexes=left_out,
-                    next=f"look up nodes of one label by fewer than {_INDEXES_OF_LABEL} properties: others are slow",
+                    next=f"look up or search nodes of one label by at most {_INDEXES_OF_LABEL} properties: look-ups by "
+                    "others are slow, and searches of others fail",
                 )  # fmt: skip
-            statements = [f"CREATE INDEX FOR (n:{quoted(label)}) ON (n.{quoted(name)})" for label, name, _ in missing]
+            keyed = [(label, name) for label, name, kind in missing if kind == "RANGE"]
+            made = {search[key]: None for key in missing if key in search}
+            statements = [(index.label, drop_vector_index(index)) for index in replaced]
+            statements += [(index.label, search_index(index)) for index in made if index.kind == "fulltext"]
             statements += [
-                search_index(index) for index in {search[key]: None for key in sorted(search.keys() - there)}
+                (label, f"CREATE INDEX FOR (n:{quoted(label)}) ON (n.{quoted(name)})") for label, name in keyed
             ]
-            for statement in statements:
-                try:
-                    await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
-                except ResponseError as error:
-                    # Another worker may have created it. Without an index queries are only slower.
-                    logger.debug("index_not_made", app_id=app_id, statement=statement, error=str(error))
-            if statements:
-                await index_repair.until_built(self._graph(app_id), self._clock, self._timing)
-            if missing and not any(kind == "RANGE" for _, _, kind in there):
+            await self._change_indexes(app_id, statements, unfinished)
+            if keyed:
+                await index_repair.until_built(graph, self._clock, self._timing)
+            if keyed and not any(kind == "RANGE" for _, _, kind in there):
                 await index_repair.are_new(self._redis, self._name(app_id), await self._current_run())
+            # Those of many vectors take minutes, and nobody who writes waits for them.
+            vectors = [(index.label, search_index(index)) for index in made if index.kind == "vector"]
+            await self._change_indexes(app_id, vectors, unfinished)
         except (RedisError, OSError) as error:
             raise of_graph(error) from error
+
+    async def _change_indexes(self, app_id: str, statements: Iterable[tuple[str, str]], unfinished: set[str]) -> None:
+        """Run statements that change the indexes of labels, each when those of its label are built.
+
+        ``unfinished`` are the labels of which indexes may be being built.
+        """
+        for label, statement in statements:
+            if label in unfinished:
+                await index_repair.until_built(
+                    self._graph(app_id), self._clock, self._timing, label=label, wait_s=self._timing.repair_s
+                )
+            unfinished.add(label)
+            try:
+                await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
+            except ResponseError as error:
+                # Another worker may have created it. Without one of a look-up, queries are only slower.
+                log = logger.debug if "already indexed" in str(error) else logger.warning
+                log("index_not_made", app_id=app_id, statement=statement, error=str(error))
+
+    async def _of_another_size(self, app_id: str, wanted: Iterable[SearchIndex]) -> list[SearchIndex]:
+        """Return the vector indexes of which the graph has one for vectors of another length."""
+        sizes = {(index.label, index.properties[0]): index for index in wanted if index.kind == "vector"}
+        if not sizes:
+            return []
+        listed = (await self._graph(app_id).query(self.dialect.list_indexes)).result_set
+        found = (each for each in self.dialect.read_indexes(listed) if each.kind == "vector")
+        return [
+            index
+            for each in found
+            if (index := sizes.get((each.labels[0], each.properties[0]))) and index.dimensions != each.dimensions
+        ]
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""

@@ -13,8 +13,8 @@ from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, translate
 from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.positions import FalkorDBPositions
-from graphweft_workers.drivers.falkordb.statements import run_of
-from graphweft_workers.ports.graph_store import Checkpoint, Edge, Node
+from graphweft_workers.drivers.falkordb.statements import LIST_CONSTRAINTS, LIST_SCHEMA_INDEXES, quoted, run_of
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Checkpoint, Edge, Node, SchemaItem
 
 type Rows = Callable[[str, str, str], Awaitable[list[Any]]]
 """Returns all rows of a statement, raw: from an app, a command and the text."""
@@ -91,6 +91,29 @@ class FalkorDBGraphs:
             raise translate(error) from error
         finally:
             self._named.pop(app_id, None)
+
+    async def schema(self, app_id: str) -> frozenset[SchemaItem]:
+        """See ``WholeGraphs.schema``."""
+        found: set[SchemaItem] = set()
+        for label, types, entity in await self._list(app_id, LIST_SCHEMA_INDEXES, {}):
+            of = label if entity == "NODE" else f"relationship {label}"
+            for name, kinds in types.items():
+                found |= {SchemaItem(kind=f"{kind.lower()} index", label=of, properties=(name,)) for kind in kinds}
+        for kind, label, names, entity in await self._list(app_id, LIST_CONSTRAINTS, {}):
+            of = label if entity == "NODE" else f"relationship {label}"
+            found.add(SchemaItem(kind=f"{kind.lower()} constraint", label=of, properties=tuple(names)))
+        return frozenset(found)
+
+    async def node_counts(self, app_id: str) -> Mapping[str, int]:
+        """See ``WholeGraphs.node_counts``."""
+        found: dict[str, int] = {}
+        for (label,) in await self._list(app_id, "CALL db.labels() YIELD label RETURN label", {}):
+            if label.startswith(INTERNAL_PREFIX) or "`" in label:  # the second is a name that no query can have
+                continue
+            for (count,) in await self._list(app_id, f"MATCH (n:{quoted(label)}) RETURN count(n)", {}):
+                if count:
+                    found[label] = count
+        return found
 
     async def obstacle(self, query: Cypher) -> str:
         """See ``WholeGraphs.obstacle``: all graphs are alike."""

@@ -31,9 +31,9 @@ class Neo4jDialect(GraphDialect):
     name = "neo4j"
     title = "Neo4j"
     list_indexes = (
-        "SHOW INDEXES YIELD name, type, entityType, labelsOrTypes, properties, options "
+        "SHOW INDEXES YIELD name, type, entityType, labelsOrTypes, properties, options, state "
         "WHERE entityType = 'NODE' AND type IN ['FULLTEXT', 'VECTOR'] "
-        "RETURN name, type, labelsOrTypes, properties, options"
+        "RETURN name, type, labelsOrTypes, properties, options, state"
     )
     # A query is planned anew, in half a second, when a parameter is null for once, or a list or a text has ten times
     # the size. The server does not look into maps for that.
@@ -49,7 +49,7 @@ class Neo4jDialect(GraphDialect):
     @override
     def read_indexes(self, rows: Iterable[Sequence[Any]]) -> list[ListedIndex]:
         found: list[ListedIndex] = []
-        for name, kind, labels, properties, options in rows:
+        for name, kind, labels, properties, options, state in rows:
             said: Mapping[str, Any] = options["indexConfig"]
             found.append(
                 ListedIndex(
@@ -59,6 +59,7 @@ class Neo4jDialect(GraphDialect):
                     properties=tuple(properties),
                     dimensions=said.get("vector.dimensions"),
                     similarity=similarity_of(said.get("vector.similarity_function")),
+                    is_built=state == "ONLINE",
                 )
             )
         return found

@@ -56,6 +56,13 @@ LIST_INDEXES: Final = (
     "SHOW INDEXES YIELD labelsOrTypes, properties, entityType, type "
     "WHERE entityType = 'NODE' AND type IN ['RANGE', 'FULLTEXT', 'VECTOR'] RETURN labelsOrTypes, properties, type"
 )
+LIST_SCHEMA_INDEXES: Final = (
+    "SHOW INDEXES YIELD type, entityType, labelsOrTypes, properties, owningConstraint "
+    "WHERE type <> 'LOOKUP' AND owningConstraint IS NULL RETURN type, entityType, labelsOrTypes, properties"
+)
+LIST_SCHEMA_CONSTRAINTS: Final = (
+    "SHOW CONSTRAINTS YIELD type, labelsOrTypes, properties RETURN type, labelsOrTypes, properties"
+)
 type Work = Sequence[tuple[Write, BatchQuery | None]]
 """Writes with their batch queries; None if each row has its own query."""
 

@@ -191,9 +191,13 @@ class Neo4jStore:
                     if ("RANGE", (label,), (name,)) not in there
                 ]
                 # Nobody searches in a second graph. It has them at once if it takes the place of the live one.
+                search = list(indexes)
+                replaced = await self._of_another_size(session, search)
+                statements += [f"DROP INDEX {quoted(name)} IF EXISTS" for name in replaced]
+                there -= {("VECTOR", (index.label,), index.properties) for index in replaced.values()}
                 statements += [
                     search_index(index)
-                    for index in indexes
+                    for index in search
                     if (index.kind.upper(), (index.label,), index.properties) not in there
                 ]
                 for statement in (
@@ -203,6 +207,22 @@ class Neo4jStore:
                         await run_admin(session, statement)
                     except (GraphUnavailable, Neo4jError) as error:
                         logger.warning("index_not_made", app_id=app_id, statement=statement, error=str(error))
+
+    async def _of_another_size(
+        self, session: neo4j.AsyncSession, wanted: Iterable[SearchIndex]
+    ) -> Mapping[str, SearchIndex]:
+        """Return the vector indexes that the database has for vectors of another length, by their names there."""
+        sizes = {(index.label, index.properties[0]): index for index in wanted if index.kind == "vector"}
+        if not sizes:
+            return {}
+        listed = await (await session.run(timed(self.dialect.list_indexes, self._timing.admin_s))).values()
+        return {
+            each.name: index
+            for each in self.dialect.read_indexes(listed)
+            if each.kind == "vector"
+            and (index := sizes.get((each.labels[0], each.properties[0])))
+            and index.dimensions != each.dimensions
+        }
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import neo4j
 from neo4j import AsyncSession
@@ -19,10 +19,31 @@ from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.exchange import GraphExchange
 from graphweft_workers.drivers.neo4j.namespaces import Namespace, refusal
 from graphweft_workers.drivers.neo4j.positions import Neo4jPositions
-from graphweft_workers.drivers.neo4j.statements import LIST_OF_LABELS, deletion, timed
+from graphweft_workers.drivers.neo4j.statements import (
+    LIST_OF_LABELS,
+    LIST_SCHEMA_CONSTRAINTS,
+    LIST_SCHEMA_INDEXES,
+    deletion,
+    timed,
+)
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import number_of, plain
-from graphweft_workers.ports.graph_store import Checkpoint, Edge, Node, Refusal
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Checkpoint, Edge, Node, Refusal, SchemaItem
+
+_KINDS: Final = {
+    "UNIQUENESS": "unique", "NODE_PROPERTY_UNIQUENESS": "unique", "RELATIONSHIP_UNIQUENESS": "unique",
+    "RELATIONSHIP_PROPERTY_UNIQUENESS": "unique", "NODE_PROPERTY_EXISTENCE": "mandatory",
+    "RELATIONSHIP_PROPERTY_EXISTENCE": "mandatory",
+}  # fmt: skip
+"""Kinds of constraints in the words of other servers."""
+
+
+def _items(kind: str, of: str, labels: Iterable[str], names: Iterable[str]) -> set[SchemaItem]:
+    return {
+        SchemaItem(kind=kind, label=f"{of}{label}", properties=tuple(names))
+        for label in labels
+        if not label.startswith(INTERNAL_PREFIX)
+    }
 
 
 class Neo4jGraphs:
@@ -86,6 +107,30 @@ class Neo4jGraphs:
             raise InvalidSettings(f"the other graph of {app_id!r} is in another database: it cannot take this place")
         work = GraphExchange(self._databases, graph, app_id, Namespace(name), self._timing)
         return await work.run(expected)
+
+    async def schema(self, app_id: str) -> frozenset[SchemaItem]:
+        """See ``WholeGraphs.schema``: those of the database, for the live graph and for second ones."""
+        found: set[SchemaItem] = set()
+        async for kind, entity, labels, names in self._listed(app_id, LIST_SCHEMA_INDEXES):
+            of = "" if entity == "NODE" else "relationship "
+            for some in [[name] for name in names] if kind in ("FULLTEXT", "VECTOR") else [names]:
+                found |= _items(f"{kind.lower()} index", of, labels, some)
+        async for kind, labels, names in self._listed(app_id, LIST_SCHEMA_CONSTRAINTS):
+            of = "relationship " if "RELATIONSHIP" in kind else ""
+            found |= _items(f"{_KINDS.get(kind, kind.lower().replace('_', ' '))} constraint", of, labels, names)
+        return frozenset(found)
+
+    async def node_counts(self, app_id: str) -> Mapping[str, int]:
+        """See ``WholeGraphs.node_counts``."""
+        space = self._databases.space(app_id)
+        found: dict[str, int] = {}
+        labels = [label async for [label] in self._listed(app_id, "CALL db.labels() YIELD label RETURN label")]
+        for label in (label for label in space.plain(labels) if not label.startswith(INTERNAL_PREFIX)):
+            text = f"MATCH (n:{quoted(space.label(label))}) RETURN count(n)"
+            async for [count] in self._listed(app_id, text):
+                if count:
+                    found[label] = count
+        return found
 
     async def obstacle(self, query: Cypher) -> str:
         """See ``WholeGraphs.obstacle``: the text of a query for a second graph is made from that of the rule."""

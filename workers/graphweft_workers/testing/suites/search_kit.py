@@ -46,6 +46,14 @@ class SearchKit(ABC):
     async def make_fulltext_index(self, name: str, label: str, *properties: str) -> None:
         """Make an index of words."""
 
+    async def begin_fulltext_index(self, name: str, label: str, *properties: str) -> None:
+        """Make an index of words, and do not wait until it is built."""
+        await self.make_fulltext_index(name, label, *properties)
+
+    @abstractmethod
+    async def drop_named_indexes(self) -> None:
+        """Drop the indexes that the tests made, if they are there beyond the graph."""
+
     async def fill(self, made: Sequence[MemoryBatch]) -> MemoryModel:
         """Store memories, and return the model of them."""
         pack = MemoryMutations()

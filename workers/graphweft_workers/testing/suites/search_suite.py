@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 
@@ -12,6 +13,7 @@ from graphweft_workers.embedding.protocol import EmbedderUnavailable
 from graphweft_workers.testing.suites.memory_model import batches
 from graphweft_workers.testing.suites.memory_search_suite import MemorySearchSuite
 from graphweft_workers.testing.suites.search_kit import (
+    APP,
     EXACT,
     FailingEmbedder,
     OneVector,
@@ -116,12 +118,56 @@ class SearchSuite(MemorySearchSuite):
             with pytest.raises(QueryFailed, match="within a scope only"):
                 await search(searcher, indexed("tea", "fulltext", name))
 
+    async def test_an_index_that_a_new_graph_lacks_is_named_and_not_empty(self, kit: SearchKit) -> None:
+        await documents(kit)
+        searcher = kit.searcher(OneVector(1.0, 0.0))
+        for asked in (
+            indexed("risk", "fulltext", "Chunk.text"),
+            indexed("risk", "vector", "Chunk.embedding"),
+            indexed("risk", "hybrid", "Chunk.embedding", fulltext_index_name="Chunk.text"),
+        ):
+            assert texts(await search(searcher, asked))
+        await kit.store.whole.drop(APP)
+        await kit.drop_named_indexes()
+        await kit.write("CREATE (:Chunk {text: 'A risk', embedding: vecf32([1.0, 0.0])})")
+        for asked in (indexed("risk", "fulltext", "Chunk.text"), indexed("risk", "vector", "Chunk.embedding")):
+            with pytest.raises(QueryFailed, match=r"unknown (fulltext|vector) index 'Chunk\."):
+                await search(searcher, asked)
+
+    async def test_an_index_that_is_being_built_is_named_and_not_empty(self, kit: SearchKit) -> None:
+        await kit.write("UNWIND range(1, 30000) AS i CREATE (:Later {text: 'tea ' + toString(i)})")
+        await kit.begin_fulltext_index("later", "Later", "text")
+
+        async def found() -> int | str:
+            try:
+                return len(texts(await search(kit.searcher(), indexed("tea", "fulltext", "Later.text"))))
+            except QueryFailed as error:
+                return str(error)
+
+        seen: list[int | str] = []
+
+        def is_built(found: int | str) -> bool:
+            seen.append(found)
+            return isinstance(found, int)
+
+        await until(found, is_built)
+        assert seen.pop() == 5
+        assert all("is being built" in str(each) for each in seen)
+
+    async def test_no_hits_in_an_index_are_no_fault(self, kit: SearchKit) -> None:
+        await documents(kit)
+        assert texts(await search(kit.searcher(), indexed("nothing of this", "fulltext", "Chunk.text"))) == []
+
     async def test_an_index_that_is_made_later_is_found(self, kit: SearchKit) -> None:
         searcher = kit.searcher()
         await kit.write("CREATE (:Later {text: 'tea'})")
         with pytest.raises(QueryFailed):
             await search(searcher, indexed("tea", "fulltext", "Later.text"))
         await kit.make_fulltext_index("later", "Later", "text")
-        await until(
-            lambda: search(searcher, indexed("tea", "fulltext", "Later.text")), lambda found: texts(found) == ["tea"]
-        )
+
+        async def found() -> list[str]:
+            with contextlib.suppress(QueryFailed):  # it is being built
+                return texts(await search(searcher, indexed("tea", "fulltext", "Later.text")))
+            return []
+
+        await until(found, lambda found: found == ["tea"])

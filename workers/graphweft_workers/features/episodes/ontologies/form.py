@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
-from graphweft_rules.files.forms import Form, Key, Listed, Pattern, Text
+from graphweft_rules.files.forms import Form, Key, ListKey, Pattern, TextKey
 
 _NAME: Final = Pattern(TYPE_PATTERN, "Not a type: use a letter, then letters, digits and '_', 64 at most.")
 _NAMED: Final = {"pattern": _NAME.regex, "patternErrorMessage": _NAME.fault}
@@ -18,11 +18,11 @@ def _types(meaning: str, *, required: bool = False, names: dict[str, Any], **mor
     return Key(meaning, required=required, editor=editor)
 
 
-def _names(meaning: str, example: str, *, required: bool = True) -> Listed:
+def _names(meaning: str, example: str, *, required: bool = True) -> ListKey:
     """Return a key with one name of a type, or several."""
-    return Listed(
+    return ListKey(
         meaning,
-        text=Text("The name of a type.", pattern=_NAME),
+        text=TextKey("The name of a type.", pattern=_NAME),
         alone=True,
         wanted=f"the name of a type, or a list of them, {example}",
         required=required,
@@ -51,7 +51,7 @@ ONTOLOGY: Final = Form(
             minProperties=1,
         ),
         "edge_types": _types("The types of relations, each with a description, which the model reads.", names=_NAMED),
-        "edge_type_map": Listed(
+        "edge_type_map": ListKey(
             "Which relations are allowed between which entities. Without it, all are allowed.",
             form=BETWEEN,
             may_be_empty=True,

@@ -185,6 +185,15 @@ def conversation(scene: Scene, mode: str, failing: str = "") -> dict[str, Any]:
     return {"answers": done and [one.raw for one in done.tasks_output], "error": error, "kept": kept, "chunks": chunks}
 
 
+def tried_again(scene: Scene) -> dict[str, Any]:
+    """CrewAI tries a task again whose model refuses the prompt, with the same script."""
+    script = [call("weather", "t1", city="Oslo"), "Sunny."]
+    planner = agent_of("Planner", script, max_retry_limit=1, tools=[weather])
+    with block(scene):
+        done = crew_of(task_of(planner)).kickoff()
+    return {"answers": done.raw, "kept": str(done.tasks_output[0].messages)}
+
+
 def silent(scene: Scene) -> dict[str, Any]:
     """A model that emits no events."""
     planner = agent_of("Planner", [call("weather", "t1", city="Oslo"), "Sunny."], silent=True, tools=[weather])

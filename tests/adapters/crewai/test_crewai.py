@@ -106,6 +106,15 @@ class TestCrewAI(AdapterContract):
         assert [agent for agent, _ in found["asked"]] == ["Planner"]
         assert found["stats"]["unplaced"] == 2  # the writer, and the event of the program
 
+    def test_a_task_that_is_tried_again_after_a_refusal_has_no_context(self, run_scene: RunScene) -> None:
+        found = run_scene("tried_again", refused="block")
+        assert found["answers"] == "Sunny."
+        assert ["block" in str(prompt) for _, prompt in found["prompts"]] == [True, False, False]
+        assert found["stats"]["refused_context"] == 1
+        ends = [event for event in found["events"] if event["type"] == "agent.turn_complete"]
+        assert [(end["success"], bool(end.get("context_id"))) for end in ends] == [(False, True), (True, False)]
+        self.check_not_kept(found)
+
     def test_a_model_without_events_still_gets_context(self, run_scene: RunScene) -> None:
         found = run_scene("silent")
         assert event_lines(found) == self.runtime.run(*(line for line in turn_lines() if not line.startswith("model")))

@@ -16,6 +16,9 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
+from graphweft.chat_formats import without_reasoning
+from graphweft.chat_formats.messages import ROLES
+from graphweft.chat_formats.parts import read_content
 from graphweft.client import Client
 from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
@@ -62,6 +65,7 @@ class _Memories(Generic[_C]):
         memory_roles: Sequence[str] = ("user", "assistant"),
         message_history_count: int = 10,
         read_own_writes: bool = False,
+        keep_reasoning: bool = False,
         source: str = SOURCE,
     ) -> None:
         app_id = app_id if app_id is not None else client.app_id
@@ -80,6 +84,8 @@ class _Memories(Generic[_C]):
         self._roles = frozenset(memory_roles)
         self._message_history_count = message_history_count
         self._read_own_writes = read_own_writes
+        self._keep_reasoning = keep_reasoning
+        self._left_out: set[str] = set()
         self._source = source
         self._position: str | None = None
         self._lock = threading.Lock()
@@ -118,7 +124,7 @@ class _Memories(Generic[_C]):
             return add_event(
                 self._app_id,
                 scope,
-                [found for message in messages if (found := _message(message, self._roles)) is not None],
+                [found for message in messages if (found := self._message(message)) is not None],
                 source=self._source,
                 time=time,
             )
@@ -129,6 +135,20 @@ class _Memories(Generic[_C]):
         except Exception:  # user code of a message object
             logger.exception("messages cannot be read, so they are not remembered")
         return None
+
+    def _message(self, message: Any) -> MemoryMessage | None:
+        """Return the message to remember, or None for another role or without text."""
+        role = _role(_of(message, "role"))
+        content = read_content(_of(message, "text") or _of(message, "content"))
+        if role not in self._roles:
+            return None
+        for form in sorted(set(content.unread) - self._left_out):
+            self._left_out.add(form)
+            logger.warning("parts of messages of the form %s are not remembered: only text is", form)
+        text = content.text or ""
+        if role == "assistant" and not self._keep_reasoning:
+            text = without_reasoning(text)
+        return _checked(message, role, text) if text.strip() else None
 
     def _erased(self, user_id: str | None, before: datetime | None) -> Event:
         user = self._scopes["user_id"] if user_id is None else user_id
@@ -159,8 +179,9 @@ class MemoryClient(_Memories[Client]):
     required. It limits both what is remembered and what is recalled. With ``scope_to_per_operation_thread_id`` the
     thread is the one that you pass to ``thread_created``, and ``thread_id`` is ignored. ``app_id`` defaults to the
     client's. Only messages with a role in ``memory_roles`` are remembered. ``recall`` searches by the last
-    ``message_history_count`` messages. With ``read_own_writes`` it waits, within its budget, until the graph holds what
-    this object last remembered or erased. Raises ``ValueError`` for settings that cannot work.
+    ``message_history_count`` messages. What a model thinks aloud in its answer, as in ``<think>…</think>``, is not
+    remembered, unless ``keep_reasoning``. With ``read_own_writes`` it waits, within its budget, until the graph holds
+    what this object last remembered or erased. Raises ``ValueError`` for settings that cannot work.
     """
 
     async def remember(
@@ -168,11 +189,12 @@ class MemoryClient(_Memories[Client]):
     ) -> str | None:
         """Publish the messages to remember as one event; return its position as ``Client.emit`` does.
 
-        A message is a map or an object with ``role``, ``text`` (or ``content``), and optionally ``message_id``,
-        ``author_name`` and ``time``. ``time`` of the call, by default now, applies to messages without one. Messages
-        with another role or without text are skipped; if none is left, nothing is sent and the position is None. If
-        each message has a ``message_id``, remembering the same messages again has no effect within the next 10,000
-        events of the app, and recreates the same memories afterwards. Otherwise it creates new ones.
+        A message is a map or an object with ``role``, ``text`` or ``content`` (a text, or parts of which some have
+        text), and optionally ``message_id``, ``author_name`` and ``time``. The call's ``time``, by default now, applies
+        to messages without one. Messages with another role or without text are skipped; if none is left, nothing is
+        sent and the position is None. Parts without text are left out; a warning names each form once. If each message
+        has a ``message_id``, remembering the same messages again has no effect within the next 10,000 events of the
+        app, and recreates the same memories afterwards. Otherwise it creates new ones.
 
         Raises ``ValueError``, and sends nothing, if ``messages`` is not a list, if a map has a field that memory does
         not keep (None counts as absent), or while the scope has no thread id. Other faults of a message are logged,
@@ -320,12 +342,14 @@ def _event(
         raise ValueError(faults(error)) from None  # pydantic's text quotes the input
 
 
-def _message(message: Any, roles: frozenset[str]) -> MemoryMessage | None:
-    """Return the message to remember, or None for another role or an empty text."""
-    role, text = getattr(_of(message, "role"), "value", _of(message, "role")), _of(message, "text")
-    text = text or _of(message, "content")
-    if not isinstance(role, str) or role not in roles or not isinstance(text, str) or not text.strip():
-        return None
+def _role(role: Any) -> str | None:
+    """Return the role of a memory that a role of a chat means, such as ``user`` for ``human``."""
+    meaning = ROLES.get(str(getattr(role, "value", role)))
+    return "system" if meaning == "instructions" else meaning
+
+
+def _checked(message: Any, role: str, text: str) -> MemoryMessage | None:
+    """Return the message to remember, with its other fields if they are valid."""
     _refuse_unknown(message)
     required = {"role": role, "text": text.replace("\0", "")}  # graphs reject NUL, and with it the whole event
     try:

@@ -113,6 +113,12 @@ class Runtime:
     """Scenes whose answers do not depend on the adapter and its bus."""
     context: Sequence[str] = ()
     """Conversations whose prompts hold context."""
+    placed: Sequence[str] = ()
+    """Those of them whose place of the context can be chosen."""
+    refused: Sequence[str] = ()
+    """Those of them whose model is asked again if it refuses the context."""
+    users: Sequence[str] = ("user",)
+    """The names of the user's role."""
     instructions: Sequence[str] = ()
     """Scenes that report the instructions of their agents."""
     planner: Sequence[str] = PLANNER
@@ -225,13 +231,64 @@ class AdapterContract:
         calls = [line.split()[1] for line in self.lines(found) if line.startswith("model.")]
         assert [agent for agent, _ in found["prompts"]] == calls
         for agent, prompt in found["prompts"]:
-            parts = [f"You are {agent}.", f"## Notes\n- block {['Planner', 'Writer'].index(agent) + 1}"]
+            assert [self._block(agent) in str(part["content"]) for part in prompt].count(True) == 1
+            assert str(prompt).count("block") == 1
+        assert found["answers"]
+        self.check_not_kept(found)
+
+    def test_context_stands_below_the_question(self, run_scene: RunScene, placed: str) -> None:
+        for agent, prompt in run_scene(placed)["prompts"]:
+            [at] = [n for n, part in enumerate(prompt) if "block" in str(part["content"])]
+            assert prompt[at]["role"] in self.runtime.users
+            assert prompt[at]["content"].endswith(f"\n\n{self._block(agent)}")
+            assert [part["content"] for part in prompt if part["role"] == "system"] == [f"You are {agent}."]
+
+    def test_context_stands_in_the_instructions_if_so_set(self, run_scene: RunScene, context: str) -> None:
+        found = run_scene(context, context_place="instructions")
+        for agent, prompt in found["prompts"]:
+            parts = [f"You are {agent}.", self._block(agent)]
             assert [part["content"] for part in prompt if part["role"] == "system"] == (
                 ["\n\n".join(parts)] if self.runtime.joined else parts
             )
             assert "block" not in str([part for part in prompt if part["role"] != "system"])
-        assert found["answers"]
         self.check_not_kept(found)
+
+    def test_context_stands_in_a_message_of_its_own_if_so_set(self, run_scene: RunScene, placed: str) -> None:
+        found, below = run_scene(placed, context_place="own_message"), run_scene(placed)
+        for (agent, prompt), (_, other) in zip(found["prompts"], below["prompts"], strict=True):
+            [at] = [n for n, part in enumerate(prompt) if "block" in str(part["content"])]
+            assert (prompt[at]["role"] in self.runtime.users, prompt[at]["content"]) == (True, self._block(agent))
+            question = prompt[at - 1]["content"]
+            rest = [part["content"] for n, part in enumerate(prompt) if n not in {at - 1, at}]
+            assert [f"{question}\n\n{self._block(agent)}", *rest] == [
+                *(part["content"] for part in other if "block" in str(part["content"])),
+                *(part["content"] for part in other if "block" not in str(part["content"])),
+            ]
+        self.check_not_kept(found)
+
+    def test_a_model_that_refuses_the_context_is_asked_once_without(self, run_scene: RunScene, refused: str) -> None:
+        found, taken = run_scene(refused, refused="block"), run_scene(refused)
+        assert [agent for agent, _ in found["asked"]] == ["Planner", "Writer"]
+        assert (found["answers"], found["error"]) == (taken["answers"], None)
+        assert found["stats"]["refused_context"] == 2
+        holding = [number for number, (_, prompt) in enumerate(found["prompts"]) if "block" in str(prompt)]
+        assert holding == [0, len(found["prompts"]) - 2]
+        assert len(found["prompts"]) == len(taken["prompts"]) + 2
+        assert self.lines(found) == self.lines(taken)
+        assert not any(event.get("context_id") for event in found["events"])
+
+    def test_a_request_that_is_wrong_in_itself_raises_its_own_error(self, run_scene: RunScene, refused: str) -> None:
+        found = run_scene(refused, refused="You are Planner.")
+        assert found["error"] == "Refused: 'You are Planner.' is not allowed"
+        assert len(found["prompts"]) == 2
+        assert [line for line in self.lines(found) if line.startswith("model.")] == [
+            "model.call_complete Planner 1 False Refused"
+        ]
+        assert found["stats"]["refused_context"] == 0
+
+    @staticmethod
+    def _block(agent: str) -> str:
+        return f"## Notes\n- block {['Planner', 'Writer'].index(agent) + 1}"
 
     def test_agents_keep_their_own_instructions(self, run_scene: RunScene, instructions: str) -> None:
         found = run_scene(instructions)["instructions"]

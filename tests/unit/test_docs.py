@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,25 @@ def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
     assert "://" not in commands
     targets = re.findall(r"(?m)^([a-z]+):.*## ", (ROOT / "Makefile").read_text("utf-8"))
     assert {"demo", "test"} <= set(targets)
+
+
+def test_the_readme_names_each_extra_and_no_other() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"(?m)^\| (`[^|]*) \| [^|]* \|$", readme.partition("| extra | adds |")[2].partition("\n\n")[0])
+    told = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert told == project["optional-dependencies"].keys()
+    commands = re.findall(r"pip install '?graphweft(?:\[([\w,-]+)\])?'?", readme)
+    assert {name for each in commands for name in each.split(",") if name} <= told
+
+
+def test_the_figures_of_the_readme_are_those_of_the_pages_behind_it() -> None:
+    def figures(page: str) -> set[str]:
+        text = (ROOT / page).read_text("utf-8").partition("## Figures")[2].partition("\n## ")[0]
+        return set(re.findall(r"\d[\d,.]*(?:-[\d.]+)?", re.sub(r"\]\([^)]*\)", "", text)))
+
+    assert len(figures("README.md")) > 10
+    assert figures("README.md") - figures("docs/index.md") == set()
 
 
 def test_the_page_shows_how_the_toy_driver_runs_the_suites() -> None:

@@ -25,7 +25,7 @@ from graphweft.adapters.events import TURN_COMPLETE, TURN_START
 from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
-from graphweft.adapters.values import bounded_copy
+from graphweft.adapters.values import bounded_copy, error_text
 from graphweft.background_loop import BackgroundLoop
 from graphweft.chat_formats import without_reasoning
 from graphweft.client import Client
@@ -257,13 +257,16 @@ class Adapter:
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
 
-    def refuse_context(self, variables: Mapping[str, Any], agent: str, *, run: str = "", why: str) -> None:
-        """Count that the model's provider refused a request with the turn's context; the turn goes on without it."""
+    def refuse_context(self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "") -> None:
+        """Count that the model's provider refused a request with the turn's context; the turn goes on without it.
+
+        ``error`` is that of the provider, which took the request without context.
+        """
         self._sender.count("refused_context")
         self._sender.warn_once(
             "the model's provider refuses requests with context and takes them without: choose another context_place, "
             "or a smaller max_tokens",
-            why[:_MAX_REFUSAL],
+            error_text(error)[:_MAX_REFUSAL],
         )
         with self.guarded("a refused context"):
             chat = self.chat(variables)
@@ -280,6 +283,11 @@ class Adapter:
     def spoken(self, text: str) -> str:
         """Return the text of an answer without the reasoning in it, unless the adapter keeps that."""
         return text if self._keep_reasoning else without_reasoning(text)
+
+    @property
+    def keep_reasoning(self) -> bool:
+        """Whether what a model thinks aloud is part of responses and memories."""
+        return self._keep_reasoning
 
     def left_out(self, forms: Iterable[str]) -> None:
         """Count parts of messages that no event and no memory holds, by their form, and log each form once."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
+from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, check_place
 from graphweft.adapters.core import Adapter
+
+R = TypeVar("R")
 
 
 class RuntimeAdapter:
@@ -17,14 +21,27 @@ class RuntimeAdapter:
     without events and context.
     """
 
-    def __init__(self, adapter: Adapter | None, source: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        adapter: Adapter | None,
+        source: str,
+        settings: Mapping[str, Any],
+        *,
+        context_place: ContextPlace = DEFAULT_PLACE,
+    ) -> None:
+        check_place(context_place)
         if adapter is not None and settings:
             raise TypeError(
                 f"unexpected settings with an adapter: {', '.join(sorted(settings))}; set them on the adapter"
             )
         mine: dict[str, Any] = {"source": source, **settings}
         self.core = adapter or Adapter(**mine)
+        self.place: ContextPlace = context_place
         self._fixed_key = tuple(str(settings.get(name) or "") for name in ("app_id", "chat_id"))
+
+    def attempt(self, plain: R, request: R, variables: Mapping[str, Any], agent: str, *, run: str = "") -> Attempt[R]:
+        """Return a model call in the agent's turn, with and without context. See ``Attempt``."""
+        return Attempt(plain, request, refused=partial(self.core.refuse_context, variables, agent, run=run))
 
     def chat_key(self, variables: Mapping[str, Any]) -> tuple[str, str]:
         """Return the app and the chat that the settings or the context variables name; "" for an unknown one."""

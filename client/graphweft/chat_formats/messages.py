@@ -20,6 +20,7 @@ ROLES: Final[Mapping[str, Role]] = {
     "assistant": "assistant",
     "model": "assistant",
     "ai": "assistant",
+    "chatbot": "assistant",
     "tool": "tool",
     "function": "tool",
 }
@@ -105,6 +106,7 @@ def read_messages(values: Iterable[Any], *, strict: bool = True) -> Iterator[Cha
 def read_message(value: Any) -> ChatMessage | None:
     """Return what a message says, or None for an entry that is no message. Raises ``UnknownRole``."""
     kind, role = item(value, "type"), item(value, "role")
+    role = getattr(role, "value", role)  # of an enumeration, in LlamaIndex and others
     if role is None and kind in _WRAPPED and item(value, "message") is not None:
         return _of_transcript(value)
     if role is None and kind in _CALL_ITEMS:

@@ -24,6 +24,11 @@ export interface MiddlewareOptions {
   workflow?: string | undefined;
   /** Whether the user's messages and the answers become memories; true without it. */
   remember?: boolean | undefined;
+  /**
+   * Where the context stands: `last_message`, below the last message of the user, `own_message`, in a message of the
+   * user behind it, or `instructions`, below the first system message; `last_message` without it.
+   */
+  contextPlace?: ContextPlace | undefined;
   /** The longest that a turn waits for its context, in milliseconds; 200 without it. */
   budgetMs?: number | undefined;
   /** The most tokens of the context. */
@@ -44,6 +49,13 @@ export interface MiddlewareOptions {
   waitUntil?: ((work: Promise<unknown>) => void) | undefined;
 }
 
+export type ContextPlace = "last_message" | "own_message" | "instructions";
+
+const PLACES: readonly string[] = ["last_message", "own_message", "instructions"] satisfies ContextPlace[];
+/** Statuses by which providers refuse a request: invalid, too long, invalid for servers that check types. */
+const REFUSED: readonly number[] = [400, 413, 422];
+/** Causes of an error that are looked at. */
+const MAX_CAUSES = 8;
 const REPORTED = "the model reports an error";
 
 /** What a call of a model needs to have for this middleware; the types of all versions of the AI SDK fit. */
@@ -58,8 +70,16 @@ export interface GraphweftMiddleware {
   /** The version of the model's specification. A type for all versions; the value does not matter to the AI SDK. */
   readonly specificationVersion: never;
   readonly transformParams: <P extends CallOptions>(call: { params: P }) => Promise<P>;
-  readonly wrapGenerate: <R>(call: { doGenerate: () => PromiseLike<R>; params: CallOptions }) => Promise<R>;
-  readonly wrapStream: <R>(call: { doStream: () => PromiseLike<R>; params: CallOptions }) => Promise<R>;
+  readonly wrapGenerate: <R>(call: {
+    doGenerate: () => PromiseLike<R>;
+    params: CallOptions;
+    model: { doGenerate: (options: never) => PromiseLike<R> };
+  }) => Promise<R>;
+  readonly wrapStream: <R>(call: {
+    doStream: () => PromiseLike<R>;
+    params: CallOptions;
+    model: { doStream: (options: never) => PromiseLike<R> };
+  }) => Promise<R>;
   /** Counts of turns, events and failures. */
   readonly stats: RecorderStats;
   /** Wait until all events so far are on the bus, or have failed. */
@@ -71,6 +91,10 @@ export interface GraphweftMiddleware {
 /** Return a middleware. It never throws into a call, and a turn waits at most `budgetMs` for its context. */
 export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddleware {
   if (!options.client) throw new InvalidSettings("there is no client", "pass a Client of graphweft as `client`");
+  const contextPlace = options.contextPlace ?? "last_message";
+  if (!PLACES.includes(contextPlace)) {
+    throw new InvalidSettings(`the contextPlace ${JSON.stringify(contextPlace)} is unknown`, `use one of ${PLACES.join(", ")}`);
+  }
   const recorder = new Recorder({
     client: options.client,
     source: "/graphweft/ai-sdk",
@@ -86,6 +110,21 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
     waitUntil: options.waitUntil,
   });
   const exchanges = new WeakMap<object, Exchange>();
+  /** The calls that have context, as they are without it. */
+  const plain = new WeakMap<Exchange, CallOptions>();
+
+  /** Call the model, and once more without context if its provider refuses that. */
+  async function asked<R>(exchange: Exchange, call: () => PromiseLike<R>, again: (options: never) => PromiseLike<R>): Promise<R> {
+    try {
+      return await call();
+    } catch (error) {
+      const without = plain.get(exchange);
+      if (!without || !isRefusal(error)) throw error;
+      const result = await again(without as never);
+      recorder.guarded("reporting a refusal", () => recorder.refused(exchange, error));
+      return result;
+    }
+  }
 
   return {
     specificationVersion: "v3" as never,
@@ -106,7 +145,10 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
         }
         const exchange = recorder.begin(place, readPrompt(params.prompt), params.abortSignal);
         const text = await recorder.context(exchange);
-        if (text) changed = { ...changed, prompt: withContext(changed.prompt, text) };
+        if (text) {
+          plain.set(exchange, changed);
+          changed = { ...changed, prompt: withContext(changed.prompt, text, contextPlace) };
+        }
         if (changed === params) changed = { ...params };
         exchanges.set(changed, exchange);
       } catch (error) {
@@ -115,11 +157,11 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
       return changed;
     },
 
-    async wrapGenerate({ doGenerate, params }) {
+    async wrapGenerate({ doGenerate, params, model }) {
       const exchange = exchanges.get(params);
       if (!exchange) return doGenerate();
       try {
-        const result = await doGenerate();
+        const result = await asked(exchange, doGenerate, (without) => model.doGenerate(without));
         recorder.guarded("reading an answer", () => {
           if (finishOf(fields(result)) === "error") recorder.failed(exchange, REPORTED);
           else recorder.answered(exchange, readResult(result));
@@ -131,11 +173,11 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
       }
     },
 
-    async wrapStream({ doStream, params }) {
+    async wrapStream({ doStream, params, model }) {
       const exchange = exchanges.get(params);
       if (!exchange) return doStream();
       try {
-        const result = await doStream();
+        const result = await asked(exchange, doStream, (without) => model.doStream(without));
         const { stream } = fields(result);
         // Of any realm: some models bring their own class of streams.
         if (typeof fields(stream)["getReader"] === "function") {
@@ -247,7 +289,7 @@ function placeOf(options: MiddlewareOptions, params: CallOptions): Place | undef
 
 function readPrompt(prompt: readonly unknown[]): Asked {
   const messages = prompt.map(fields);
-  const user = messages.findLast((message) => message["role"] === "user");
+  const user = messages[questionIn(messages)];
   const lastAnswer = messages.findLastIndex((message) => message["role"] === "assistant");
   const behind = lastAnswer < 0 ? [] : messages.slice(lastAnswer + 1);
   const results = behind.flatMap((message) => (message["role"] === "tool" ? partsOf(message) : []));
@@ -270,14 +312,52 @@ function readToolResult(part: Readonly<Record<string, unknown>>): ToolResult[] {
   }
 }
 
-/** Return the prompt with the context below the instructions. */
-function withContext<M>(prompt: readonly M[], text: string): M[] {
+/** Return the prompt with the context at its place, or below the instructions without a message of the user. */
+function withContext<M>(prompt: readonly M[], text: string, place: ContextPlace): M[] {
+  const at = place === "instructions" ? -1 : questionIn(prompt.map(fields));
+  const question = fields(prompt[at]);
+  if (at >= 0 && place === "own_message") {
+    return [...prompt.slice(0, at + 1), { role: "user", content: [{ type: "text", text }] } as M, ...prompt.slice(at + 1)];
+  }
+  if (at >= 0 && Array.isArray(question["content"])) {
+    return [...prompt.slice(0, at), { ...question, content: below(question["content"], text) } as M, ...prompt.slice(at + 1)];
+  }
   const [first, ...others] = prompt;
   const { role, content } = fields(first);
   if (role === "system" && typeof content === "string") {
     return [{ ...first, content: content ? `${content}\n\n${text}` : text } as M, ...others];
   }
   return [{ role: "system", content: text } as M, ...prompt];
+}
+
+/** Return the place of the user's last message that is not behind the result of a tool, or -1. */
+function questionIn(messages: readonly Readonly<Record<string, unknown>>[]): number {
+  let found = -1;
+  let behindResult = false;
+  messages.forEach(({ role }, at) => {
+    if (role === "user" && !behindResult) found = at;
+    behindResult = role === "tool" || (behindResult && role !== "assistant");
+  });
+  return found;
+}
+
+/** Return the parts of a message with a text below the last of them. */
+function below(content: readonly unknown[], text: string): unknown[] {
+  const last = fields(content.at(-1));
+  if (last["type"] !== "text" || typeof last["text"] !== "string") return [...content, { type: "text", text }];
+  return [...content.slice(0, -1), { ...last, text: last["text"] ? `${last["text"]}\n\n${text}` : text }];
+}
+
+/** Return whether a provider refused a request for what it holds. The first error with a status decides. */
+function isRefusal(error: unknown): boolean {
+  let cause = error;
+  for (let count = 0; count < MAX_CAUSES && cause; count += 1) {
+    const { statusCode, status, cause: inner } = fields(cause);
+    const found = statusCode ?? status;
+    if (typeof found === "number") return REFUSED.includes(found);
+    cause = inner;
+  }
+  return false;
 }
 
 function readResult(result: unknown): ModelAnswer {

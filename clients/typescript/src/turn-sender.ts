@@ -44,6 +44,8 @@ export interface RecorderStats {
   asked: number;
   /** Turns without context, or with a block missing, by reason. */
   missingContext: Partial<Record<Reason, number>>;
+  /** Model calls that the provider took only without context. */
+  refusedContext: number;
   /** Failures inside the recorder. */
   errors: number;
 }
@@ -57,6 +59,7 @@ export class TurnSender {
     unplaced: 0,
     asked: 0,
     missingContext: {},
+    refusedContext: 0,
     errors: 0,
   };
   readonly #settings: RecorderSettings;

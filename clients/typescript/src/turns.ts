@@ -23,6 +23,9 @@ import {
 } from "./turn-events.js";
 import { bound, type RecorderSettings, type RecorderStats, TurnSender } from "./turn-sender.js";
 
+/** Characters of a provider's refusal that are logged. */
+const MAX_REFUSAL = 300;
+
 export class Recorder {
   readonly #settings: RecorderSettings;
   readonly #sender: TurnSender;
@@ -60,6 +63,17 @@ export class Recorder {
     const text = (await exchange.turn.context) ?? "";
     exchange.startedMs = performance.now();
     return text;
+  }
+
+  /** Report that the provider refused the turn's context, and took the call without it: the turn goes on without. */
+  refused(exchange: Exchange, error: unknown): void {
+    const { turn } = exchange;
+    turn.context = Promise.resolve("");
+    turn.contextId = "";
+    this.stats.refusedContext += 1;
+    const step = "choose another contextPlace, or a smaller maxTokens";
+    const why = error instanceof Error ? error.message.slice(0, MAX_REFUSAL) : "";
+    this.warnOnce(`graphweft: the model's provider refuses requests with context and takes them without: ${step}`, why);
   }
 
   /** Report an answer. Its turn ends, unless the model calls tools. */

@@ -112,7 +112,11 @@ for (const [name, ai, version] of VERSIONS) {
       await middleware.flush();
       assert.equal(text, "It rains.");
       assert.equal(inner.asked.length, 3);
-      for (const { prompt } of inner.asked) assert.equal(prompt[0].content, `Be brief.\n\n${TEXT}`);
+      for (const { prompt } of inner.asked) {
+        assert.equal(prompt[0].content, "Be brief.");
+        assert.deepEqual(prompt[1].content.map((part) => part.text), [`Oslo?\n\n${TEXT}`]);
+        assert.equal(JSON.stringify(prompt).split("likes tea").length, 2);
+      }
       assert.equal(questions.length, 1);
       assert.deepEqual(questions[0].context.messages, [{ role: "user", text: "Oslo?" }]);
       assert.equal(questions[0].agent, "assistant");
@@ -162,7 +166,9 @@ for (const [name, ai, version] of VERSIONS) {
     await ai.generateText({ model, prompt: "Hi", providerOptions: { graphweft: own, other: { kept: true } } });
     await middleware.flush();
     assert.deepEqual(inner.asked[0].providerOptions, { other: { kept: true } });
-    assert.deepEqual(inner.asked[0].prompt[0], { role: "system", content: TEXT });
+    assert.deepEqual(inner.asked[0].prompt.map(({ role, content }) => [role, content.map((part) => part.text)]), [
+      ["user", [`Hi\n\n${TEXT}`]],
+    ]);
     assert.ok(events.every(({ chatid, userid, workflow }) => chatid === "c2" && userid === "bob" && workflow === "Notes"));
     assert.equal(events[0].data.agent_name, "Helper");
   });
@@ -177,6 +183,60 @@ for (const [name, ai, version] of VERSIONS) {
     await middleware.flush();
     assert.deepEqual(events.map((event) => event.data.outcome).filter(Boolean), ["abandoned"]);
   });
+}
+
+test("context stands where it is set", async (t) => {
+  const said = ({ prompt }) => prompt.map(({ role, content }) => [role, typeof content === "string" ? content : content[0].text]);
+  for (const [contextPlace, wanted] of [
+    ["last_message", [["system", "Be brief."], ["user", `Hi\n\n${TEXT}`]]],
+    ["own_message", [["system", "Be brief."], ["user", "Hi"], ["user", TEXT]]],
+    ["instructions", [["system", `Be brief.\n\n${TEXT}`], ["user", "Hi"]]],
+  ]) {
+    const { middleware } = await recording(t, { contextPlace });
+    const inner = scripted("v3", ["Hello."]);
+    await ai6.generateText({ model: ai6.wrapLanguageModel({ model: inner, middleware }), system: "Be brief.", prompt: "Hi" });
+    await middleware.close();
+    assert.deepEqual(said(inner.asked[0]), wanted);
+  }
+  const { middleware } = await recording(t);
+  const inner = scripted("v3", ["A cat.", "Hello."]);
+  const model = ai6.wrapLanguageModel({ model: inner, middleware });
+  const image = { type: "file", mediaType: "image/png", data: new Uint8Array([1]) };
+  await model.doGenerate({ prompt: [{ role: "user", content: [{ type: "text", text: "What is it?" }, image] }] });
+  assert.deepEqual(inner.asked[0].prompt[0].content, [{ type: "text", text: "What is it?" }, image, { type: "text", text: TEXT }]);
+  await model.doGenerate({ prompt: [{ role: "assistant", content: [{ type: "text", text: "Hello." }] }] });
+  assert.deepEqual(inner.asked[1].prompt[0], { role: "system", content: TEXT });
+  await middleware.close();
+  assert.throws(() => graphweftMiddleware({ client: connected({ url: "http://127.0.0.1:1" }), contextPlace: "nowhere" }), {
+    name: "InvalidSettings",
+  });
+});
+
+for (const [name, ai, version] of VERSIONS) {
+  for (const streamed of [false, true]) {
+    test(`${name}, ${streamed ? "streamed" : "at once"}: a refused context is left out`, async (t) => {
+      const refused = Object.assign(new Error("no system messages"), { statusCode: 400 });
+      const wrapped = Object.assign(new Error("the model failed"), { cause: refused });
+      const { middleware, events, warnings } = await recording(t);
+      const inner = scripted(version, [wrapped, calling("t1", "weather", { city: "Oslo" }), "It rains.", refused, refused]);
+      const model = ai.wrapLanguageModel({ model: inner, middleware });
+      const stopWhen = ai.stepCountIs?.(5) ?? ai.isStepCount(5);
+      assert.equal(await run(ai, streamed, { model, prompt: "Oslo?", tools: tools(ai), stopWhen }), "It rains.");
+      await middleware.flush();
+      assert.deepEqual(inner.asked.map((one) => JSON.stringify(one.prompt).includes("likes tea")), [true, false, false]);
+      assert.equal(middleware.stats.refusedContext, 1);
+      assert.equal(warnings.length, 1);
+      const ended = events.find((event) => event.type === "agent.turn_complete");
+      assert.deepEqual([ended.data.success, ended.data.context_id ?? ""], [true, ""]);
+      assert.equal(events.filter((event) => event.type === "model.call_complete" && event.data.success).length, 2);
+      if (streamed) return;
+      await assert.rejects(ai.generateText({ model, prompt: "Wrong", maxRetries: 0 }), { message: "no system messages" });
+      assert.equal(inner.asked.length, 5);
+      assert.equal(middleware.stats.refusedContext, 1);
+      await middleware.flush();
+      assert.equal(events.at(-1).type, "workflow.error");
+    });
+  }
 }
 
 const ask = (text) => ({ prompt: [{ role: "user", content: [{ type: "text", text }] }] });
@@ -195,7 +255,8 @@ test("what the user said is context in another chat", async () => {
     await client.context({ agent: "assistant", chatId: "c", after });
   }
   assert.equal(inner.asked[0].prompt[0].role, "user");
-  assert.match(inner.asked[1].prompt[0].content, /^<data-[0-9a-f]{16}>[^]*My cat is called Tom\.[^]*<\/data-[0-9a-f]{16}>$/);
+  const question = inner.asked[1].prompt[0].content[0].text;
+  assert.match(question, /^What is my cat called\?\n\n<data-[0-9a-f]{16}>[^]*My cat is called Tom\.[^]*<\/data-[0-9a-f]{16}>$/);
 });
 
 test("the next turn of a chat reflects the turn before", async () => {
@@ -205,7 +266,7 @@ test("the next turn of a chat reflects the turn before", async () => {
   await ai6.generateText({ model, prompt: "My cat is called Tom." });
   await ai6.generateText({ model, prompt: "What is my cat called?" });
   await middleware.close();
-  assert.match(inner.asked[1].prompt[0].content, /My cat is called Tom\./);
+  assert.match(inner.asked[1].prompt[0].content[0].text, /My cat is called Tom\./);
 });
 
 test("without a gateway the answers are the same, and a warning is given once", async () => {

@@ -11,7 +11,7 @@ from typing import Any
 
 from ag2 import Agent, Context, MemoryStream, Plugin, tool
 from ag2.context import ConversationContext
-from ag2.events import BaseEvent, HumanInputRequest, ModelMessageChunk, ToolCallEvent, ToolErrorEvent
+from ag2.events import BaseEvent, HumanInputRequest, ModelMessageChunk, ModelRequest, ToolCallEvent, ToolErrorEvent
 from ag2.knowledge import MemoryKnowledgeStore
 from ag2.middleware import Middleware
 from ag2.middleware.base import BaseMiddleware
@@ -42,6 +42,13 @@ LONG_S = 30.0
 """Nothing here takes so long, unless something hangs."""
 
 
+def said(event: BaseEvent) -> dict[str, str]:
+    """Return an event of a history as a message."""
+    if isinstance(event, ModelRequest):
+        return {"role": "user", "content": "\n".join(str(getattr(part, "content", part)) for part in event.parts)}
+    return {"role": type(event).__name__, "content": ""}
+
+
 class Model(TestConfig):
     """A model of AG2's own tests, whose prompts are kept."""
 
@@ -57,7 +64,8 @@ class Model(TestConfig):
         self._client = self._client or super().create()  # one script, however many turns
 
         async def ask(messages: Sequence[BaseEvent], context: Context, **named: Any) -> Any:
-            PROMPTS.append((self.name, [{"role": "system", "content": part} for part in context.prompt]))
+            system = [{"role": "system", "content": part} for part in context.prompt]
+            PROMPTS.append((self.name, [*system, *(said(each) for each in messages)]))
             if self.second_after is not None and self.asked.is_set():
                 await self.second_after.wait()
             self.asked.set()
@@ -379,7 +387,7 @@ def budgeted(scene: Scene) -> Any:
 
     class Counts(TokenBudgetPolicy):
         async def apply(self, prompts: list[str], events: list[BaseEvent], context: Context) -> Any:
-            seen.append(sum("block" in prompt for prompt in prompts))
+            seen.append(str([*prompts, *map(said, events)]).count("block"))
             return await super().apply(prompts, events, context)
 
     adapter = scene.adapter()

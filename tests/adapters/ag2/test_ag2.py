@@ -44,6 +44,8 @@ class TestAG2(AdapterContract):
         },
         joined=False,
         context=["conversation"],
+        placed=["conversation"],
+        refused=["conversation"],
         instructions=["asked ask", "left cancelled", "left left"],
         failing=["conversation"],
         unaffected=["conversation", "delegated tool", "asked ask"],

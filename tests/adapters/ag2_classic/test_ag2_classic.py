@@ -27,6 +27,8 @@ class TestAG2Classic(AdapterContract):
             "tool.call_complete": [*CONTENTS["tool.call_complete"][:2], {"call_id": "t3"}],
         },
         context=[*MODES, "conversation streamed"],
+        placed=[*MODES, "conversation streamed"],
+        refused=MODES,
         instructions=[*MODES, "cancelled"],
         failing=[*MODES, "conversation streamed"],
         unaffected=MODES,

@@ -213,6 +213,15 @@ def repeated(scene: Scene, parts: str = "attach") -> dict[str, Any]:
     return {"answers": asyncio.run(run()), "kept": session.to_dict()}
 
 
+def pictured(scene: Scene) -> dict[str, Any]:
+    """A question that ends with a picture."""
+    agent = agent_of("Planner", "A cat.")
+    scene.adapter().attach(agent)
+    picture = Content.from_uri("data:image/png;base64,AA==", media_type="image/png")
+    question = Message("user", [Content.from_text("What is it?"), picture])
+    return {"answers": asyncio.run(agent.run(question, session=session_of("c1"))).text, "kept": str(question)}
+
+
 def failing(scene: Scene, mode: str) -> dict[str, Any]:
     """A model that fails at once, with the provider alone."""
     agent = agent_of("Planner", ConnectionError("no model"), context_providers=[scene.adapter().provider()])
@@ -283,7 +292,7 @@ def together(scene: Scene, parts: str) -> dict[str, Any]:
         return f"sunny in {city}"
 
     def script(messages: Sequence[Message]) -> Any:
-        city = next(message.text for message in reversed(messages) if message.role == "user")
+        city = next(message.text[0] for message in reversed(messages) if message.role == "user")
         return city if messages[-1].role == "tool" else call("weather", f"t-{city}", city=city)
 
     providers = [adapter.provider()] if parts == "provider" else []

@@ -40,6 +40,7 @@ class TestAgentFramework(AdapterContract):
         },
         agent_runs=False,
         context=MODES,
+        refused=MODES,
         failing=MODES,
         unaffected=MODES,
         repeated=["repeated attach", "repeated parts", "repeated provider", "repeated messages"],
@@ -75,10 +76,28 @@ class TestAgentFramework(AdapterContract):
     @pytest.mark.parametrize("parts", ["attach", "parts", "provider", "messages"])
     def test_the_session_keeps_only_ids(self, run_scene: RunScene, parts: str) -> None:
         found = run_scene(f"repeated {parts}")
-        where = 1 if parts == "messages" else 0
-        assert all("## Notes" in prompt[where]["content"] for _, prompt in found["prompts"])
+        for number, (_, prompt) in enumerate(found["prompts"]):
+            [at] = [n for n, part in enumerate(prompt) if "## Notes" in str(part["content"])]
+            assert at == 1 if parts == "messages" else prompt[at]["content"].startswith("how is it?\n\n## Notes")
+            assert f"block {number // 2 + 1}" in prompt[at]["content"]
+        assert "## Notes" not in str(found["kept"])
         ids = {"app_id": "shop", "workflow_name": "Sales", "user_id": "u1"}
         assert found["kept"]["state"]["graphweft"] == ids
+
+    def test_context_stands_below_a_question_with_a_picture(self, run_scene: RunScene) -> None:
+        [(_, [system, question])] = run_scene("pictured")["prompts"]
+        assert system["content"] == "You are Planner."
+        assert question["content"].startswith("What is it?")
+        assert question["content"].endswith("## Notes\n- block 1")
+
+    def test_context_stands_where_it_is_set(self, run_scene: RunScene) -> None:
+        for _, prompt in run_scene("repeated", context_place="own_message")["prompts"]:
+            [at] = [n for n, part in enumerate(prompt) if "## Notes" in str(part["content"])]
+            assert prompt[at]["role"] == prompt[at - 1]["role"] == "user"
+            assert prompt[at - 1]["content"] == "how is it?"
+        for _, prompt in run_scene("repeated", context_place="instructions")["prompts"]:
+            assert prompt[0]["content"].startswith("You are Planner.\n\n## Notes")
+            assert "## Notes" not in str(prompt[1:])
 
     @pytest.mark.parametrize("ending", ["read", "final"])
     def test_a_stream_is_one_turn(self, run_scene: RunScene, ending: str) -> None:

@@ -24,8 +24,10 @@ def run_scene(scene_runner: SceneRunner) -> RunScene:
 
 
 def contents(found: dict[str, Any]) -> list[list[str]]:
-    """Return the texts of the messages of each prompt, without the instructions."""
-    return [[message["content"] for message in prompt[1:]] for _, prompt in found["prompts"]]
+    """Return the texts of the messages of each prompt, without the instructions and the context of rules."""
+    return [
+        [message["content"].partition("\n\n## Notes")[0] for message in prompt[1:]] for _, prompt in found["prompts"]
+    ]
 
 
 def test_messages_of_one_session_are_found_in_another(run_scene: RunScene) -> None:

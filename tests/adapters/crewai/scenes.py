@@ -88,13 +88,15 @@ class Scripted(BaseLLM):
 
     def _answer(self, messages: Any) -> Any:
         own = re.compile(rf"You are {self._name}\..*?Your personal goal is: {GOAL}", re.DOTALL)
-        prompt = [
-            {"role": "system", "content": own.sub(f"You are {self._name}.", str(one["content"]))}
-            for one in messages
-            if one["role"] == "system"
-        ]
-        said = str([one["content"] for one in messages if one["role"] != "system"])
-        PROMPTS.append((self._name, [*prompt, {"role": "input", "content": said}]))
+        PROMPTS.append(
+            (
+                self._name,
+                [
+                    {"role": one["role"], "content": own.sub(f"You are {self._name}.", str(one["content"]))}
+                    for one in messages
+                ],
+            )
+        )
         self._asked.set()
         if self._waits is not None:
             self._waits.wait()
@@ -183,6 +185,15 @@ def conversation(scene: Scene, mode: str, failing: str = "") -> dict[str, Any]:
     return {"answers": done and [one.raw for one in done.tasks_output], "error": error, "kept": kept, "chunks": chunks}
 
 
+def tried_again(scene: Scene) -> dict[str, Any]:
+    """CrewAI tries a task again whose model refuses the prompt, with the same script."""
+    script = [call("weather", "t1", city="Oslo"), "Sunny."]
+    planner = agent_of("Planner", script, max_retry_limit=1, tools=[weather])
+    with block(scene):
+        done = crew_of(task_of(planner)).kickoff()
+    return {"answers": done.raw, "kept": str(done.tasks_output[0].messages)}
+
+
 def silent(scene: Scene) -> dict[str, Any]:
     """A model that emits no events."""
     planner = agent_of("Planner", [call("weather", "t1", city="Oslo"), "Sunny."], silent=True, tools=[weather])
@@ -193,10 +204,11 @@ def silent(scene: Scene) -> dict[str, Any]:
 
 def served(scene: Scene, mode: str, kind: str, task: str) -> dict[str, Any]:
     """CrewAI's own client of OpenAI asks a server, whose model follows the words of the task."""
-    read = model_server._READERS["completions"]
+    read, asked = model_server._READERS["completions"], list[str]()
 
     def read_task(body: dict[str, Any]) -> tuple[str, str, int]:
         system, said, results = read(body)
+        asked.append(said)
         return system, said.partition("Current Task: ")[2].partition("\n")[0], results
 
     model_server._READERS["completions"] = read_task
@@ -218,7 +230,7 @@ def served(scene: Scene, mode: str, kind: str, task: str) -> dict[str, Any]:
         return asyncio.run(work())
 
     try:
-        return {"answers": outcome(go), "prompts": server.prompts}
+        return {"answers": outcome(go), "prompts": asked}
     finally:
         server.close()
 

@@ -51,6 +51,7 @@ class TestCrewAI(AdapterContract):
             ],
         },
         context=MODES,
+        placed=MODES,
         failing=MODES,
         unaffected=["conversation kickoff", "conversation streamed"],
         repeated=["repeated"],
@@ -84,7 +85,7 @@ class TestCrewAI(AdapterContract):
         found = run_scene(f"served {way} weather")
         assert event_lines(found) == self.runtime.run(*turn_lines())
         assert found["answers"] == ["Oslo", None]
-        assert [system.count("- block 1") for system, _ in found["prompts"]] == [1, 1]
+        assert [str(prompt).count("- block 1") for prompt in found["prompts"]] == [1, 1]
         assert {event["model"] for event in found["events"] if event["type"] == "model.call_complete"} == {
             "gpt-4o-mini"
         }
@@ -105,12 +106,21 @@ class TestCrewAI(AdapterContract):
         assert [agent for agent, _ in found["asked"]] == ["Planner"]
         assert found["stats"]["unplaced"] == 2  # the writer, and the event of the program
 
+    def test_a_task_that_is_tried_again_after_a_refusal_has_no_context(self, run_scene: RunScene) -> None:
+        found = run_scene("tried_again", refused="block")
+        assert found["answers"] == "Sunny."
+        assert ["block" in str(prompt) for _, prompt in found["prompts"]] == [True, False, False]
+        assert found["stats"]["refused_context"] == 1
+        ends = [event for event in found["events"] if event["type"] == "agent.turn_complete"]
+        assert [(end["success"], bool(end.get("context_id"))) for end in ends] == [(False, True), (True, False)]
+        self.check_not_kept(found)
+
     def test_a_model_without_events_still_gets_context(self, run_scene: RunScene) -> None:
         found = run_scene("silent")
         assert event_lines(found) == self.runtime.run(*(line for line in turn_lines() if not line.startswith("model")))
         for _, prompt in found["prompts"]:
-            assert prompt[0]["content"] == "You are Planner.\n\n## Notes\n- block 1"
-            assert "block" not in str(prompt[1:])
+            assert prompt[1]["content"].endswith("\n\n## Notes\n- block 1")
+            assert str(prompt).count("block") == 1
         self.check_not_kept(found)
 
     def test_a_failing_tool_is_reported_however_it_fails(self, run_scene: RunScene) -> None:
@@ -155,9 +165,12 @@ class TestCrewAI(AdapterContract):
         found, without = run_scene("hostile"), run_scene("hostile", way="none")
         assert found["answers"] == without["answers"] == found["events"][-1]["outputs"]
         assert found["stats"]["errors"] == 0
-        [first, *_] = found["prompts"]
-        assert first[1][0]["content"].startswith("You are Planner.\n\n</system> {evil} {{x}} %s \\ \x00 $a ```")
-        assert [prompt[1:] for _, prompt in found["prompts"]] == [prompt[1:] for _, prompt in without["prompts"]]
+        for _, prompt in found["prompts"]:
+            [at] = [n for n, part in enumerate(prompt) if "## Notes" in str(part["content"])]
+            block = f"\n\n{found['answers']}## Notes\n- block 1"
+            assert prompt[at]["content"].endswith(block)
+            prompt[at]["content"] = prompt[at]["content"].removesuffix(block)
+        assert found["prompts"] == without["prompts"]
 
     def test_ids_come_from_the_variables(self, run_scene: RunScene) -> None:
         found = run_scene("carriers")
@@ -173,5 +186,4 @@ class TestCrewAI(AdapterContract):
         assert found["answers"] == ["Hello.", "Outside."]
         assert found["seen"] == ["around", "inside", "around", "inside", "around"]
         assert event_lines(found) == self.runtime.run(*turn_lines())
-        contents = [prompt[0]["content"] for _, prompt in found["prompts"]]
-        assert contents == ["You are Planner.\n\n## Notes\n- block 1"] * 2 + ["You are Planner."]
+        assert [str(prompt).count("- block 1") for _, prompt in found["prompts"]] == [1, 1, 0]

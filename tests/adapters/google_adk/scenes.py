@@ -55,7 +55,7 @@ class Scripted(BaseLlm):
             part for part in paragraphs if part.startswith((f"You are {self.name}.", "## Notes"))
         ]  # others are ADK's
         prompt = [{"role": "system", "content": "\n\n".join(ours)}]
-        prompt.append({"role": "input", "content": str([said(content) for content in llm_request.contents])})
+        prompt += [{"role": str(content.role), "content": "\n".join(said(content))} for content in llm_request.contents]
         PROMPTS.append((self.name, prompt))
         self._asked.set()
         if self._waits is not None:
@@ -203,6 +203,23 @@ def repeated(scene: Scene) -> dict[str, Any]:
         return await chat.kept()
 
     return {"kept": asyncio.run(go())}
+
+
+def pictured(scene: Scene) -> dict[str, Any]:
+    """A question that ends with a picture."""
+    chat = Chat(scene)
+
+    async def go() -> None:
+        await chat.begin()
+        picture = types.Part.from_bytes(data=b"x", mime_type="image/png")
+        content = types.Content(role="user", parts=[types.Part(text="What is it?"), picture])
+        async for _ in chat.runner(agent_of("Planner", ["A cat."])).run_async(
+            user_id=USER, session_id=CHAT, new_message=content
+        ):
+            pass
+
+    asyncio.run(go())
+    return {"kept": asyncio.run(chat.kept())}
 
 
 def abandoned(scene: Scene) -> None:

@@ -44,6 +44,8 @@ class TestGoogleADK(AdapterContract):
             "model.call_complete": [{"model": "fake", "input_tokens": 5, "output_tokens": 7}] * 4,
         },
         context=MODES,
+        placed=MODES,
+        refused=MODES[:2],
         instructions=MODES,
         failing=MODES,
         unaffected=["conversation run", "conversation streamed"],
@@ -80,6 +82,14 @@ class TestGoogleADK(AdapterContract):
         structured=["structured"],
         own=[("Planner", "approve")],
     )  # fmt: skip
+
+    def test_context_stands_below_a_question_with_a_picture(self, run_scene: RunScene) -> None:
+        found = run_scene("pictured")
+        [(_, [system, question])] = found["prompts"]
+        assert system["content"] == "You are Planner."
+        assert question["content"].startswith("What is it?\n")
+        assert question["content"].endswith("\n## Notes\n- block 1")
+        self.check_not_kept(found)
 
     def test_model_calls_are_timed(self, run_scene: RunScene) -> None:
         events = run_scene("conversation streamed")["events"]

@@ -41,6 +41,9 @@ class TestLangChain(AdapterContract):
         extra="langchain",
         conversation=MODES,
         context=MODES,
+        placed=MODES,
+        refused=MODES,
+        users=["human"],
         failing=MODES,
         unaffected=[*MODES[:2], "graph sync", "graph async"],
         repeated=["repeated"],
@@ -159,7 +162,6 @@ class TestLangChain(AdapterContract):
         assert found["answers"] == [1]
 
     def test_context_is_added_to_a_prompt_of_several_parts(self, run_scene: RunScene) -> None:
-        found = run_scene("own")
-        assert found["stats"]["unplaced"] == 1
-        for _, prompt in found["prompts"]:
+        assert run_scene("own")["stats"]["unplaced"] == 1
+        for _, prompt in run_scene("own", context_place="instructions")["prompts"]:
             assert [part["text"] for part in prompt[0]["content"]] == ["You are Planner.", "\n\n## Notes\n- block 1"]

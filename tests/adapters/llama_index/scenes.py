@@ -46,9 +46,7 @@ class Scripted(MockFunctionCallingLLM):
         return LLMMetadata(is_function_calling_model=True, is_chat_model=True, model_name="fake")
 
     async def _next(self, messages: Sequence[ChatMessage]) -> ChatResponse:
-        system = [{"role": "system", "content": one.content} for one in messages if one.role == "system"]
-        said = str([one.content for one in messages if one.role != "system"])
-        PROMPTS.append((self.name, [*system, {"role": "input", "content": said}]))
+        PROMPTS.append((self.name, [{"role": one.role.value, "content": one.content} for one in messages]))
         self._asked.set()
         if self._waits is not None:
             await self._waits.wait()

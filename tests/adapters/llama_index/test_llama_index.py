@@ -40,6 +40,8 @@ class TestLlamaIndex(AdapterContract):
             "model.call_complete": [{"model": "fake", "input_tokens": 5, "output_tokens": 7}] * 4,
         },
         context=MODES,
+        placed=MODES,
+        refused=MODES[:2],
         instructions=MODES,
         failing=MODES,
         unaffected=["conversation run", "conversation streamed"],
@@ -90,11 +92,15 @@ class TestLlamaIndex(AdapterContract):
         assert found["answers"] == "Sunny."
         assert len(found["asked"]) == 1
         for _, prompt in found["prompts"]:
-            own, block = [part["content"] for part in prompt if part["role"] == "system"]
-            assert block == "## Notes\n- block 1"
+            [own] = [part["content"] for part in prompt if part["role"] == "system"]
+            [question] = [part["content"] for part in prompt if "block" in part["content"]]
+            assert question.endswith("\n\n## Notes\n- block 1")
             assert ("You are Planner." in own) == (scene != "coding prompt=")
         [end] = [event for event in found["events"] if event["type"] == "agent.turn_complete"]
         assert (end["response"], end["outcome"]) == ("Sunny.", "completed")
+        for _, prompt in run_scene(scene, context_place="instructions")["prompts"]:
+            own, block = [part["content"] for part in prompt if part["role"] == "system"]
+            assert (own == "## Notes\n- block 1", block) == (False, "## Notes\n- block 1")
 
     @pytest.mark.parametrize("to", ["Nobody", "Planner"])
     def test_a_hand_over_that_fails_keeps_the_turn(self, run_scene: RunScene, to: str) -> None:
@@ -110,8 +116,11 @@ class TestLlamaIndex(AdapterContract):
         results = [event["result"] for event in found["events"] if event.get("call_id") == "t1" and "result" in event]
         assert results == [found["answers"]]
         for _, prompt in found["prompts"]:
-            assert prompt[0]["content"] == f"You are Planner.\n\n{found['answers']}## Notes\n- block 1"
-        assert [prompt[1:] for _, prompt in found["prompts"]] == [prompt[1:] for _, prompt in without["prompts"]]
+            [at] = [n for n, part in enumerate(prompt) if "## Notes" in str(part["content"])]
+            block = f"\n\n{found['answers']}## Notes\n- block 1"
+            assert prompt[at]["content"].endswith(block)
+            prompt[at]["content"] = prompt[at]["content"].removesuffix(block)
+        assert found["prompts"] == without["prompts"]
 
     def test_an_agent_outside_of_a_run_is_counted(self, run_scene: RunScene) -> None:
         found = run_scene("plain")

@@ -10,6 +10,7 @@ import pytest
 from tests.adapters.contract import AdapterContract, Failure, Runtime, turn_lines
 from tests.adapters.model_clients.model_server import ModelServer
 from tests.adapters.runner import RunScene, page_block, run_with_services
+from tests.services.runtime_environments import ROOT
 
 APIS = ("chat", "responses", "messages", "litellm")
 MODES = ("sync", "async", "stream", "astream")
@@ -52,7 +53,9 @@ class TestModelClients(AdapterContract):
         agent_runs=False,
         page="openai",
     )
-    test_each_turn_requests_context_once_and_keeps_none = None  # one agent; the tests below do this for every API
+    # One agent; the tests below do this for every API.
+    test_each_turn_requests_context_once_and_keeps_none = None
+    test_context_stands_in_the_instructions_if_so_set = None
 
     def test_the_example_of_the_page_runs_as_printed(
         self, runtime_python: Callable[[str], Path], tmp_path: Path
@@ -69,6 +72,22 @@ class TestModelClients(AdapterContract):
         assert _undated(chat) == _undated(page_block("openai", "text"))
         for part in ("Refund my lamp.", "I cannot find your order.", "**refund**: 1"):
             assert part in turns
+
+    @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+    def test_the_first_lines_of_a_page_remember(
+        self, runtime_python: Callable[[str], Path], tmp_path: Path, page: str
+    ) -> None:
+        [lines] = re.findall(r"```py\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+        patient = lines.replace('user="ada")', 'user="ada", budget_ms=10_000)')  # for a machine with other work
+        assert patient != lines
+        (tmp_path / "ten.py").write_text(patient)
+        server = ModelServer()
+        keys = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none"}
+        printed = run_with_services(tmp_path, runtime_python(self.runtime.extra), "ten.py", **keys)
+        server.close()
+        first, _, second = printed.partition("\n")
+        assert first == "Hello."
+        assert "My cat is called Tom." in second
 
     @pytest.mark.parametrize("each", EVERY)
     def test_a_tool_round_is_one_turn(self, run_scene: RunScene, each: str) -> None:

@@ -12,6 +12,8 @@ from agents import (
     Agent,
     GuardrailFunctionOutput,
     InputGuardrail,
+    ModelRetrySettings,
+    ModelSettings,
     OutputGuardrail,
     RunConfig,
     RunContextWrapper,
@@ -54,7 +56,8 @@ class Scripted(ScriptedModel):
             yield event
 
     async def _ask(self, system_instructions: Any = None, input: Any = None, *_: Any, **__: Any) -> None:
-        prompt = [{"role": "system", "content": system_instructions}, {"role": "input", "content": str(input)}]
+        messages = [{"role": one.get("role"), "content": one.get("content", str(one))} for one in input]
+        prompt = [{"role": "system", "content": system_instructions}, *messages]
         PROMPTS.append((self.name, prompt))
         self.asked.set()
         if self.waits is not None:
@@ -130,6 +133,36 @@ def repeated(scene: Scene) -> dict[str, Any]:
         planner = agent_of("Planner", [call("weather", "t1", city="Oslo"), "Sunny."], tools=[weather])
         scene.adapter().run_sync(planner, "how is it?", context=dict(IDS), session=session)
     return {"kept": [str(item) for item in asyncio.run(session.get_items())]}
+
+
+def continued(scene: Scene) -> dict[str, Any]:
+    """A run of a conversation that the provider keeps."""
+    planner = agent_of("Planner", ["Sunny."])
+    done = scene.adapter().run_sync(planner, "how is it?", context=dict(IDS), previous_response_id="r1")
+    return {"answers": done.final_output}
+
+
+class Busy(Exception):
+    """A provider's answer that the next try may not get."""
+
+    status_code = 503
+
+
+def retried(scene: Scene, kind: str = "config") -> dict[str, Any]:
+    """The settings of the agent allow one more try of a model call. The model is busy twice."""
+    tries: list[int] = []
+
+    def policy(context: Any) -> bool:
+        tries.append(context.attempt)
+        return True
+
+    settings = ModelSettings(retry=ModelRetrySettings(max_retries=2, policy=policy))
+    planner = agent_of("Planner", [Busy("later"), Busy("later"), "Sunny."], model_settings=settings)
+    given: dict[str, Any] = {"config": {"run_config": RunConfig()}, "mapping": {"run_config": {}}, "none": {}}[kind]
+    done, error = outcome(
+        lambda: scene.adapter().run_sync(planner, "how is it?", context=dict(IDS), **given).final_output
+    )
+    return {"answers": done, "error": error, "tries": tries}
 
 
 def abandoned(scene: Scene) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.adapters.contract import (
     CONTENTS,
@@ -39,6 +41,8 @@ class TestOpenAIAgents(AdapterContract):
             "model.call_complete": [{"model": "fake", "input_tokens": 5, "output_tokens": 7}] * 4,
         },
         context=[*MODES, "conversation hooks"],
+        placed=[*MODES, "conversation hooks"],
+        refused=MODES,
         instructions=[*MODES, "conversation hooks"],
         failing=MODES,
         unaffected=MODES,
@@ -146,8 +150,8 @@ class TestOpenAIAgents(AdapterContract):
         assert outside[-3].startswith("tool.call_complete")
         assert outside[-2:] == [COMPLETED, "workflow.complete"]
         assert [agent for agent, _ in found["asked"]] == ["Planner", "Writer", "Writer"]
-        blocks = [(agent, prompt[0]["content"][-1]) for agent, prompt in found["prompts"]]
-        assert sorted(blocks) == [("Planner", "1")] * 2 + [("Writer", "2")] * 2 + [("Writer", "3")] * 2
+        blocks = [(agent, re.findall(r"block (\d)", str(prompt))) for agent, prompt in found["prompts"]]
+        assert sorted(blocks) == [("Planner", ["1"])] * 2 + [("Writer", ["2"])] * 2 + [("Writer", ["3"])] * 2
         inside = [line for line in lines if line.startswith(("model.", "tool.")) and " Writer " in line]
         turns = [line.replace("Planner", "Writer") for number in (2, 3) for line in turn_lines(number)[1:-1]]
         assert sorted(inside) == (sorted(turns) if hooks else [])
@@ -192,6 +196,23 @@ class TestOpenAIAgents(AdapterContract):
         assert found["stats"]["unplaced"] > 0  # the run without a context object
         assert found["prompts"][-1][1][0]["content"] == "You are Planner."
 
+    def test_context_is_in_the_instructions_of_a_conversation_that_the_provider_keeps(
+        self, run_scene: RunScene
+    ) -> None:
+        [(_, [system, question])] = run_scene("continued")["prompts"]
+        assert system["content"] == "You are Planner.\n\n## Notes\n- block 1"
+        assert question["content"] == "how is it?"
+
+    @pytest.mark.parametrize("kind", ["config", "mapping", "none"])
+    def test_further_tries_are_those_that_the_agent_allows(self, run_scene: RunScene, kind: str) -> None:
+        found = run_scene(f"retried {kind}")
+        assert (found["answers"], found["error"], found["tries"]) == ("Sunny.", None, [1, 2])
+        assert found["stats"]["refused_context"] == 0
+        refused = run_scene(f"retried {kind}", refused="block")
+        assert (refused["answers"], refused["error"], refused["tries"]) == ("Sunny.", None, [1, 2])
+        assert ["block" in str(prompt) for _, prompt in refused["prompts"]] == [True, False, False, False]
+        assert refused["stats"]["refused_context"] == 1
+
     def test_the_callers_hooks_and_filters_still_work(self, run_scene: RunScene) -> None:
         found = run_scene("composed")
         assert found["calls"] == [
@@ -202,9 +223,10 @@ class TestOpenAIAgents(AdapterContract):
             "start Writer", "ask YOU ARE WRITER.", "answer", "end Writer Draft done.",
         ]  # fmt: skip
         assert found["untouched"] is True
-        instructions = [prompt[0]["content"] for _, prompt in found["prompts"]]
-        assert instructions[0] == "YOU ARE PLANNER.\n\n## Notes\n- block 1"
-        assert instructions[4] == "You are Planner.\n\n## Notes\n- block 3"  # the adapter's own are not added twice
+        prompts = [prompt for _, prompt in found["prompts"]]
+        assert [prompts[number][0]["content"] for number in (0, 4)] == ["YOU ARE PLANNER.", "You are Planner."]
+        blocks = [re.findall(r"block (\d)", str(prompts[number])) for number in (0, 4)]
+        assert blocks == [["1"], ["3"]]  # the adapter's own filter does not add it twice
         run = ["workflow.start", *PLANNED, *WRITER, "workflow.complete"]
         assert event_lines(found)[: len(run)] == run
         assert len(event_lines(found)) == 2 * len(run) + 2 + 4

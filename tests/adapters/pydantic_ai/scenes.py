@@ -38,7 +38,11 @@ class Scripted(FunctionModel):
         self.name, self.steps, self.waits, self.asked = name, list(script), waits, asyncio.Event()
 
     async def _next(self, messages: list[ModelMessage], info: AgentInfo) -> Any:
-        prompt = [{"role": "input", "content": said(messages)}]
+        prompt = [
+            {"role": part.part_kind.removesuffix("-prompt"), "content": str(getattr(part, "content", part.part_kind))}
+            for message in messages
+            for part in message.parts
+        ]
         PROMPTS.append((self.name, [{"role": "system", "content": info.instructions}, *prompt]))
         self.asked.set()
         if self.waits is not None:

@@ -32,8 +32,30 @@ IDLE_S = 300
 """After this time an adapter abandons an idle turn, by default."""
 SCENE_S = 120
 """The time limit of a scene."""
-PROMPTS: list[tuple[str, Any]] = []
-"""Each prompt of the fake model: the agent's name, and the messages with role and content."""
+
+
+class Refused(Exception):
+    """A provider's answer to a prompt that it does not take, as the clients of OpenAI and Anthropic raise it."""
+
+    status_code = 400
+
+
+class Prompts(list[tuple[str, Any]]):
+    """Each prompt of the fake model: the agent's name, and the messages with role and content.
+
+    ``refused`` is a text: the model refuses a prompt that holds it.
+    """
+
+    refused = ""
+
+    def append(self, prompt: tuple[str, Any], /) -> None:
+        """Keep the prompt, and refuse it if the scene says so."""
+        super().append(prompt)
+        if self.refused and self.refused in str(prompt[1]):
+            raise Refused(f"{self.refused!r} is not allowed")
+
+
+PROMPTS = Prompts()
 
 
 type Result = dict[str, Any] | Callable[[], dict[str, Any]] | None
@@ -99,8 +121,9 @@ class AheadClock(SystemClock):
 class Scene:
     """A bus, an adapter that uses it, and a clock that a scene can advance. ``way`` "none": without an adapter."""
 
-    def __init__(self, make: Callable[..., Any], way: str) -> None:
+    def __init__(self, make: Callable[..., Any], way: str, place: str = "") -> None:
         self.way = way
+        self._placed = {"context_place": place} if place else {}
         self.attached = way != "none"
         self.bus = Bus(way)
         self._make = make
@@ -112,7 +135,7 @@ class Scene:
         """Return the adapter of the scene, made at the first call."""
         if self._adapter is None:
             settings["clock"] = self._clock
-            self._adapter = self._make(**settings_of(self.bus, **settings))
+            self._adapter = self._make(**settings_of(self.bus, **self._placed, **settings))
         return self._adapter
 
     def wait(self, times: int = 1) -> None:
@@ -168,7 +191,8 @@ def timed(count: str, turn: Callable[[], Any]) -> dict[str, Any]:
 def main(adapter: Callable[..., Any], scenes: dict[str, Any]) -> None:
     """Play the scene that the command line names, with its arguments, and print its result as JSON.
 
-    ``scenes`` are the globals of a program. ``name=value`` is a named argument; ``way=`` says what the bus does.
+    ``scenes`` are the globals of a program. ``name=value`` is a named argument; ``way=`` says what the bus does,
+    ``context_place=`` where the context stands, ``refused=`` which text the model refuses.
     Without a name, each line of the standard input is ``[[name, argument, ...], folder]``: the scene is played in a
     fork of this process, which has imported the runtime already, and writes ``output`` and ``errors`` into the folder.
     The exit code is printed.
@@ -194,7 +218,8 @@ def _play(adapter: Callable[..., Any], scenes: dict[str, Any], command: Sequence
         name, *arguments = (word for word in command if "=" not in word)
         named = dict(word.split("=", 1) for word in command if "=" in word)
         play = scenes[name]
-        scene = Scene(adapter, named.pop("way", "works"))
+        PROMPTS.refused = named.pop("refused", "")
+        scene = Scene(adapter, named.pop("way", "works"), named.pop("context_place", ""))
         print(json.dumps(scene.result(play(scene, *arguments, **named)), default=str), flush=True)
     except BaseException:  # noqa: BLE001 - the process ends here in any case
         traceback.print_exc()

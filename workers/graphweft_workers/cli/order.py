@@ -29,8 +29,8 @@ async def order(
 ) -> None:
     """Show in which order events take effect, or change it: all events of an app in log order, or those of a chat.
 
-    With 'own', an app gets a partition and a queue of context requests of its own (Redis). Its user may then append
-    nowhere else: `graphweft acl redis --role tenant --app APP --partition N`.
+    With 'own', an app gets a partition and a queue of context requests of its own, where the bus can have them. Its
+    user may then append nowhere else: `graphweft acl PRODUCT --role tenant --app APP --partition N`.
     """
     if app is not None and app != ALL_APPS:
         check_app(app)
@@ -68,7 +68,7 @@ async def order(
     if order is not None:
         say("producers follow within 30 s")
     if order == "own" and app is not None:
-        say(f"its user on Redis: graphweft acl redis --role tenant --app {app} --partition {own[app]}")
+        say(f"the rights of its user: graphweft acl PRODUCT --role tenant --app {app} --partition {own[app]}")
 
 
 async def _archived_count(bus: Bus) -> int:

@@ -1,4 +1,4 @@
-"""AG2 1.x (``ag2``): events of agents and of a network's channels, and context in the prompt of each model call.
+"""AG2 1.x (``ag2``): events of agents and of a network's channels, and context in each model call.
 
 Rejected: observers, which see an answer before its request, and an assembly policy, which sees only model calls. A
 middleware wraps turns, model calls and tools in order. A listener of the hub sees the rest: the start and end of a
@@ -8,17 +8,19 @@ channel, and its creator.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import importlib.util
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 from weakref import WeakSet
 
+from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, with_ids
@@ -94,9 +96,11 @@ class AG2Adapter(RuntimeAdapter):
     have the ids of that agent. Raises ``InvalidSettings`` without a supported version of ``ag2``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         self._ag2 = _ag2()
-        super().__init__(adapter, _SOURCE, settings)
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         # Subclasses inherit methods that later versions of AG2 add.
         listeners = importlib.import_module("ag2.network.hub.listener")
         self._hooks: Any = type("Graphweft", (_TurnHooks, self._ag2.middleware.BaseMiddleware), {})
@@ -253,13 +257,40 @@ class AG2Adapter(RuntimeAdapter):
 
     # Models and tools
 
-    async def block(self, turn: _Turn, context: Any) -> str:
-        """Return the text of the turn's context."""
-        try:
+    async def asking(self, turn: _Turn, events: Sequence[Any], context: Any) -> Attempt[_Request]:
+        """Return a model call with the turn's context."""
+        variables: Mapping[str, Any] = {}
+        found = plain = _Request(events)
+        with self.core.guarded("adding the context"):
             variables = self._variables(context, turn)
-        except Exception:  # noqa: BLE001 - values of the runtime
-            return ""
-        return (await self.core.acontext(variables, turn.agent, run=turn.run)).text
+            block = (await self.core.acontext(variables, turn.agent, run=turn.run)).text
+            found = self._with_block(events, block) if block else plain
+        return self.attempt(plain, found, variables, turn.agent, run=turn.run)
+
+    def _with_block(self, events: Sequence[Any], block: str) -> _Request:
+        kinds = self._ag2.events
+
+        def read(event: Any) -> dict[str, Any]:
+            if isinstance(event, kinds.ModelRequest):
+                return {"role": "user", "content": "request"}
+            return {"role": "assistant" if isinstance(event, kinds.ModelResponse) else _role(event, kinds)}
+
+        def put(event: Any, block: str) -> Any:
+            parts = list(event.parts)
+            if parts and isinstance(parts[-1], kinds.TextInput):
+                last = copy.copy(parts[-1])
+                last.content = joined(last.content, block)
+                parts[-1] = last
+            else:
+                parts.append(kinds.TextInput(block))
+            found = copy.copy(event)
+            found.parts = parts
+            return found
+
+        found = placed(
+            events, block, self.place, put=put, own=lambda text: kinds.ModelRequest([kinds.TextInput(text)]), read=read
+        )
+        return _Request(events, _Block(block)) if found is None else _Request(found)
 
     def model_called(
         self, turn: _Turn, context: Any, started_s: float, response: Any, *, error: BaseException | None = None
@@ -390,20 +421,25 @@ class _TurnHooks:
         turn = self._turn
         if turn is None:
             return await call_next(events, context)
-        block = await self._adapter.block(turn, context)
-        before = context.prompt
-        if block:
-            context.prompt = [*before, _Block(block)]
+        attempt = await self._adapter.asking(turn, events, context)
+
+        async def ask(request: _Request) -> Any:
+            before = context.prompt
+            if request.block is not None:
+                context.prompt = [*before, request.block]
+            try:
+                return await call_next(request.events, context)
+            finally:
+                if request.block is not None:
+                    kept = [part for part in context.prompt if not isinstance(part, _Block)]
+                    context.prompt = before if kept == before else kept
+
         started_s = SYSTEM_CLOCK.monotonic()
         try:
-            response = await call_next(events, context)
+            response = await attempt.aask(ask)
         except BaseException as error:
             self._adapter.model_called(turn, context, started_s, None, error=error)
             raise
-        finally:
-            if block:
-                kept = [part for part in context.prompt if not isinstance(part, _Block)]
-                context.prompt = before if kept == before else kept
         self._adapter.model_called(turn, context, started_s, response)
         return response
 
@@ -444,6 +480,18 @@ class _Block(str):
     """The part of a prompt that the adapter adds."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a model gets: the events of its history, and the part of the prompt that the adapter adds, if any."""
+
+    events: Sequence[Any]
+    block: _Block | None = None
+
+
+def _role(event: Any, kinds: Any) -> str:
+    return "tool" if isinstance(event, kinds.ToolResultsEvent) else "system"
 
 
 def _ag2() -> Any:

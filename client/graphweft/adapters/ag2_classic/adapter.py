@@ -1,4 +1,4 @@
-"""AG2 classic (``autogen`` 0.x): events of agents and group chats, and context in the system message of each turn.
+"""AG2 classic (``autogen`` 0.x): events of agents and group chats, and context in the prompts of each turn.
 
 Rejected: using only the hooks of AG2. ``update_agent_state`` also runs before replies without a model, and
 synchronously in asynchronous chats. ``process_message_before_send`` does not run for failures and hand-offs, and a
@@ -18,6 +18,15 @@ from typing import Any, Final, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
+from graphweft.adapters.context_place import (
+    DEFAULT_PLACE,
+    Attempt,
+    ContextPlace,
+    below,
+    below_message,
+    placed,
+    user_message,
+)
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import about_model, parsed
@@ -54,9 +63,11 @@ class AG2ClassicAdapter(RuntimeAdapter):
     chat work one at a time. Raises ``InvalidSettings`` without a supported version of ``autogen``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         self._autogen = _autogen()
-        super().__init__(adapter, _SOURCE, settings)
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         self._attached: WeakSet[Any] = WeakSet()
         self._answered: dict[tuple[str, str], _Answer | None] = {}
         """Chats whose group chat runs: the answer of a turn whose next speaker is not known yet."""
@@ -161,10 +172,11 @@ class AG2ClassicAdapter(RuntimeAdapter):
             if (agent.client if config is None else config) is None:
                 return ask(agent, messages=messages, sender=sender, config=config, **named)
             variables = self._start(agent, messages)
-            block = self.core.context(variables, agent.name).text
+            attempt = self._asking(agent, messages, sender, self.core.context(variables, agent.name).text, variables)
             with self._model_call(agent, variables) as call:
-                with_context = _with_block(agent, messages, sender, block)
-                call.result = ask(agent, messages=with_context, sender=sender, config=config, **named)
+                call.result = attempt.ask(
+                    lambda request: ask(agent, messages=request, sender=sender, config=config, **named)
+                )
             return call.result
 
         return generate_oai_reply
@@ -178,9 +190,11 @@ class AG2ClassicAdapter(RuntimeAdapter):
                 return await ask(agent, messages=messages, sender=sender, config=config, **named)
             variables = self._start(agent, messages)
             block = (await self.core.acontext(variables, agent.name)).text
+            attempt = self._asking(agent, messages, sender, block, variables)
             with self._model_call(agent, variables) as call:
-                with_context = _with_block(agent, messages, sender, block)
-                call.result = await ask(agent, messages=with_context, sender=sender, config=config, **named)
+                call.result = await attempt.aask(
+                    lambda request: ask(agent, messages=request, sender=sender, config=config, **named)
+                )
             return call.result
 
         return a_generate_oai_reply
@@ -190,6 +204,22 @@ class AG2ClassicAdapter(RuntimeAdapter):
         self._settle(self.chat_key(variables), agent.name)
         self.core.start_turn(variables, agent.name, fresh=not _answers_tool(messages), sequential=True)
         return variables
+
+    def _asking(self, agent: Any, messages: Any, sender: Any, block: str, variables: Mapping[str, Any]) -> Attempt[Any]:
+        """Return a model call with the context, or without if the messages have an unknown form."""
+        request = messages
+        if block:
+            with self.core.guarded("adding the context"):
+                request = self._with_block(agent.chat_messages[sender] if messages is None else messages, block)
+        return self.attempt(messages, request, variables, agent.name)
+
+    def _with_block(self, messages: Any, block: str) -> list[Any]:
+        found = placed(messages, block, self.place, put=_below, own=user_message)
+        if found is not None:
+            return found
+        instructed = _Messages(messages)
+        instructed.block = block
+        return instructed
 
     @contextlib.contextmanager
     def _model_call(self, agent: Any, variables: Mapping[str, Any]) -> Generator[_Call]:
@@ -399,25 +429,14 @@ class _Messages(list[Any]):
         return [{**system, "content": _with_text(system.get("content"), self.block)}, *others, *self]
 
 
-def _with_block(agent: Any, messages: Any, sender: Any, block: str) -> Any:
-    """Return the messages with the block, or unchanged if they have an unknown form."""
-    if not block:
-        return messages
-    with contextlib.suppress(Exception):
-        found = _Messages(agent.chat_messages[sender] if messages is None else messages)
-        found.block = block
-        return found
-    return messages
+def _below(message: Any, block: str) -> Any:
+    """Return a message with the block below it, or None: AG2 takes the field ``context`` out of the last message."""
+    return None if "context" in message else below_message(message, block)
 
 
 def _with_text(base: Any, block: str) -> Any:
     """Return a system message, a text or a list of parts, with the block below it."""
-    if not block:
-        return base
-    if isinstance(base, list):
-        parts = cast("Any", base)
-        return [*parts, {"type": "text", "text": block}]
-    return f"{base}\n\n{block}" if base else block
+    return below(base or "", block) if block else base
 
 
 def _model(agent: Any) -> str | None:

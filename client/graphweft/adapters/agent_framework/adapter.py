@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework: events of agents and workflows, and context in the instructions of each run.
+"""Microsoft Agent Framework: events of agents and workflows, and context in the prompts of each run.
 
 Rejected: a context provider alone. It is not called after a run that failed, and is called several times for a run that
 an ``AgentLoopMiddleware`` repeats; so ``attach`` also adds a bundle of middleware around all others. Also rejected:
@@ -11,9 +11,10 @@ context of its reader, so there the variable is set for each step of the stream 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
@@ -22,6 +23,7 @@ from weakref import WeakSet
 
 from typing_extensions import Self
 
+from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text
@@ -34,6 +36,10 @@ SOURCE: Final = "/graphweft/agent-framework"
 SOURCE_ID: Final = "graphweft"
 """The id of the provider. It marks the added content, and is the key of context variables in ``session.state``."""
 _ORIGINS: Final = frozenset({"session_id", "chat_id", "thread_id"})
+_SAID: Final = frozenset({"text", "data", "uri", "hosted_file"})
+"""Types of contents that a user says or shows; others approve a call of a tool, or hold its result."""
+_KEEPS: Final = "require_per_service_call_history_persistence"
+"""The attribute of an agent whose history is written around each model call, with what its messages hold."""
 _GENERATED_NAME: Final = "WorkflowBuilder-"
 """The prefix of the names that the framework generates for workflows."""
 
@@ -55,6 +61,8 @@ class _Run:
     name: str = ""
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     started: bool = False
+    asks: bool = False
+    """Whether the middleware of its model adds the context."""
     over: bool = False
     response: Any = None
     handed_to: str | None = None
@@ -82,9 +90,11 @@ class AgentFrameworkAdapter(RuntimeAdapter):
     ``InvalidSettings`` without a supported version of ``agent_framework``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         self._framework = framework()
-        super().__init__(adapter, SOURCE, settings)
+        super().__init__(adapter, SOURCE, settings, context_place=context_place)
         self._given = frozenset(IDS) | frozenset(settings.get("carried") or ())
         self._attached: WeakSet[Any] = WeakSet()
         bundle: Any = self._framework.MiddlewareBundle
@@ -189,6 +199,9 @@ class AgentFrameworkAdapter(RuntimeAdapter):
         if not run.started:
             self._start_turn(run, session)
         reply = await self.core.acontext(run.variables, run.name, run=run.id)
+        run.asks = not provider.as_messages and isinstance(agent.client, self._framework.ChatMiddlewareLayer)
+        if run.asks:
+            return
         if reply.text and provider.as_messages:
             others = _origins(reply.injected.values(), context.session_id)
             context.extend_messages(provider, [self.message(reply.text)], origin_session_ids=others or None)
@@ -242,7 +255,12 @@ class AgentFrameworkAdapter(RuntimeAdapter):
 
     def _inner_middleware(self, own: _Run | None = None) -> list[Any]:
         """Return the middleware of tools and models, for the run ``own`` or else the current one."""
+        return [
+            self._framework.function_middleware(self._tool_middleware(own)),
+            self._framework.chat_middleware(self._model_middleware(own)),
+        ]
 
+    def _tool_middleware(self, own: _Run | None) -> Callable[[Any, Next], Awaitable[None]]:
         async def graphweft_tool(context: Any, call_next: Next) -> None:
             run = own or _RUN.get()
             if run is None or not run.started or run.over:
@@ -264,11 +282,15 @@ class AgentFrameworkAdapter(RuntimeAdapter):
                 raise
             self.core.end_tool(run.variables, tool, call_id, result=_result(context.result), success=True, **whose)
 
+        return graphweft_tool
+
+    def _model_middleware(self, own: _Run | None) -> Callable[[Any, Next], Awaitable[None]]:
         async def graphweft_model(context: Any, call_next: Next) -> None:
             run = own or _RUN.get()
             if run is None or not run.started or run.over:
                 await call_next()
                 return
+            attempt = await self._asking(run, context)
             started_s = SYSTEM_CLOCK.monotonic()
 
             def answered(response: Any) -> None:
@@ -279,8 +301,15 @@ class AgentFrameworkAdapter(RuntimeAdapter):
                 if own is not None:
                     self._fail_turn(run, error)
 
+            async def ask(prompt: _Prompt) -> None:
+                prompt.into(context)
+                try:
+                    await call_next()
+                finally:
+                    attempt.plain.into(context)
+
             try:
-                await call_next()
+                await attempt.aask(ask)
             except self._framework.MiddlewareTermination:
                 raise
             except BaseException as error:
@@ -298,10 +327,30 @@ class AgentFrameworkAdapter(RuntimeAdapter):
             else:
                 answered(context.result)
 
-        return [
-            self._framework.function_middleware(graphweft_tool),
-            self._framework.chat_middleware(graphweft_model),
-        ]
+        return graphweft_model
+
+    async def _asking(self, run: _Run, context: Any) -> Attempt[_Prompt]:
+        """Return a model call with the context of its turn."""
+        found = plain = _Prompt(context.messages, context.options)
+        with self.core.guarded("adding the context"):
+            block = (await self.core.acontext(run.variables, run.name, run=run.id)).text if run.asks else ""
+            found = self._with_block(run, plain, block) if block else plain
+        return self.attempt(plain, found, run.variables, run.name, run=run.id)
+
+    def _with_block(self, run: _Run, prompt: _Prompt, block: str) -> _Prompt:
+        def put(message: Any, block: str) -> Any:
+            found, contents = copy.copy(message), list(message.contents)
+            last = contents.pop().text if contents[-1].type == "text" else None
+            found.contents = [*contents, *self.message(joined(last, block)).contents]
+            return found
+
+        options: Mapping[str, Any] = prompt.options or {}
+        is_kept = options.get("conversation_id") or getattr(run.agent, _KEEPS, False)
+        place: ContextPlace = "instructions" if is_kept else self.place
+        messages = placed(prompt.messages, block, place, put=put, own=self.message, read=_read)
+        if messages is not None:
+            return _Prompt(messages, prompt.options)
+        return _Prompt(prompt.messages, {**options, "instructions": joined(options.get("instructions"), block)})
 
     def _model_call(
         self, run: _Run, started_s: float, options: Any, response: Any = None, error: BaseException | None = None
@@ -400,6 +449,23 @@ class AgentFrameworkAdapter(RuntimeAdapter):
         own: Any = session.state.get(SOURCE_ID)
         around = {} if run.around is None else run.around.variables
         return {"chat_id": session.session_id, **around, **(own if isinstance(own, Mapping) else {}), **run.given}  # pyright: ignore[reportUnknownVariableType]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What a model gets: messages, and options with the instructions."""
+
+    messages: Sequence[Any]
+    options: Mapping[str, Any] | None
+
+    def into(self, context: Any) -> None:
+        context.messages, context.options = self.messages, self.options
+
+
+def _read(message: Any) -> dict[str, Any]:
+    """Return a message as the form of chats. One of the user that says nothing is an answer to a tool."""
+    role, is_said = str(message.role), any(each.type in _SAID for each in message.contents)
+    return {"role": "tool" if role == "user" and not is_said else role, "content": str(message.text)}
 
 
 class FrameworkProvider:

@@ -290,7 +290,8 @@ class GraphContextProvider(FrameworkProvider):
         scoped = self._memories.get(scope)
         if scoped is None:
             app_id, thread_id = scope
-            scoped = _Memories(MemoryClient(client, app_id=app_id, **self._scope))
+            kept = self._adapter.core.keep_reasoning
+            scoped = _Memories(MemoryClient(client, app_id=app_id, keep_reasoning=kept, **self._scope))
             scoped.client.thread_created(thread_id)
         self._memories[scope] = scoped
         return scoped

@@ -18,6 +18,16 @@ from typing import Any, Final, cast
 from uuid import uuid4
 
 from graphweft.adapters.chat_runs import ChatRuns
+from graphweft.adapters.context_place import (
+    DEFAULT_PLACE,
+    ContextPlace,
+    below_message,
+    change,
+    is_refusal,
+    placed,
+    undone,
+    user_message,
+)
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, parsed, variables_of, with_ids
@@ -62,6 +72,8 @@ class _Run:
     outputs: Any = None
     failure: BaseException | None = None
     """The latest error of a turn."""
+    refusals: dict[str, BaseException] = field(default_factory=dict[str, BaseException])
+    """By what identifies a turn: the error of a provider that refused its context. CrewAI then tries the task again."""
     over: bool = False
 
 
@@ -75,11 +87,13 @@ class CrewAIAdapter(RuntimeAdapter):
     ``InvalidSettings`` without a supported version of ``crewai``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         require("crewai", extra="crewai", lowest="1.15.30", below="1.16", part="events.stream_context")
         self._sinks: Any = importlib.import_module("crewai.events.stream_context")
         self._hooks: Any = importlib.import_module("crewai.hooks.dispatch")
-        super().__init__(adapter, _SOURCE, settings)
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         self._lock = threading.Lock()
         self._runs = ChatRuns(self.core)
         self._steps: dict[str, Callable[[_Run, Any], None]] = {
@@ -241,6 +255,7 @@ class CrewAIAdapter(RuntimeAdapter):
         turn = _turn_of(run, event)
         if turn is None or turn.model_started_s is None:
             return
+        self._note_refusal(run, turn, _id_of(run, turn), error)
         turn.clean()
         about = about_model(turn.model_started_s, model=event.model, error=error, **_tokens(event))
         turn.model_started_s = None
@@ -282,8 +297,19 @@ class CrewAIAdapter(RuntimeAdapter):
             turn = None if run is None else run.turns.get(_id(call.agent, call.task))
             if run is not None and turn is not None:
                 turn.clean()
+                if _id(call.agent, call.task) in run.refusals:
+                    return
                 block = self.core.context(run.variables, turn.agent, run=turn.run).text
-                turn.undo = _put(call.messages, block) if block else None
+                turn.undo = _put(call.messages, block, self.place) if block else None
+
+    def _note_refusal(self, run: _Run, turn: _Turn, id: str, error: BaseException | None) -> None:
+        """Remember that the provider refused the context, or report it once a model call without it has ended."""
+        if error is None:
+            refusal = run.refusals.pop(id, None)
+            if refusal is not None:
+                self.core.refuse_context(run.variables, turn.agent, refusal, run=turn.run)
+        elif turn.undo is not None and is_refusal(error):
+            run.refusals[id] = error
 
 
 def _reset(reset: Callable[[Any], None], token: Any) -> None:
@@ -318,24 +344,31 @@ def _error(event: Any) -> BaseException:
     return sys.exc_info()[1] or RuntimeError(event.error)
 
 
-def _put(messages: list[Any], block: str) -> Callable[[], None]:
-    """Put the block at the end of the system message, or of the first message. Return what undoes that."""
-    place = next((n for n, one in enumerate(messages) if one.get("role") == "system"), 0)
-    before: dict[str, Any] = messages[place]
-    content: Any = before.get("content")
-    if isinstance(content, list):
-        content = [*before["content"], {"type": "text", "text": block}]
-    else:
-        content = f"{content}\n\n{block}" if content else block
-    after: dict[str, Any] = {**before, "content": content}
-    messages[place] = after
+def _id_of(run: _Run, turn: _Turn) -> str:
+    return next((id for id, one in run.turns.items() if one is turn), "")
+
+
+def _put(messages: list[Any], block: str, place: ContextPlace) -> Callable[[], None]:
+    """Put the block into the messages, and return what undoes that."""
+    before = list(messages)
+    messages[:] = placed(before, block, place, put=below_message, own=user_message) or _below_instructions(
+        before, block
+    )
+    added, replaced = change(before, messages)
 
     def undo() -> None:
-        for n, one in enumerate(messages):
-            if one is after:
-                messages[n] = before
+        messages[:] = undone(messages, added, replaced)
 
     return undo
+
+
+def _below_instructions(messages: list[Any], block: str) -> list[Any]:
+    """Return the messages with the block at the end of the system message, or of the first message, or before them."""
+    n = next((n for n, one in enumerate(messages) if one.get("role") == "system"), 0)
+    found = below_message({**messages[n], "content": messages[n].get("content") or ""}, block)
+    if found is None:
+        return [{"role": "system", "content": block}, *messages]
+    return [*messages[:n], found, *messages[n + 1 :]]
 
 
 def _tokens(event: Any) -> dict[str, Any]:

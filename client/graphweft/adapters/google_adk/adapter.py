@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
 from graphweft.adapters.chat_runs import ChatRuns
+from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.google_adk.memory import memory_service
 from graphweft.adapters.google_adk.texts import text_of
@@ -37,6 +38,21 @@ _Place: TypeAlias = tuple[str, str]
 """The name and the branch of an agent: in one invocation, an agent may work in several branches at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The parts of a model request that hold the context."""
+
+    contents: list[Any]
+    instruction: Any
+
+    @classmethod
+    def of(cls, request: Any) -> _Prompt:
+        return cls(request.contents, request.config.system_instruction)
+
+    def into(self, request: Any) -> None:
+        request.contents, request.config.system_instruction = self.contents, self.instruction
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Turn:
     """An agent's open turn."""
@@ -49,6 +65,8 @@ class _Turn:
     model: Any = None
     answer: str | None = None
     """The text of the latest answer without tool calls."""
+    attempt: Attempt[_Prompt] | None = None
+    """The open model call, with and without context."""
     waiting: set[str] = field(default_factory=set[str])
     """Tool calls that a person has to confirm."""
 
@@ -82,11 +100,14 @@ class GoogleADKAdapter(RuntimeAdapter):
     agent's tool has the ids of that agent. Raises ``InvalidSettings`` without a supported version of ``google.adk``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         require("google.adk", extra="google-adk", lowest="2.13", below="3", part="plugins")
         base: Any = importlib.import_module("google.adk.plugins.base_plugin").BasePlugin
         self._llm_agent: Any = importlib.import_module("google.adk.agents").LlmAgent
-        super().__init__(adapter, _SOURCE, settings)
+        self._types: Any = importlib.import_module("google.genai.types")
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         kind: Any = type("Graphweft", (_Hooks, base), {})
         self._plugin: Any = kind(name="graphweft")
         self._plugin.adapter = self
@@ -221,15 +242,49 @@ class GoogleADKAdapter(RuntimeAdapter):
     # Model calls
 
     async def asked(self, context: Any, request: Any) -> None:
-        """A model call starts: put the turn's context into its instructions."""
+        """A model call starts: put the turn's context into its request."""
         run, turn = self._turn(context)
         if run is None or turn is None:
             return
-        variables = self._variables(context, run)
-        block = (await self.core.acontext(variables, str(context.agent_name), run=turn.run)).text
+        variables, agent = self._variables(context, run), str(context.agent_name)
+        block = (await self.core.acontext(variables, agent, run=turn.run)).text
+        turn.attempt = None
         if block:
-            request.append_instructions([block])
+            plain = _Prompt.of(request)
+            self._put(request, block)
+            turn.attempt = self.attempt(plain, _Prompt.of(request), variables, agent, run=turn.run)
         turn.calling, turn.started_s, turn.model, turn.answer = True, SYSTEM_CLOCK.monotonic(), request.model, None
+
+    def _put(self, request: Any, block: str) -> None:
+        def put(content: Any, block: str) -> Any:
+            parts = list(content.parts or ())
+            last = parts.pop() if parts and parts[-1].text else self._types.Part(text="")
+            return content.model_copy(
+                update={"parts": [*parts, last.model_copy(update={"text": joined(last.text, block)})]}
+            )
+
+        def own(block: str) -> Any:
+            return self._types.Content(role="user", parts=[self._types.Part(text=block)])
+
+        place: ContextPlace = "instructions" if request.previous_interaction_id else self.place
+        contents = placed(request.contents, block, place, put=put, own=own)
+        if contents is None:
+            request.append_instructions([block])
+        else:
+            request.contents = contents
+
+    async def again(self, context: Any, request: Any, error: Exception) -> Any:
+        """Return the answer of a model that refused the context, to the request without it; None for other errors."""
+        _, turn = self._turn(context)
+        if turn is None or turn.attempt is None or not turn.attempt.goes_on(error):
+            return None
+        turn.attempt.request.into(request)
+        agent = context.get_invocation_context().agent
+        found: Any = None
+        with contextlib.suppress(Exception):  # the caller gets the first error
+            async for response in (await agent.canonical_model_async(context)).generate_content_async(request):
+                found = response
+        return found
 
     def answered(self, context: Any, response: Any) -> None:
         """A model call has ended, or has a further part of its answer."""
@@ -237,6 +292,8 @@ class GoogleADKAdapter(RuntimeAdapter):
         if run is None or turn is None or response.partial:
             return
         turn.answer = text_of(response.content)
+        if turn.attempt is not None:
+            turn.attempt.taken()
         if turn.calling:
             turn.calling = False
             usage = response.usage_metadata
@@ -348,7 +405,10 @@ def _failure(result: Any) -> str | None:
 
 
 class _Hooks:
-    """The plugin; a subclass adds the base class of ADK. It returns nothing: then ADK continues as without it."""
+    """The plugin; a subclass adds the base class of ADK.
+
+    It returns nothing, so that ADK continues as without it, except for a model that refused the context.
+    """
 
     adapter: GoogleADKAdapter
 
@@ -388,9 +448,13 @@ class _Hooks:
         with self.adapter.core.guarded("after_model_callback"):
             self.adapter.answered(callback_context, llm_response)
 
-    async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> None:
+    async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
+        found: Any = None
         with self.adapter.core.guarded("on_model_error_callback"):
-            self.adapter.unanswered(callback_context, error)
+            found = await self.adapter.again(callback_context, llm_request, error)
+            if found is None:
+                self.adapter.unanswered(callback_context, error)
+        return found
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> None:
         with self.adapter.core.guarded("before_tool_callback"):

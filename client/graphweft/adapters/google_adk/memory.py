@@ -174,7 +174,10 @@ class _Service:
         found = self.users.get(user)
         if found is None:
             app_id, user_id = user
-            found = _Memories(MemoryClient(client, app_id=app_id, user_id=user_id, read_own_writes=True))
+            kept = self.core.keep_reasoning
+            found = _Memories(
+                MemoryClient(client, app_id=app_id, user_id=user_id, read_own_writes=True, keep_reasoning=kept)
+            )
         self.users[user] = found
         return found
 

@@ -1,4 +1,4 @@
-"""LangChain 1.x agents and LangGraph graphs: their events, and context in the system message of each turn.
+"""LangChain 1.x agents and LangGraph graphs: their events, and context in the prompts of each turn.
 
 Rejected: middleware alone. It misses agents that fail, are cancelled or whose stream is not read to the end, and does
 not know the graph around the agent. Also rejected: callbacks alone. They see all of that, but cannot change a prompt,
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
+from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, placed
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.langchain import values
 from graphweft.adapters.langchain.callbacks import handler_of, quietly
@@ -37,9 +38,11 @@ class LangChainAdapter(RuntimeAdapter):
     version of ``langchain``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         self.langchain = _langchain()
-        super().__init__(adapter, _SOURCE, settings)
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         self.runs = Runs(self.core, bubble=self.langchain.bubble, parent_command=self.langchain.parent_command)
         self._handler = handler_of(self.langchain.callback_handler, self.core, self.runs)
 
@@ -117,6 +120,7 @@ class _LangChain:
 
     middleware: Any
     system_message: Any
+    user_message: Any
     callback_handler: Any
     bubble: Any
     parent_command: Any
@@ -134,9 +138,11 @@ class _LangChain:
 def _langchain() -> _LangChain:
     require("langchain", extra="langchain", lowest="1.4", below="2", part="agents.middleware")
     errors: Any = importlib.import_module("langgraph.errors")
+    messages: Any = importlib.import_module("langchain_core.messages")
     found: Mapping[str, Any] = {
         "middleware": importlib.import_module("langchain.agents.middleware").AgentMiddleware,
-        "system_message": importlib.import_module("langchain_core.messages").SystemMessage,
+        "system_message": messages.SystemMessage,
+        "user_message": messages.HumanMessage,
         "callback_handler": importlib.import_module("langgraph.callbacks").GraphCallbackHandler,
         "bubble": errors.GraphBubbleUp,
         "parent_command": errors.ParentCommand,
@@ -163,6 +169,7 @@ class _AgentHooks:
 
     def __init__(self, adapter: LangChainAdapter, agent: str | None) -> None:
         self.core = adapter.core
+        self._adapter = adapter
         self._langchain = adapter.langchain
         self._runs = adapter.runs
         self._agent = agent
@@ -201,16 +208,28 @@ class _AgentHooks:
         with self._runs.lock:
             return _OpenCall(self._turn(request.runtime), self._node())
 
-    @quietly
-    def asking(self, asked: _OpenCall, request: Any, block: str) -> Any:
-        """Return the request with the turn's context."""
+    def asking(self, asked: _OpenCall, request: Any, block: str) -> Attempt[Any]:
+        """Return the model call with the turn's context."""
         asked.started_s = SYSTEM_CLOCK.monotonic()
         self._count(asked, 1)
-        if not block:
-            return request
-        if request.system_message is None:
+        found = request
+        if block:
+            with self.core.guarded("adding the context"):
+                found = self._with_block(request, block)
+        turn = asked.turn
+        return self._adapter.attempt(request, found, turn.variables, turn.agent, run=turn.run)
+
+    def _with_block(self, request: Any, block: str) -> Any:
+        messages = placed(
+            request.messages, block, self._adapter.place,
+            put=values.with_block, own=lambda text: self._langchain.user_message(content=text),
+        )  # fmt: skip
+        if messages is not None:
+            return request.override(messages=messages)
+        system = request.system_message
+        if system is None:
             return request.override(system_message=self._langchain.system_message(content=block))
-        return request.override(system_message=values.with_block(request.system_message, block))
+        return request.override(system_message=values.with_block(system, block) or system)
 
     @quietly
     def answered(self, asked: _OpenCall, request: Any) -> None:
@@ -331,9 +350,9 @@ class _Hooks:
         if call is None:
             return handler(request)
         block = self.hooks.core.context(call.turn.variables, call.turn.agent, run=call.turn.run).text
-        with_context = self.hooks.asking(call, request, block) or request
+        attempt = self.hooks.asking(call, request, block)
         with self.hooks.model_call(call, request):
-            call.result = handler(with_context)
+            call.result = attempt.ask(handler)
             return call.result
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -341,9 +360,9 @@ class _Hooks:
         if call is None:
             return await handler(request)
         block = (await self.hooks.core.acontext(call.turn.variables, call.turn.agent, run=call.turn.run)).text
-        with_context = self.hooks.asking(call, request, block) or request
+        attempt = self.hooks.asking(call, request, block)
         with self.hooks.model_call(call, request):
-            call.result = await handler(with_context)
+            call.result = await attempt.aask(handler)
             return call.result
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:

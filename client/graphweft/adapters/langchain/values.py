@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from graphweft.adapters.context_place import below
 from graphweft.adapters.values import IDS
 from graphweft_contracts.events import ModelCallComplete, data_of
 
@@ -62,12 +63,9 @@ def _fields(context: Any) -> dict[str, Any]:
 
 
 def with_block(message: Any, block: str) -> Any:
-    """Return a copy of a system message with the block below it, after an empty line."""
-    content: Any = message.content
-    if isinstance(content, list):
-        parts: list[Any] = cast("Any", content)
-        return message.model_copy(update={"content": [*parts, {"type": "text", "text": f"\n\n{block}"}]})
-    return message.model_copy(update={"content": f"{content}\n\n{block}" if content else block})
+    """Return a copy of a message with the block below it, after an empty line, or None for an unknown content."""
+    content = below(message.content, f"\n\n{block}" if isinstance(message.content, list) else block)
+    return None if content is None else message.model_copy(update={"content": content})
 
 
 def answer(messages: Iterable[Any], model: Any = None) -> ChatAnswer:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 from graphweft.adapters.chat_runs import ChatRuns
+from graphweft.adapters.context_place import DEFAULT_PLACE, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, variables_of, with_ids
@@ -79,7 +80,9 @@ class LlamaIndexAdapter(RuntimeAdapter):
     supported version of ``llama_index.core``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         require(
             "llama_index.core", extra="llama-index", lowest="0.14.25", below="0.15", part="agent.workflow"
         )  # fmt: skip
@@ -88,7 +91,7 @@ class LlamaIndexAdapter(RuntimeAdapter):
         self._message, self._text = llms.ChatMessage, llms.TextBlock
         self._writes_its_own = (agents.ReActAgent, agents.CodeActAgent)
         """Agents that replace the first system message by one of their own."""
-        super().__init__(adapter, _SOURCE, settings)
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         self._lock = threading.Lock()
         self._classes: dict[Any, Any] = {}
         self._runs = ChatRuns(self.core)
@@ -219,7 +222,8 @@ class LlamaIndexAdapter(RuntimeAdapter):
             if _RUN.get() is None:
                 self.core.unplaced("an agent works outside of a run: start it with run() or start() of the adapter")
             return await work(messages)
-        given, run.seen = messages, True
+        run.seen = True
+        attempt = self.attempt(messages, messages, run.variables, agent.name, run=run.run)
         with self.core.guarded("step"):
             state = await context.store.get("state", default=None)
             if isinstance(state, Mapping):
@@ -230,9 +234,10 @@ class LlamaIndexAdapter(RuntimeAdapter):
                 self.core.start_turn(run.variables, agent.name, run=run.run)
             block = (await self.core.acontext(run.variables, agent.name, run=run.run)).text
             given = self._with_block(agent, messages, block) if block else messages
+            attempt = self.attempt(messages, given, run.variables, agent.name, run=run.run)
             turn.calling, turn.started_s, turn.model = True, SYSTEM_CLOCK.monotonic(), agent.llm.metadata.model_name
         try:
-            output = await work(given)
+            output = await attempt.aask(work)
         except BaseException as error:
             with self.core.guarded("step"):
                 if agent.name in run.turns:
@@ -243,6 +248,22 @@ class LlamaIndexAdapter(RuntimeAdapter):
         return output
 
     def _with_block(self, agent: Any, messages: Sequence[Any], block: str) -> list[Any]:
+        """Return the messages with the block."""
+        found = placed(
+            messages, block, self.place, put=self._below, own=lambda text: self._message(role="user", content=text)
+        )
+        return self._below_instructions(agent, messages, block) if found is None else found
+
+    def _below(self, message: Any, block: str) -> Any:
+        """Return a message with the block below its last text, or in a part of its own."""
+        blocks = list(message.blocks)
+        if blocks and isinstance(blocks[-1], self._text):
+            blocks[-1] = self._text(text=joined(blocks[-1].text, block))
+        else:
+            blocks.append(self._text(text=block))
+        return message.model_copy(update={"blocks": blocks})
+
+    def _below_instructions(self, agent: Any, messages: Sequence[Any], block: str) -> list[Any]:
         """Return the messages with the block at the end of the system message, or after it if the agent replaces it."""
         has_own = bool(messages) and str(getattr(messages[0].role, "value", messages[0].role)) == "system"
         separate = self._message(role="system", content=block)
@@ -251,13 +272,7 @@ class LlamaIndexAdapter(RuntimeAdapter):
             return [own, separate, *messages[has_own:]]
         if not has_own:
             return [separate, *messages]
-        first = messages[0]
-        blocks = list(first.blocks)
-        if blocks and isinstance(blocks[-1], self._text):
-            blocks[-1] = self._text(text=f"{blocks[-1].text}\n\n{block}")
-        else:
-            blocks.append(self._text(text=block))
-        return [first.model_copy(update={"blocks": blocks}), *messages[1:]]
+        return [self._below(messages[0], block), *messages[1:]]
 
     def _answered(self, run: _Run, agent: str, output: Any) -> None:
         turn = run.turns.get(agent)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from graphweft.adapters.context_place import ContextPlace, below, joined
+from graphweft.adapters.context_place import ContextPlace, below_message, joined, placed, user_message
 from graphweft.adapters.model_clients.exchange import (
     Asked,
     ModelAnswer,
     answer_in,
     asked_in,
     listed,
-    question_in,
 )
 from graphweft.chat_formats.values import item, items
 
@@ -27,15 +26,9 @@ class Messages:
     def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
         """See ``Shape``. A message of its own has the role of the user: this API has no other one for it."""
         messages = [] if place == "instructions" else listed(options.get("messages"))
-        question = question_in(messages)
-        if question is not None and place == "own_message":
-            messages.insert(question + 1, {"role": "user", "content": text})
-            return {**options, "messages": messages}
-        if question is not None and isinstance(messages[question], dict):
-            content = below(item(messages[question], "content"), text)
-            if content is not None:
-                messages[question] = {**messages[question], "content": content}
-                return {**options, "messages": messages}
+        found = placed(messages, text, place, put=below_message, own=user_message)
+        if found is not None:
+            return {**options, "messages": found}
         system = options.get("system")
         if isinstance(system, list | tuple):
             return {**options, "system": [*items(system), {"type": "text", "text": text}]}

@@ -9,7 +9,7 @@ from typing import Any, Final
 from typing_extensions import Self
 
 from graphweft.adapters.model_clients.exchange import Shape
-from graphweft.adapters.model_clients.recorder import Attempt, Exchange, Recorder
+from graphweft.adapters.model_clients.recorder import Exchange, Recorder
 
 _RAW: Final = "x-stainless-raw-response"
 """The header by which the clients of OpenAI and Anthropic ask themselves for a raw response."""
@@ -27,16 +27,10 @@ def recorded(
     def call(*args: Any, **named: Any) -> Any:
         rest, options = _named(positional, args, named)
         exchange = recorder.begin(shape, options)
-        attempt = Attempt(exchange, options, exchange.context())
-        while True:
-            try:
-                response = function(*rest, **attempt.options)
-                break
-            except BaseException as error:
-                if not attempt.goes_on(error):
-                    raise
-        attempt.taken()
-        options = attempt.options
+        attempt = exchange.attempt(options, exchange.context())
+        with exchange.failing():
+            response = attempt.ask(lambda request: function(*rest, **request))
+        options = attempt.request
         if options.get("stream") is True and not _raw(options):
             return _Stream(response, exchange, options)
         _responded(exchange, response, options)
@@ -54,16 +48,10 @@ def recorded_async(
     async def call(*args: Any, **named: Any) -> Any:
         rest, options = _named(positional, args, named)
         exchange = recorder.begin(shape, options)
-        attempt = Attempt(exchange, options, await exchange.acontext())
-        while True:
-            try:
-                response = await function(*rest, **attempt.options)
-                break
-            except BaseException as error:
-                if not attempt.goes_on(error):
-                    raise
-        attempt.taken()
-        options = attempt.options
+        attempt = exchange.attempt(options, await exchange.acontext())
+        with exchange.failing():
+            response = await attempt.aask(lambda request: function(*rest, **request))
+        options = attempt.request
         if options.get("stream") is True and not _raw(options):
             return _AsyncStream(response, exchange, options)
         _responded(exchange, response, options)
@@ -218,17 +206,15 @@ class _Manager:
 
     def __enter__(self) -> Any:
         exchange = self._exchange = self._recorder.begin(self._shape, self._options)
-        attempt = Attempt(exchange, self._options, exchange.context())
-        while True:
-            try:
-                self._manager = self._make(*self._args, **attempt.options)
-                self._stream = self._manager.__enter__()
-                break
-            except BaseException as error:
-                if not attempt.goes_on(error):
-                    raise
-        attempt.taken()
+        attempt = exchange.attempt(self._options, exchange.context())
+        with exchange.failing():
+            self._stream = attempt.ask(self._entered)
         return self._stream
+
+    def _entered(self, options: Mapping[str, Any]) -> Any:
+        """Return the stream, or an awaitable of it."""
+        self._manager = self._make(*self._args, **options)
+        return self._manager.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> Any:
         self._report(error)
@@ -251,17 +237,14 @@ class _Manager:
 class _AsyncManager(_Manager):
     async def __aenter__(self) -> Any:
         exchange = self._exchange = self._recorder.begin(self._shape, self._options)
-        attempt = Attempt(exchange, self._options, await exchange.acontext())
-        while True:
-            try:
-                self._manager = self._make(*self._args, **attempt.options)
-                self._stream = await self._manager.__aenter__()
-                break
-            except BaseException as error:
-                if not attempt.goes_on(error):
-                    raise
-        attempt.taken()
+        attempt = exchange.attempt(self._options, await exchange.acontext())
+        with exchange.failing():
+            self._stream = await attempt.aask(self._entered)
         return self._stream
+
+    def _entered(self, options: Mapping[str, Any]) -> Any:
+        self._manager = self._make(*self._args, **options)
+        return self._manager.__aenter__()
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> Any:
         self._report(error)

@@ -123,13 +123,6 @@ def asked_in(values: Iterable[Any]) -> Asked:
     )
 
 
-def question_in(values: Iterable[Any]) -> int | None:
-    """Return the index of the user's question among the messages of a request, or None without one."""
-    messages = list(read_messages(values, strict=False))
-    place = question_of(messages)
-    return None if place is None else messages[place].at
-
-
 def answer_in(message: Any, **about: Any) -> ModelAnswer:
     """Return the answer in a message of the model."""
     read = read_message(message)

@@ -6,14 +6,13 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from graphweft.adapters.context_place import ContextPlace, below
+from graphweft.adapters.context_place import ContextPlace, below_message, placed
 from graphweft.adapters.model_clients.exchange import (
     Asked,
     ModelAnswer,
     answer_in,
     asked_in,
     listed,
-    question_in,
 )
 from graphweft.adapters.values import is_json
 from graphweft.chat_formats import ToolCall
@@ -32,19 +31,9 @@ class ChatCompletions:
 
     def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
         """See ``Shape``."""
-        messages = listed(options.get("messages"))
-        question = None if place == "instructions" else question_in(messages)
-        if question is not None and place == "own_message":
-            messages.insert(question + 1, {"role": "system", "content": text})
-            return {**options, "messages": messages}
-        if question is not None and _put(messages, question, text):
-            return {**options, "messages": messages}
-        for at, message in enumerate(messages):
-            if item(message, "role") not in _INSTRUCTIONS:
-                break
-            if _put(messages, at, text):
-                return {**options, "messages": messages}
-        return {**options, "messages": [{"role": "system", "content": text}, *messages]}
+        messages, own = listed(options.get("messages")), {"role": "system", "content": text}
+        found = placed(messages, text, place, put=below_message, own=lambda _: own)
+        return {**options, "messages": _below_instructions(messages, own) if found is None else found}
 
     def answer(self, response: Any) -> ModelAnswer:
         """See ``Shape``."""
@@ -57,14 +46,15 @@ class ChatCompletions:
         return _Chunks(with_usage=bool(item(options.get("stream_options"), "include_usage")))
 
 
-def _put(messages: list[Any], at: int, text: str) -> bool:
-    """Put the context below a message, and return whether it has a place for it."""
-    message = messages[at]
-    content = below(item(message, "content"), text) if isinstance(message, dict) else None
-    if content is None:
-        return False
-    messages[at] = {**message, "content": content}
-    return True
+def _below_instructions(messages: list[Any], own: dict[str, Any]) -> list[Any]:
+    """Return the messages with the context below the first instructions that have a place, or before all others."""
+    for at, message in enumerate(messages):
+        if item(message, "role") not in _INSTRUCTIONS:
+            break
+        found = below_message(message, own["content"])
+        if found is not None:
+            return [*messages[:at], found, *messages[at + 1 :]]
+    return [own, *messages]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from graphweft.adapters.context_place import ContextPlace, below, joined
-from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, asked_in, listed, question_in
+from graphweft.adapters.context_place import ContextPlace, below_message, joined, placed
+from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, asked_in, listed
 from graphweft.chat_formats import ToolCall, read_messages
 from graphweft.chat_formats.values import item, items
 
@@ -28,17 +29,12 @@ class Responses:
         given = options.get("input")
         own = {"role": "developer", "content": text}
         messages = [{"role": "user", "content": given}] if isinstance(given, str) else listed(given)
-        kept = any(options.get(name) for name in _KEPT)
-        question = None if place == "instructions" or kept else question_in(messages)
-        if question is not None and place == "own_message":
-            return {**options, "input": [*messages[: question + 1], own, *messages[question + 1 :]]}
-        if question is not None and isinstance(given, str):
-            return {**options, "input": joined(given, text)}
-        if question is not None:
-            content = below(item(messages[question], "content"), text, kind="input_text")
-            if content is not None and isinstance(messages[question], dict):
-                messages[question] = {**messages[question], "content": content}
-                return {**options, "input": messages}
+        if any(options.get(name) for name in _KEPT):
+            place = "instructions"
+        found = placed(messages, text, place, put=partial(below_message, kind="input_text"), own=lambda _: own)
+        if found is not None:
+            only_text = isinstance(given, str) and len(found) == 1
+            return {**options, "input": found[0]["content"] if only_text else found}
         instructions = options.get("instructions")
         if isinstance(instructions, str):
             return {**options, "instructions": joined(instructions, text)}

@@ -6,18 +6,20 @@ that the model's last answer called continues the turn of that answer, whatever 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
-from graphweft.adapters.context_place import ContextPlace, is_refusal
+from graphweft.adapters.context_place import Attempt, ContextPlace
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, ModelToolResult, Shape, arguments_of
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
-from graphweft.adapters.values import about_model, error_text
+from graphweft.adapters.values import about_model
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 
@@ -137,30 +139,6 @@ def _may_be(call: _Waiting, result: ModelToolResult) -> bool:
     return tool is None or tool == call.tool
 
 
-class Attempt:
-    """The arguments of a model call, with context. If the provider refuses them, it is called once more without."""
-
-    def __init__(self, exchange: Exchange, options: Mapping[str, Any], block: str) -> None:
-        self._exchange = exchange
-        self._plain = dict(options)
-        self._refusal: BaseException | None = None
-        self.options = exchange.with_context(options, block)
-        self._has_context = bool(block) and self.options != self._plain
-
-    def goes_on(self, error: BaseException) -> bool:
-        """Return whether to call again, with the ``options`` of now; if not, the call has failed."""
-        if self._has_context and self._refusal is None and is_refusal(error):
-            self._refusal, self.options = error, self._plain
-            return True
-        self._exchange.failed(error)
-        return False
-
-    def taken(self) -> None:
-        """The provider has taken the call. If it did so without context only, that is counted and logged once."""
-        if self._refusal is not None:
-            self._exchange.refused(self._refusal)
-
-
 class Exchange:
     """One model call. Report its end once; further reports have no effect."""
 
@@ -192,17 +170,16 @@ class Exchange:
         self._started_s = SYSTEM_CLOCK.monotonic()
         return reply.text
 
-    def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """Return the arguments of the call with the context, or without it if their form is unknown."""
+    def attempt(self, options: Mapping[str, Any], text: str) -> Attempt[dict[str, Any]]:
+        """Return the call with the context, or without it if the form of its arguments is unknown."""
+        plain = dict(options)
+        request = plain
         if text:
             with self._core.guarded("adding the context"):
-                return self.shape.with_context(options, text, self._recorder.place)
-        return dict(options)
-
-    def refused(self, error: BaseException) -> None:
-        """Report that the provider took the request only without its context: the turn goes on without."""
+                request = self.shape.with_context(plain, text, self._recorder.place)
         recorder = self._recorder
-        self._core.refuse_context(recorder.variables, recorder.agent, run=self._turn.run, why=error_text(error))
+        refused = partial(self._core.refuse_context, recorder.variables, recorder.agent, run=self._turn.run)
+        return Attempt(plain, request, refused=refused)
 
     def responded(self, response: Any) -> None:
         """Report a response that is not streamed."""
@@ -228,6 +205,15 @@ class Exchange:
             return
         self._core.end_turn(recorder.variables, recorder.agent, run=turn.run, response=answer.text)
         recorder.remember(turn, answer.text)
+
+    @contextlib.contextmanager
+    def failing(self) -> Generator[None]:
+        """Report an error of the call in the block."""
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error)
+            raise
 
     def failed(self, error: BaseException) -> None:
         """Report that the call raised; its turn fails."""

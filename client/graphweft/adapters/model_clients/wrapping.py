@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
-from graphweft.adapters.context_place import ContextPlace, check_place
+from graphweft.adapters.context_place import DEFAULT_PLACE, ContextPlace, check_place
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.model_clients.anthropic_messages import Messages
 from graphweft.adapters.model_clients.calls import (
@@ -41,7 +41,7 @@ def wrap_openai(
     agent: str = _AGENT,
     workflow: str | None = None,
     remember: bool = True,
-    context_place: ContextPlace = "last_message",
+    context_place: ContextPlace = DEFAULT_PLACE,
     adapter: Adapter | None = None,
     **settings: Any,
 ) -> C:
@@ -75,7 +75,7 @@ def wrap_anthropic(
     agent: str = _AGENT,
     workflow: str | None = None,
     remember: bool = True,
-    context_place: ContextPlace = "last_message",
+    context_place: ContextPlace = DEFAULT_PLACE,
     adapter: Adapter | None = None,
     **settings: Any,
 ) -> C:
@@ -98,7 +98,7 @@ def wrap_litellm(
     agent: str = _AGENT,
     workflow: str | None = None,
     remember: bool = True,
-    context_place: ContextPlace = "last_message",
+    context_place: ContextPlace = DEFAULT_PLACE,
     adapter: Adapter | None = None,
     **settings: Any,
 ) -> F:

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK (``agents``): events of runs, turns and tools, and context in the instructions of each turn.
+"""OpenAI Agents SDK (``agents``): events of runs, turns and tools, and context in each model call.
 
 Rejected: a tracing processor. It sees more, but not the caller's context object, sees nothing if tracing is off, and
 cannot change a prompt. The hooks and the input filter of a run see most things. The ``run`` methods and a wrapper of
@@ -21,6 +21,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from uuid import uuid4
 
+from graphweft.adapters.context_place import (
+    DEFAULT_PLACE,
+    Attempt,
+    ContextPlace,
+    below_message,
+    change,
+    joined,
+    placed,
+    undone,
+    user_message,
+)
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import about_model, error_text, parsed, variables_of, with_ids
@@ -33,8 +44,12 @@ logger = logging.getLogger("graphweft.adapters")
 _SOURCE: Final = "/graphweft/openai-agents"
 _UNNAMED: Final = "Agent workflow"
 """The SDK's default name of a workflow."""
+_KEPT: Final = ("conversation_id", "previous_response_id", "auto_previous_response_id")
+"""Arguments of a run with a conversation that the provider keeps."""
 _CALL: Final = "_graphweft_call"
 """The attribute of a tool call's context that holds our ``_Call`` during the call."""
+_MAX_TRIES: Final = 1_000
+"""More tries than the settings of an agent allow, which our policy reads."""
 _MAX_CHATS: Final = 10_000
 """Chats whose state is kept while no run of ours is active."""
 
@@ -52,6 +67,14 @@ class _Run:
     """The run's own model, for all of its agents."""
     hooks_only: bool = False
     """Whether the run was started elsewhere, so that only hooks and filter see it."""
+    kept: bool = False
+    """Whether the provider keeps the conversation, with all that its messages hold."""
+    attempt: Attempt[Any] | None = None
+    """The open model call, with and without context."""
+    sent: Any = None
+    """What the runner sends in this call, and in its further tries."""
+    retry: Any = None
+    """The settings of the agent for further tries."""
     resumed: bool = False
     """Whether the run continues from a state: the SDK then reports the start of an open turn again."""
     chat: tuple[str, str] = ("", "")
@@ -91,9 +114,11 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
     ``InvalidSettings`` without a supported version of ``agents``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         self._agents: Any = require("agents", extra="openai-agents", lowest="0.24", below="0.25", part="run")
-        super().__init__(adapter, _SOURCE, settings)
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         self._lock = threading.Lock()
         self._active: dict[tuple[str, str], set[str]] = {}
         self._elsewhere: BoundedDict[tuple[str, str], _Run] = BoundedDict(_MAX_CHATS)
@@ -141,7 +166,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         return self._hooks
 
     async def call_model_input_filter(self, data: Any) -> Any:
-        """Put the turn's context below the instructions; for the ``RunConfig`` of runs without this adapter."""
+        """Put the turn's context into the prompt; for the ``RunConfig`` of runs without this adapter."""
         try:
             run = self._run(data.context)
             variables = with_ids(variables_of(data.context), run.ids)
@@ -150,13 +175,21 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
                 self.core.hand_over(variables, run.agent, agent, run=run.key)
             run.agent = agent
             block = (await self.core.acontext(variables, agent, run=run.key)).text
-            text = data.model_data.instructions
-            if not block or (text is not None and block in text):
-                return data.model_data
-            return dataclasses.replace(data.model_data, instructions=f"{text}\n\n{block}" if text else block)
+            plain = data.model_data
+            request = self._with_block(plain, block, "instructions" if run.kept else self.place) if block else plain
+            run.attempt = self.attempt(plain, request, variables, agent, run=run.key)
+            run.sent, run.retry = request, data.agent.model_settings.retry
+            return request
         except Exception:  # the model is called without context
-            logger.exception("cannot put the context into the instructions")
+            logger.exception("cannot put the context into the prompt")
             return data.model_data
+
+    def _with_block(self, data: Any, block: str, place: ContextPlace) -> Any:
+        put = functools.partial(below_message, kind="input_text")
+        found = placed(data.input, block, place, put=put, own=user_message)
+        if found is not None:
+            return dataclasses.replace(data, input=found)
+        return dataclasses.replace(data, instructions=joined(data.instructions, block))
 
     # Runs
 
@@ -181,6 +214,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         run = _Run(owner=self, key=uuid4().hex, resumed=isinstance(input, self._agents.RunState))
         try:
             run.ids, run.model = _runtime_ids(options), _configured(options, "model")
+            run.kept = any(options.get(name) for name in _KEPT)
             variables = self._run_variables(run, self._given(options, input))
             run.chat = self.chat_key(variables)
             with self._lock:
@@ -189,7 +223,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
                 others.add(run.key)
             self.core.start_run(variables)
             named["hooks"] = self._with_hooks(options.get("hooks"))
-            named["run_config"] = self._with_filter(options.get("run_config"))
+            named["run_config"] = self._with_filter(options.get("run_config"), repeats=not run.kept)
         except Exception:  # the run continues without events
             logger.exception("cannot attach to the run")
         return run, named
@@ -264,22 +298,51 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
             return theirs  # the runner refuses it
         return type(self._hooks)(self, theirs)
 
-    def _with_filter(self, config: Any) -> Any:
-        """Return a copy of the run's configuration with our filter.
+    def _with_filter(self, config: Any, *, repeats: bool) -> Any:
+        """Return a copy of the run's configuration with our filter, and our policy for further tries if it has none.
 
         Without one of the caller's this is a mapping, so that the runner makes the configuration itself and closes the
         resources that it makes with it.
         """
         if config is None or isinstance(config, Mapping):
             known = dict(cast("Mapping[str, Any]", config or {}))
-            return {**known, "call_model_input_filter": self._after(known.get("call_model_input_filter"))}
+            known["call_model_input_filter"] = self._after(known.get("call_model_input_filter"))
+            return known | ({"model_settings": self._with_policy(known.get("model_settings"))} if repeats else {})
         found = copy.copy(config)
         found.call_model_input_filter = self._after(config.call_model_input_filter)
+        if repeats:
+            found.model_settings = self._with_policy(config.model_settings)
         return found
 
+    def _with_policy(self, settings: Any) -> Any:
+        if isinstance(settings, Mapping):
+            settings = self._agents.ModelSettings(**cast("Mapping[str, Any]", settings))
+        if settings is not None and settings.retry is not None:
+            return settings
+        retry = self._agents.ModelRetrySettings(max_retries=_MAX_TRIES, policy=self._tries_again)
+        return dataclasses.replace(settings or self._agents.ModelSettings(), retry=retry)
+
+    async def _tries_again(self, context: Any) -> Any:
+        """Decide about a failed model call: once without the context, then as the agent's own settings say."""
+        run = _RUN.get()
+        if run is None or run.owner is not self or run.attempt is None:
+            return False
+        plain, request = run.attempt.plain, run.attempt.request
+        if run.attempt.goes_on(context.error):
+            run.sent.instructions = plain.instructions
+            if request.input is not plain.input:
+                run.sent.input = undone(run.sent.input, *change(plain.input, request.input))
+            return self._agents.RetryDecision(retry=True, delay=0.0)
+        ours, theirs = int(request is plain and run.sent is not plain), run.retry
+        tries = 0 if theirs is None else theirs.max_retries or 0
+        if theirs is None or theirs.policy is None or context.attempt - ours > tries:
+            return False
+        found = theirs.policy(dataclasses.replace(context, attempt=context.attempt - ours, max_retries=tries))
+        return await found if inspect.isawaitable(found) else found
+
     def _after(self, theirs: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        """Return a filter that applies theirs, and then ours."""
-        if theirs is None:
+        """Return a filter that applies theirs, and then ours, once."""
+        if theirs is None or theirs == self.call_model_input_filter:
             return self.call_model_input_filter
 
         async def call_model_input_filter(data: Any) -> Any:
@@ -321,6 +384,8 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         run, variables = self._here(context)
         about = about_model(run.model_started_s, model=_model(run.model or agent.model), **_tokens(response))
         run.model_started_s = None
+        if run.attempt is not None:
+            run.attempt.taken()
         self.core.model_call(variables, agent.name, run=run.key, success=True, about=about)
 
     def tool_started(self, context: Any, agent: Any, tool: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pydantic AI 2.x: events of runs, model calls and tools, and context in the instructions of each model call.
+"""Pydantic AI 2.x: events of runs, model calls and tools, and context in each model call.
 
 Rejected: a history processor, whose changes stay in the messages of the run, and the event stream, which would make
 every run a streamed one. A capability wraps runs, model requests, tools and output functions in order, and what it
@@ -20,6 +20,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from graphweft.adapters.chat_runs import ChatRuns
+from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, variables_of, with_ids
@@ -66,6 +67,8 @@ class _Run(_Scope):
     """What the run is part of: a block, or a run of the same chat."""
     calling: bool = False
     """Whether a model call is open."""
+    attempt: Attempt[bool] | None = None
+    """The open model call, with and without context. A further attempt of Pydantic AI is the same call."""
     started_s: float = 0.0
     model: Any = None
     handed_over: bool = False
@@ -101,13 +104,15 @@ class PydanticAIAdapter(RuntimeAdapter):
     ``pydantic_ai``.
     """
 
-    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+    def __init__(
+        self, adapter: Adapter | None = None, *, context_place: ContextPlace = DEFAULT_PLACE, **settings: Any
+    ) -> None:
         self._pydantic_ai: Any = require(
             "pydantic_ai", extra="pydantic-ai", lowest="2.68", below="3", part="capabilities"
         )
         self._exceptions: Any = importlib.import_module("pydantic_ai.exceptions")
-        self._part: Any = importlib.import_module("pydantic_ai.messages").InstructionPart
-        super().__init__(adapter, _SOURCE, settings)
+        self._messages: Any = importlib.import_module("pydantic_ai.messages")
+        super().__init__(adapter, _SOURCE, settings, context_place=context_place)
         base: Any = self._pydantic_ai.capabilities.AbstractCapability
         # Of several capabilities with one id, an agent uses one: here, those of one adapter.
         kind: Any = type("Graphweft", (_Hooks, base), {"id": f"graphweft-{next(_NUMBERS)}"})
@@ -226,13 +231,43 @@ class PydanticAIAdapter(RuntimeAdapter):
             self.core.start_turn(run.variables, run.agent, run=run.run)
         block = (await self.core.acontext(run.variables, run.agent, run=run.run)).text
         with self.core.guarded("model call"):
+            if not run.calling:
+                run.attempt = self.attempt(False, bool(block), run.variables, run.agent, run=run.run)
             run.calling, run.started_s, run.model = True, SYSTEM_CLOCK.monotonic(), request.model.model_name
-            if block:
-                parameters = request.model_request_parameters
-                parts: list[Any] = [*(parameters.instruction_parts or []), self._part(block, dynamic=True)]
-                parameters = dataclasses.replace(parameters, instruction_parts=parts)
-                return dataclasses.replace(request, model_request_parameters=parameters)
+            if run.attempt is not None and run.attempt.request:
+                return self._with_block(request, block)
         return request
+
+    def _with_block(self, request: Any, block: str) -> Any:
+        kinds = self._messages
+
+        def read(message: Any) -> dict[str, Any]:
+            if isinstance(message, kinds.ModelResponse):
+                return {"role": "assistant"}
+            is_said = bool(message.parts) and isinstance(message.parts[-1], kinds.UserPromptPart)
+            has_results = any(isinstance(part, kinds.ToolReturnPart | kinds.RetryPromptPart) for part in message.parts)
+            return {"role": "tool" if has_results else "user" if is_said else "system"}
+
+        def put(message: Any, block: str) -> Any:
+            *parts, last = message.parts
+            content = joined(last.content, block) if isinstance(last.content, str) else [*last.content, block]
+            return dataclasses.replace(message, parts=[*parts, dataclasses.replace(last, content=content)])
+
+        def own(block: str) -> Any:
+            return kinds.ModelRequest(parts=[kinds.UserPromptPart(block)])
+
+        messages = placed(request.messages, block, self.place, put=put, own=own, read=read)
+        if messages is not None:
+            return dataclasses.replace(request, messages=messages)
+        parameters = request.model_request_parameters
+        added: list[Any] = [*(parameters.instruction_parts or []), kinds.InstructionPart(block, dynamic=True)]
+        parameters = dataclasses.replace(parameters, instruction_parts=added)
+        return dataclasses.replace(request, model_request_parameters=parameters)
+
+    def goes_on(self, run: _Run, error: Exception) -> Exception | None:
+        """Return the error that makes Pydantic AI ask again, without context, if the model refused that."""
+        refused = run.calling and run.attempt is not None and run.attempt.goes_on(error)
+        return self._exceptions.RetryModelRequest() if refused else None
 
     def answered(self, run: _Run, response: Any) -> None:
         """A model call has succeeded."""
@@ -240,6 +275,8 @@ class PydanticAIAdapter(RuntimeAdapter):
             if not run.calling:  # it has failed, and another capability made an answer
                 return
             usage, run.calling = response.usage, False
+            if run.attempt is not None:
+                run.attempt.taken()
             found = {name: getattr(usage, name, None) for name in ("input_tokens", "output_tokens")}
             counts = found if any(found.values()) else {}
             about = about_model(run.started_s, model=run.model, **counts)
@@ -348,6 +385,9 @@ class _Hooks:
 
     async def on_model_request_error(self, ctx: Any, *, request_context: Any, error: Exception) -> Any:
         if self.run is not None:
+            again = self.adapter.goes_on(self.run, error)
+            if again is not None:
+                raise again
             self.adapter.unanswered(self.run, error)
         raise error
 

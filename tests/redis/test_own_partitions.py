@@ -368,9 +368,11 @@ async def test_a_job_goes_on_for_others_when_a_partition_takes_nothing(url: str,
         worker = JobWorker(reading, transport, _Echo(), name="j", timing=timing)
         running = asyncio.create_task(worker.run())
         with capture_logs() as logs:
-            await until(
-                lambda: asyncio.sleep(0, [each for each in logs if each["event"] == "job_waits"]), beside=running
-            )
+
+            async def waits() -> bool:
+                return any(each["event"] == "job_waits" for each in logs)
+
+            await until(waits, beside=running)
         await client.emit(note(1, "globex"), wait_s=FOR_EVER_S)
         shared = channels.events_stream(NEW.partition_of("globex/c"))
         await until(lambda: echoes(shared), lambda found: found == 1, beside=running)

@@ -123,6 +123,44 @@ async def test_an_app_that_moved_is_archived_rebuilt_exported_restored_and_erase
     assert await app.read("again", "MATCH (o:Order) WHERE o.id = 'o70' RETURN o.times") == ((1,),)
 
 
+@pytest.mark.parametrize("names", ["shop", None], ids=["names the app", "names no app"])
+@pytest.mark.parametrize("with_keys", [False])
+async def test_a_drop_that_a_neighbour_forges_takes_nothing_from_a_rebuild(
+    app: Archived, raw: Any, names: str | None
+) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app._append(order(number) for number in range(5))
+        await app.applied()
+        await own(app)
+    digest = await app.digest("shop")
+    layout = await app.bus.partitions.layout()
+    late_ms = round(layout.own["shop"].since.timestamp() * 1000)
+    for partition in range(2):
+        there = tuple(entry.offset for entry in await app.bus.log.after(partition, "", limit=100))
+        drop = wire.Dropped(names, None, None, there, "invalid_event").encode()
+        await raw.xadd(channels.events_stream(partition), {wire.DROPPED: drop}, id=f"{late_ms}-{partition}")
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+    assert await app.digest("shop") == digest
+
+
+@pytest.mark.parametrize("with_keys", [False])
+async def test_dead_letters_are_settled_before_an_app_moves(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        unknown = order(1).model_copy(update={"workflow": "Nope"})
+        await app._append([order(0), unknown])
+        await app.applied()
+    refused = await app.run("order", "shop", "own")
+    assert refused.code != 0
+    assert "1 dead letter is there of this app" in refused.err
+    assert (await app.run("order", "shop", "own", "--force")).code == 0
+    kept = await app.run("dlq", "drop", "--all")
+    assert "'shop' has partition 2 of its own since" in kept.out + kept.err
+    assert len(json.loads((await app.run("dlq", "list", "--json")).out)) == 1
+
+
 @keys_or_none
 async def test_a_bus_that_forgot_the_partition_gets_it_back_from_the_archive(app: Archived, raw: Any) -> None:
     digest = await moved(app, raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 import typer
@@ -12,6 +13,8 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, check_app, command, words
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.apps import apps_of_graphs
+from graphweft_workers.roles.connections import make_graph
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
@@ -24,7 +27,13 @@ async def order(
         typer.Argument(**words("app", "chat", "own"), help="Its new order; own: in a partition of its own, for good."),
     ] = None,
     data: Data = None,
-    force: Annotated[bool, typer.Option("--force", help="Change it although events are not applied yet.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Change it although events are not applied yet, or, with own, the app is new or has dead letters.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show in which order events take effect, or change it: all events of an app in log order, or those of a chat.
@@ -34,7 +43,8 @@ async def order(
     """
     if app is not None and app != ALL_APPS:
         check_app(app)
-    async with running_bus(Settings.load(data=data)) as bus:
+    settings = Settings.load(data=data)
+    async with running_bus(settings) as bus:
         layout = await bus.partitions.layout()
         if app is not None and order is not None:
             if order == "own" and app == ALL_APPS:
@@ -52,6 +62,8 @@ async def order(
                     "`graphweft status` shows no lag, then repeat this"
                 )
             if order == "own":
+                if app not in layout.own and not force:
+                    await _check_moves(settings, bus, app)
                 layout = await bus.partitions.give_partition(app, least=await _archived_count(bus))
             else:
                 await bus.partitions.store_order(app, order)
@@ -69,6 +81,22 @@ async def order(
         say("producers follow within 30 s")
     if order == "own" and app is not None:
         say(f"the rights of its user: graphweft acl PRODUCT --role tenant --app {app} --partition {own[app]}")
+
+
+async def _check_moves(settings: Settings, bus: Bus, app: str) -> None:
+    """Refuse what is for good and looks like a mistake. Raises ``InvalidSettings`` and ``NotRunning``."""
+    async with aclosing(make_graph(settings)) as graph:
+        if app not in await apps_of_graphs(graph):
+            raise InvalidSettings(
+                f"{app!r} has no graph yet, and a partition is given for good: check the name, or add --force for a "
+                "new app"
+            )
+    letters = (await bus.dead_letters.by_app()).get(app)
+    if letters is not None and letters.count:
+        raise NotRunning(
+            f"{counted(letters.count, 'dead letter is', 'dead letters are')} there of this app, and can be neither "
+            f"retried nor dropped after the change: `graphweft dlq retry --app {app}` or `graphweft dlq drop` first"
+        )
 
 
 async def _archived_count(bus: Bus) -> int:

@@ -19,7 +19,7 @@ from graphweft_contracts import DeadLetter, InvalidEvent, wire
 from graphweft_contracts.dead_letters import UNREAD
 from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import Committed, Entry, EntryPlace
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages, what_is_there
 
@@ -28,6 +28,8 @@ _ANY_APP: Final = None
 
 type _Row = tuple[str, str, str]
 """Offset, rule, mutation."""
+type _Whose = str | frozenset[str] | None
+"""An app, all apps but some, or any app."""
 
 
 class PassedOver:
@@ -35,11 +37,11 @@ class PassedOver:
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
-        self._events: dict[str, set[str | None]] = {}
+        self._events: dict[str, set[_Whose]] = {}
         """By offset: apps of the entries that say so."""
-        self._unread: dict[str, set[str | None]] = {}
+        self._unread: dict[str, set[_Whose]] = {}
         """The same, for entries that could not be read as events when the log was lived."""
-        self._rows: dict[_Row, set[str | None]] = {}
+        self._rows: dict[_Row, set[_Whose]] = {}
         self._is_void: Callable[[str, str], bool] = _never
         """Whether a retry has no effect, by its app and offset: its row takes effect at its own place."""
         self._voids: dict[str, tuple[str, str, wire.Retry]] = {}
@@ -125,7 +127,8 @@ class PassedOver:
                 dropped = entry.dropped()
                 if dropped is not None:
                     unread = _is_unread(dropped.reason, dropped.rule)
-                    self._add(dropped.offsets, dropped.app_id, dropped.rule, dropped.mutation, unread=unread)
+                    whose = dropped.app_id if entry.place is None else _whose(dropped.app_id, entry.place, entry)
+                    self._add(dropped.offsets, whose, dropped.rule, dropped.mutation, unread=unread)
                     continue
                 retried = wire.retry_of(entry.fields)
                 event = entry.event()
@@ -148,7 +151,7 @@ class PassedOver:
         return sorted([*events, *unread, *rows])
 
     def _add(
-        self, offsets: Iterable[str], app_id: str | None, rule: str | None, mutation: str | None, *, unread: bool
+        self, offsets: Iterable[str], app_id: _Whose, rule: str | None, mutation: str | None, *, unread: bool
     ) -> None:
         for offset in offsets:
             if unread:
@@ -213,8 +216,20 @@ def _always(app_id: str, offset: str) -> bool:
     return True
 
 
-def _names(apps: Collection[str | None] | None, app_id: str) -> bool:
-    return apps is not None and (app_id in apps or _ANY_APP in apps)
+def _names(apps: Collection[_Whose] | None, app_id: str) -> bool:
+    if apps is None:
+        return False
+    return (
+        app_id in apps or _ANY_APP in apps or any(isinstance(each, frozenset) and app_id not in each for each in apps)
+    )
+
+
+def _whose(app_id: str | None, place: EntryPlace, entry: Entry) -> _Whose:
+    """Return for which apps a drop counts: one that names none for all but those whose events are elsewhere."""
+    if app_id is not None:
+        return app_id
+    others = place.apps_elsewhere(entry.received)
+    return others or _ANY_APP
 
 
 def _is_unread(reason: str, rule: str | None) -> bool:

@@ -195,6 +195,13 @@ async def drop(bus: Bus, letter: DeadLetter) -> str | None:
     """
     if await _is_ahead(bus, letter):
         return "workers have not read past all of its events: restart them, then drop it again"
+    if letter.passed_over and bus.gives_partitions:
+        own = (await bus.partitions.layout()).own.get(letter.app_id or "")
+        if own is not None and own.number != letter.partition:
+            return (
+                f"the app {letter.app_id!r} has partition {own.number} of its own since, and only there may an entry "
+                "of the log drop something of it"
+            )
     entries = [drop_entry(letter)] if letter.passed_over else []
     return None if await bus.dead_letters.requeue(letter, entries) else "the dead letter has changed; drop it again"
 

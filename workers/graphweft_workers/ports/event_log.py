@@ -31,10 +31,15 @@ class EntryPlace:
     partition: int
     layout: Layout
 
-    def check(self, event: Event, received: datetime) -> None:
-        """Raise ``MisplacedEvent`` for an event of an app whose events are in another partition."""
-        if fault := self.layout.fault_of(self.partition, event.appid, received):
+    def check(self, app_id: str, received: datetime) -> None:
+        """Raise ``MisplacedEvent`` for an entry of an app whose events are in another partition."""
+        if fault := self.layout.fault_of(self.partition, app_id, received):
             raise MisplacedEvent(fault)
+
+    def apps_elsewhere(self, received: datetime) -> frozenset[str]:
+        """Return the apps with a partition of their own that an entry without an app says nothing of."""
+        own = self.layout.own
+        return frozenset(app_id for app_id in own if self.layout.fault_of(self.partition, app_id, received))
 
 
 @dataclass(slots=True, kw_only=True)  # frozen would triple the cost, and there is one per event
@@ -62,7 +67,7 @@ class Entry:
             received = wire.recorded_at(self.fields, received)
         event = event_decoder.decode(self.fields, received)
         if self.place is not None:
-            self.place.check(event, self.received)
+            self.place.check(event.appid, self.received)
         if self.judge is not None:
             self.judge.check(self.fields, event, self.received)
         return event
@@ -70,6 +75,8 @@ class Entry:
     def dropped(self) -> wire.Dropped | None:
         """Return the dropped dead letter that the entry records, or None. Raises ``InvalidEvent`` like ``event``."""
         dropped = wire.dropped_of(self.fields)
+        if dropped is not None and dropped.app_id is not None and self.place is not None:
+            self.place.check(dropped.app_id, self.received)
         if dropped is not None and self.judge is not None:
             self.judge.check_drop(self.fields, dropped, self.received)
         return dropped

@@ -29,7 +29,9 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.drivers.rights import PASSWORD, commands
+from graphweft_workers.engine.app_use import PARTITION
 from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.partition_usage import PartitionUsage
 from graphweft_workers.engine.placed_bus import placed
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.responder import InjectionResponder
@@ -222,6 +224,7 @@ async def test_events_count_only_where_their_app_has_them(url: str, raw: Any, bu
     async with working(url) as graph, Client(url) as client:
         assert await client.emit(note(1), wait_s=FOR_EVER_S)
         await raw.xadd(stream, wire.encode(note(1, "globex")))  # its user says that it is another app
+        await raw.xadd(stream, {"a": b"x" * 100_000})
         await raw.xadd(channels.events_stream(shared), wire.encode(note(2)))  # a client that has not read the layout
         since_ms = round(own.since.timestamp() * 1000)
         await raw.xadd(channels.events_stream(shared), wire.encode(note(3)), id=f"{since_ms}-0")  # one that never will
@@ -230,9 +233,16 @@ async def test_events_count_only_where_their_app_has_them(url: str, raw: Any, bu
         assert [number for number, _ in await notes(graph, "acme")] == [1, 2, 4]
         assert await graph.checkpoints("globex", timeout_s=60) == {}
     found = await letters(bus)
+    assert (await bus.dead_letters.by_app())["acme"].count == 2
+    used = PartitionUsage.decode((await bus.usage.after(None)).found[f"{PARTITION}{own.number}"]).stored()
+    assert used.keys() == {"acme"}
+    assert used["acme"] > 100_000
     foreign, late = f"{own.number} invalid_event", f"{shared} invalid_event"
     assert found.keys() == {foreign, late}
-    assert found[foreign] == f"partition {own.number} takes events of the app 'acme' only, and this one names 'globex'"
+    foreign_letters = [each for each in await bus.dead_letters.read(limit=100) if each.partition == own.number]
+    assert [each.app_id for each in foreign_letters] == ["acme", "acme"]
+    expected = f"partition {own.number} takes events of the app 'acme' only, and this one names 'globex'"
+    assert expected in [each.message for each in foreign_letters]
     assert "update its producer" in found[late]
 
 

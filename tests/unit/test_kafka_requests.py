@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import KafkaError
 from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
 from graphweft.transports.kafka.connection import servers
@@ -19,7 +20,9 @@ from graphweft.transports.kafka.request_partitions import RequestPartitions
 from graphweft.transports.kafka.timing import KAFKA_TIMING
 from graphweft_contracts import BusUnavailable, ContextRequest, channels
 from graphweft_workers.drivers.kafka.held_requests import HeldRequests
-from graphweft_workers.ports.request_queue import PendingRequest
+from graphweft_workers.drivers.kafka.requests import KafkaRequestQueue
+from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING
+from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest
 
 TOPIC = channels.CONTEXT_REQUESTS_TOPIC
 CHANNEL = channels.context_replies_partition(1)
@@ -106,6 +109,73 @@ def test_a_request_names_no_channel_of_another_app() -> None:
     other = channels.context_replies_partition(0, channels.context_replies_topic("bank"))
     assert held.add(pending("a", reply_to=other))
     assert dict(held.notes()) == {}
+
+
+@pytest.mark.parametrize("request_id", ["x" * 65, "\U0001f600", "a\nb", "a b"])
+def test_a_note_has_short_plain_ids_only(request_id: str) -> None:
+    held = HeldRequests()
+    assert held.add(pending(request_id))
+    assert held.add(pending("b", token="0:2"))
+    assert dict(held.notes()) == {CHANNEL: b"\nb"}
+
+
+def test_an_app_with_very_many_requests_leaves_room_for_others_in_a_small_note() -> None:
+    held = HeldRequests()
+    for number in range(3_000):
+        assert held.add(pending(f"{number:064}", token=f"0:{number}"))
+    assert held.add(pending("other", token="1:1", app_id="bank"))
+    note = held.notes()[CHANNEL]
+    assert len(note) < 20_000
+    assert note.startswith(b"\n%064d\n%064d" % (0, 1))
+    assert note.endswith(b"\nother")
+
+
+def test_the_same_app_has_no_more_room_on_several_channels() -> None:
+    held = HeldRequests()
+    channels_ = [channels.context_replies_partition(number) for number in range(4)]
+    for number in range(3_000):
+        assert held.add(pending(f"{number:064}", token=f"0:{number}", reply_to=channels_[number % 4]))
+    notes = held.notes()
+    assert notes.keys() == set(channels_)
+    assert sum(map(len, notes.values())) < 20_000
+
+
+def test_requests_of_very_many_apps_fit_a_record() -> None:
+    held = HeldRequests()
+    for number in range(10_000):
+        assert held.add(pending(f"{number:064}", token=f"0:{number}", app_id=f"app{number}"))
+    assert len(held.notes()[CHANNEL]) < MAX_REPLY_BYTES // 2
+
+
+class NoteProducer:
+    """Keeps the partitions that records of replies are sent to; refuses those for partition 0."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    async def partitions_for(self, _: str) -> set[int]:
+        return {0, 1}
+
+    async def send(self, _: str, __: bytes, *, partition: int) -> asyncio.Future[Any]:
+        if partition == 0:
+            raise KafkaError("too large")
+        self.sent.append(partition)
+        return asyncio.get_running_loop().create_future()
+
+
+def test_a_note_that_is_refused_keeps_no_other_one_back() -> None:
+    async def main() -> None:
+        queue, producer = KafkaRequestQueue("kafka://127.0.0.1:1", name="a", clock=VIRTUAL), NoteProducer()
+        queue._producer = producer
+        queue._held.add(pending("a", reply_to=channels.context_replies_partition(0)))
+        queue._held.add(pending("b", token="0:2"))
+        queue._holds.set()
+        noting = asyncio.create_task(queue._note_held())
+        await asyncio.sleep(3.5 * KAFKA_BUS_TIMING.request_note_s)
+        noting.cancel()
+        assert producer.sent == [1, 1, 1]
+
+    run(main())
 
 
 def test_a_copy_of_a_request_is_known_also_after_its_reply() -> None:

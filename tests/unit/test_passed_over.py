@@ -10,7 +10,8 @@ import pytest
 from tests.chaos.memory_bus import MemoryLetters, MemoryRules, memory_bus
 from tests.services.rules import load_rules
 
-from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
+from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, Layout, wire
+from graphweft_contracts.layout import OwnPartition
 from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
@@ -19,7 +20,7 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import letter_for, read_range
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.event_log import Entry, EntryPlace
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 RULES = """
@@ -256,3 +257,19 @@ def test_a_record_of_a_drop_is_read_as_written() -> None:
     for dropped in (wire.Dropped("a", "r", "m", ("1", "2"), "timeout"), wire.Dropped(None, None, None, (), "trimmed")):
         assert wire.dropped_of({wire.DROPPED: dropped.encode()}) == dropped
     assert wire.dropped_of({}) is None
+
+
+def test_an_entry_without_an_event_is_of_the_app_that_owns_its_partition(rules: RuleSet) -> None:
+    own = Layout(partitions=1, own={"acme": OwnPartition(number=1, before="app", since=NOW)})
+    for partition, owner in ((0, None), (1, "acme")):
+        place = EntryPlace(partition=partition, layout=own)
+        entries = [replace(each, place=place) for each in log_of({b"a": b""}, event("x", "acme"))]
+        [found] = read_range(partition, entries, FixedRules(rules), RecentEvents()).letters[:1]
+        assert (found.offset, found.app_id) == ("1", owner)
+        # Its drop names the app, and takes the entry from its place.
+        log = [*entries, replace(entries[0], offset="3", fields=drop_entry(found))]
+        passed_over = PassedOver(partition)
+        passed_over.add_entries(log)
+        assert passed_over.entry("1")
+        read = read_range(partition, log, FixedRules(rules), RecentEvents(), passed_over=passed_over)
+        assert [each for each in read.letters if each.offset == "1"] == []

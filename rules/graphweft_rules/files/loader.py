@@ -14,6 +14,7 @@ from typing import Final
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import parse
+from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
 from graphweft_rules.files.rule_reader import RuleFile, read_rules
@@ -178,10 +179,13 @@ class RuleFiles:
     def __init__(
         self,
         dialects: Iterable[Dialect] = (),
-        read: Callable[[Path], bytes] = Path.read_bytes,
+        read: Callable[[Path], bytes] = file_bytes,
         root: Path | None = None,
     ) -> None:
-        """``read`` returns the content of a file, or raises ``OSError``. With ``root``, rules name files from there."""
+        """``read`` returns the content of a file, or raises ``OSError`` or ``ValueError``.
+
+        With ``root``, rules name files from there.
+        """
         self._dialects = tuple(dialects)
         self._read_bytes = read
         self._root = root

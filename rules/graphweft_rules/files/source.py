@@ -14,6 +14,7 @@ from typing import Any, Final, override
 
 import yaml
 
+from graphweft_rules.files.file_bytes import MAX_BYTES
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry
@@ -22,8 +23,6 @@ _MAX_DEPTH: Final = 64
 """Limit of levels, because later code recurses; rules need six."""
 _MAX_NODES: Final = 50_000
 """Limit of values with aliases expanded: nested aliases grow exponentially."""
-_MAX_BYTES: Final = 4_000_000
-"""Limit of a file. The limit of values bounds what reading it takes; this one, what a single value takes."""
 _INT64: Final = range(-(2**63), 2**63)
 """The integers of a graph."""
 
@@ -86,8 +85,8 @@ def parse(data: bytes, file: str) -> tuple[Node, tuple[Finding, ...]]:
 
     An empty file is an empty ``KeyTable``. A value with a finding is ``Broken``; the value of an unquoted key is kept.
     """
-    if len(data) > _MAX_BYTES:
-        message = f"more than {_MAX_BYTES:,} bytes: split the file"
+    if len(data) > MAX_BYTES:  # the limit of values bounds what reading takes; this one, what a single value takes
+        message = f"more than {MAX_BYTES:,} bytes: split the file"
         place = Place(file=file)
         return Broken(place=place), (Finding(level="error", code="yaml-too-large", message=message, place=place),)
     data = data.removeprefix(codecs.BOM_UTF8)

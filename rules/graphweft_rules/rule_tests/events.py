@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from graphweft_contracts import Event
 from graphweft_contracts.admission import admission_faults
 from graphweft_contracts.events import payload_of
+from graphweft_rules.files.file_bytes import MAX_BYTES
 from graphweft_rules.files.form_reader import FormReader
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
@@ -96,6 +97,8 @@ class Events:
         path = self._folder / name
         try:
             content = self._read(path)
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES:,} bytes: split it")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             message = f"the file {str(path)!r} cannot be read ({why}): its path is relative to this file's folder"

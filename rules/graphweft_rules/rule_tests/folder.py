@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.files.loader import FILE_NAME, TESTS, discover
 from graphweft_rules.files.model import Place
@@ -104,9 +105,10 @@ def _read(file: Path, workflow: str | None) -> tuple[Iterable[Case], Iterable[Fi
         message = f"the name of a test file ends with {TESTS}: rename it"
         return (), [Finding(level="error", code="file-name", message=message, place=place)]
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        message = f"the file cannot be read ({error.strerror}): pass a test file, or a folder of rules"
+        data = file_bytes(file)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        message = f"the file cannot be read ({why}): pass a test file, or a folder of rules"
         return (), [Finding(level="error", code="unreadable-file", message=message, place=place)]
     return read_cases(data, file, workflow)
 

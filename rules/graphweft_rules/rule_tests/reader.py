@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from graphweft_contracts import ContextRequest, DeadLetterReason, ReasonCode
 from graphweft_contracts.moments import Moment
 from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.model import Place
@@ -41,11 +42,12 @@ _REQUEST: Final = {"agent": "agent", "chat": "chat_id", "user": "user_id", "work
 
 
 def read_cases(
-    data: bytes, path: Path, workflow: str | None, read: Callable[[Path], bytes] = Path.read_bytes
+    data: bytes, path: Path, workflow: str | None, read: Callable[[Path], bytes] = file_bytes
 ) -> tuple[tuple[Case, ...], tuple[Finding, ...]]:
     """Return the cases of a test file, and its findings. If one is an error, the cases are incomplete.
 
-    ``workflow`` is that of cases that name none. ``read`` reads files of events, and may raise ``OSError``.
+    ``workflow`` is that of cases that name none. ``read`` reads files of events, and may raise ``OSError`` or
+    ``ValueError``.
     """
     root, findings = parse(data, str(path))
     reader = _Reader(findings, path.parent, workflow, read)

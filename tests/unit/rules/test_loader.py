@@ -290,6 +290,11 @@ def test_a_circle_is_refused_with_its_way(tmp_path: Path) -> None:
     assert refused(write(tmp_path, "extends: self.yaml", "self.yaml")) == ["self.yaml:1:10 error extends-cycle"]
 
 
+def test_a_base_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert refused(write(tmp_path, "extends: pipe.yaml", "a.yaml")) == ["a.yaml:1:10 error extends-unreadable"]
+
+
 def test_a_circle_through_links_is_refused(tmp_path: Path) -> None:
     os.symlink(tmp_path, tmp_path / "again")
     assert refused(write(tmp_path, "extends: again/a.yaml", "a.yaml")) == ["a.yaml:1:10 error extends-cycle"]

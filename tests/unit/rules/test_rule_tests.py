@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from graphweft_contracts import ContextReply, Missing
 from graphweft_rules import RuleSet, lint
+from graphweft_rules.files.file_bytes import MAX_BYTES
 from graphweft_rules.rule_tests.folder import load_tests
 from graphweft_rules.rule_tests.judge import failures_of
 from graphweft_rules.rule_tests.model import Case, CountCheck, QueryCheck
@@ -82,6 +84,29 @@ def test_events_come_from_a_file_of_json_lines(tmp_path: Path) -> None:
             ("event-1", "a.b", "c", "W"),
             ("event-2", "b.c", "test", "W"),
         ]
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "link"])
+def test_events_come_from_a_regular_file_only(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    _, findings = read_cases(f"tests: [{{name: c, events: {name}}}]".encode(), tmp_path / "x_test.yaml", "W")
+    assert [one.code for one in findings] == ["unreadable-file"]
+    assert "it is not a regular file" in findings[0].message
+
+
+def test_a_file_of_events_has_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "e.jsonl").write_bytes(b" " * MAX_BYTES + b"\n")
+    _, findings = read_cases(b"tests: [{name: c, events: e.jsonl}]", tmp_path / "x_test.yaml", "W")
+    assert [one.code for one in findings] == ["unreadable-file"]
+    assert "it has more than 4,000,000 bytes: split it" in findings[0].message
+
+
+def test_a_test_file_is_a_regular_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x_test.yaml")
+    [found] = load_tests(tmp_path / "x_test.yaml").findings
+    assert found.code == "unreadable-file"
+    assert "it is not a regular file" in found.message
 
 
 def test_each_bad_line_of_a_file_of_events_is_reported(tmp_path: Path) -> None:

@@ -432,7 +432,8 @@ def letter_for(
 ) -> DeadLetter:
     """Return the dead letter of an entry, or of one mutation of it.
 
-    Its fields say when the log took the entry, so that a retry is as old.
+    Its fields say when the log took the entry, so that a retry is as old. Without an event it is of the app that owns
+    the partition, if one does.
     """
     kept = {name: value for name, value in entry.fields.items() if rule is None or name != wire.RETRY}
     return DeadLetter(
@@ -441,7 +442,7 @@ def letter_for(
         message=_writable(message),
         position=f"{partition}:{entry.offset}",
         time=clock.now(),
-        app_id=event.appid if event else None,
+        app_id=event.appid if event else entry.owner,
         event_id=_writable(event.id) if event else None,
         event_type=_writable(event.type) if event else None,
         workflow=_writable(event.workflow) if event and event.workflow is not None else None,

@@ -80,7 +80,7 @@ class UsageReporter:
         if usage is None or end <= usage.end:
             return
         fresh = entries[usage.end - start :] if usage.end > start else entries
-        loads = loads_of((each.event.appid, each.entry.fields) for each in fresh if each.event is not None)
+        loads = loads_of((app_id, each.entry.fields) for each in fresh if (app_id := _app_of(each)) is not None)
         usage.add(loads, start, end, self._clock.now().timestamp())
         self._changed.add(partition)
         self._seen.update(dict.fromkeys(loads, partition))
@@ -183,3 +183,10 @@ class UsageReporter:
         except Transient as error:
             self._changed.add(partition)
             logger.debug("usage_not_reported", partition=partition, error=str(error))
+
+
+def _app_of(decoded: Decoded) -> str | None:
+    """Return the app for which an entry counts; what is no event counts for the app that owns the partition."""
+    if decoded.event is not None:
+        return decoded.event.appid
+    return None if decoded.error is None else decoded.entry.owner

@@ -56,6 +56,11 @@ class Entry:
     place: EntryPlace | None = field(default=None, compare=False, repr=False)
     """Where the entry is; None where that decides nothing."""
 
+    @property
+    def owner(self) -> str | None:
+        """The only app whose events its partition takes; None if apps share it."""
+        return None if self.place is None else self.place.layout.owner_of(self.place.partition)
+
     def event(self) -> Event:
         """Decode the event as workers apply it.
 

@@ -74,7 +74,10 @@ class RequestQueue(Protocol):
     """
 
     taken_over: int
-    """The number of requests so far that another responder had, or would have had, before."""
+    """The number of requests so far that another responder had, or would have had, before.
+
+    An upper bound: a driver may take the word of whoever sent the request.
+    """
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
         """Return some unassigned requests, about ``limit`` at most.

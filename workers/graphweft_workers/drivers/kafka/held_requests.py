@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from graphweft_contracts.channels import app_of_replies
-from graphweft_workers.ports.request_queue import PendingRequest, Requester, read_requester
+from graphweft_workers.ports.request_queue import PendingRequest, read_requester
 
 _REMEMBERED: Final = 4_096
 """Requests of which a copy is known. A copy follows within a second."""
+_NOTED: Final = re.compile(r"[!-~]{1,64}")
+"""Ids that are noted; those of clients of graphweft have 32 characters."""
+_APP_BYTES: Final = 16_384
+"""Of an app's ids in the notes of one time, about 500: 0.3 MB a second. A request that is not noted costs a copy."""
+_CHANNEL_BYTES: Final = 16 * _APP_BYTES
+"""Of all ids in a note: requests may name any number of apps, and a record has a largest size."""
 
 
 class HeldRequests:
@@ -21,7 +28,7 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self._held: dict[str, PendingRequest] = {}
-        self._requesters: dict[str, Requester | None] = {}
+        self._noted: dict[str, _Noted | None] = {}
         self._read: dict[int, None] = {}
         """Hashes of the latest requests; hashes of bytes differ from process to process, so nobody can forge one."""
 
@@ -42,15 +49,41 @@ class HeldRequests:
     def remove(self, token: str) -> None:
         """Remove a request; unknown ones are ignored."""
         self._held.pop(token, None)
-        self._requesters.pop(token, None)
+        self._noted.pop(token, None)
 
     def notes(self) -> Mapping[str, bytes]:
-        """Return for each channel of replies the record that tells which requests are held: no id, then their ids."""
-        ids: dict[str, list[bytes]] = {}
+        """Return for each channel of replies the record that tells which requests are held: no id, then their ids.
+
+        Those that were read first come first, as long as there is room for their app and in the record. So a request
+        that was noted stays so.
+        """
+        notes: dict[str, bytearray] = {}
+        of_apps: dict[str, int] = {}
         for token, pending in self._held.items():
-            if token not in self._requesters:
-                self._requesters[token] = read_requester(pending.body)
-            requester = self._requesters[token]
-            if requester is not None and app_of_replies(requester.reply_to) in ("", requester.app_id):
-                ids.setdefault(requester.reply_to, []).append(requester.id.encode())
-        return {channel: b"\n" + b"\n".join(those) for channel, those in ids.items()}
+            if token not in self._noted:
+                self._noted[token] = _noted(pending.body)
+            if (noted := self._noted[token]) is None:
+                continue
+            note = notes.setdefault(noted.channel, bytearray())
+            of_app = of_apps.get(noted.app_id, 0) + len(noted.line)
+            if of_app <= _APP_BYTES and len(note) + len(noted.line) <= _CHANNEL_BYTES:
+                of_apps[noted.app_id] = of_app
+                note += noted.line
+        return {channel: bytes(note) for channel, note in notes.items() if note}
+
+
+class _Noted(NamedTuple):
+    """What notes say of a request, and to whom."""
+
+    app_id: str
+    channel: str
+    line: bytes
+
+
+def _noted(body: bytes) -> _Noted | None:
+    """Return what notes say of a request; None for one that they do not name."""
+    asks = read_requester(body)
+    if asks is None or not _NOTED.fullmatch(asks.id) or app_of_replies(asks.reply_to) not in ("", asks.app_id):
+        return None
+    app_id = asks.app_id if isinstance(asks.app_id, str) else ""
+    return _Noted(app_id, asks.reply_to, b"\n" + asks.id.encode())

@@ -288,15 +288,15 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 self._holds.clear()
             await self._holds.wait()
             await self._clock.sleep(self._timing.request_note_s)
-            try:
-                for channel, note in self._held.notes().items():
+            for channel, note in self._held.notes().items():
+                try:
                     sent = await self._send(channel, note)
                     if sent is not None:
                         sent.add_done_callback(_seen)
-            except (BusUnavailable, KafkaError, OSError) as error:
-                logger.debug("requests_not_noted", error=str(error))
-            except Exception:  # a defect: without notes clients would send all slow requests twice
-                logger.exception("requests_not_noted")
+                except (BusUnavailable, KafkaError, OSError) as error:
+                    logger.debug("requests_not_noted", channel=channel, error=str(error))
+                except Exception:  # a defect: without notes clients would send all slow requests twice
+                    logger.exception("requests_not_noted", channel=channel)
 
     async def _assign(self, wanted: frozenset[int], *, commit: bool = False) -> None:
         """Stop reading revoked partitions, and start reading new ones."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
+from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding, RulesError, did_you_mean, errors, ordered
 from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.loader import FILE_NAME
@@ -137,7 +138,7 @@ def _ignored(folder: Path) -> list[Finding]:
 
 def _read(path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
     try:
-        data = path.read_bytes()
+        data = file_bytes(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"

@@ -9,7 +9,8 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
-from graphweft_contracts import BusUnavailable, Layout, channels
+from graphweft.transports.redis.refusals import unavailable
+from graphweft_contracts import Layout, channels
 from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
 from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.ports.check import Check, layout_checks
@@ -58,9 +59,9 @@ async def responders(url: str) -> list[str]:
     except ResponseError as error:
         if "no such key" in str(error) or str(error).startswith("NOGROUP"):
             return []  # no responder was ever there
-        raise BusUnavailable(str(error)) from error
+        raise unavailable(error) from error
     except (RedisError, OSError) as error:
-        raise BusUnavailable(str(error)) from error
+        raise unavailable(error) from error
     finally:
         await client.aclose()
     return [consumer["name"] for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]

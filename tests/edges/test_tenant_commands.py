@@ -74,5 +74,21 @@ def test_emit_ends_for_a_user_who_may_send_nothing(call: Call, url: str) -> None
         admin.execute_command("ACL", "SETUSER", "acme", "-xadd")
         done = call("emit", "e.jsonl", "--give-up-after", "3", GRAPHWEFT_BUS_URL=bus)
     assert done.code == 1
-    assert "`graphweft acl redis --role tenant` prints the rights of a user who may" in " ".join(done.err.split())
+    assert "`graphweft acl redis --role tenant --app APP` prints the rights of a user who may" in " ".join(done.err.split())
     assert "trying again" not in done.err
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_the_doctor_names_the_line_that_gives_a_tenant_its_rights(call: Call, url: str, own: bool) -> None:
+    """The user has the rights from before its app got a partition of its own, or lacks one."""
+    assert call("order", *(("acme", "own") if own else ()), GRAPHWEFT_BUS_URL=url).code == 0
+    with tenant(url) as bus, redis.Redis.from_url(url) as admin:
+        if not own:
+            admin.execute_command("ACL", "SETUSER", "acme", "-xadd")
+        done = call("doctor", "--rights", "tenant", "--app", "acme", GRAPHWEFT_BUS_URL=bus, GRAPHWEFT_GRAPH_URL=url)
+    said = " ".join((done.out + done.err).split())
+    assert done.code == 1
+    line = "graphweft acl redis --role tenant --app acme" + (" --partition 64" if own else "")
+    assert line in said
+    assert call(*line.split()[1:]).code == 0
+    assert ("ACL SETUSER" in said) != own

@@ -27,6 +27,7 @@ def unavailable(error: BaseException, what: str = "the bus is unavailable", *, r
     A user without the right for a command, a key or a channel gets ``MissingRight``. ``role`` is one that may do it.
     """
     if isinstance(error, NoPermissionError):
+        role += " --app APP" if role == "tenant" else ""
         may = f"`graphweft acl redis --role {role}` prints the rights of a user who may"
         return MissingRight(f"the bus refuses this user a right: {_text(error)}; {may}")
     return BusUnavailable(f"{what}: {reason_of(error)}")

@@ -39,15 +39,20 @@ async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) 
         return [Check(name="bus rights", state="fail", found=f"not known: {error}", advice="allow MULTI and DISCARD")]
     finally:
         await client.aclose()
+    line = f"graphweft acl redis --role {role}"
+    line += "" if app_id is None else f" --app {app_id}"
+    line += "" if own is None else f" --partition {own}"
     if not lacking and shared:
         found = f"it may append to the streams of other apps too, and its app has partition {own} of its own"
-        advice = f"graphweft acl redis --role {role} --app {app_id} --partition {own}"
-        return [Check(name="bus rights", state="warn", found=found, advice=advice)]
+        return [Check(name="bus rights", state="warn", found=found, advice=line)]
     if not lacking:
         return [Check(name="bus rights", state="ok", found=f"those of a {role}")]
     rules = " ".join(rule for rule, _ in lacking)
     said = "; ".join(dict.fromkeys(text for _, text in lacking))
-    advice = f"ACL SETUSER {user} {rules} -- and the keys that `graphweft acl redis --role {role}` names"
+    if own is not None:
+        found = f"its app has partition {own} of its own, where a {role} needs {rules}: {said}"
+        return [Check(name="bus rights", state="fail", found=found, advice=line)]
+    advice = f"ACL SETUSER {user} {rules} -- and the keys that `{line}` names"
     return [Check(name="bus rights", state="fail", found=f"a {role} needs {rules}: {said}", advice=advice)]
 
 

@@ -48,7 +48,7 @@ async def lint(
     data: Data = None,
     json: Json = False,
 ) -> int | None:
-    """Check rules, rule tests and ontologies. Every finding has file:line:column. Exits with 1 when there are errors."""
+    """Check rules, their tests and ontologies. Each finding has file:line:column. Exits with 1 if there are errors."""
     from graphweft_rules import lint as lint_rules
     from graphweft_rules.files.findings import ordered
     from graphweft_rules.files.lint import explain as explain_rules

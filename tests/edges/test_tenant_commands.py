@@ -74,7 +74,9 @@ def test_emit_ends_for_a_user_who_may_send_nothing(call: Call, url: str) -> None
         admin.execute_command("ACL", "SETUSER", "acme", "-xadd")
         done = call("emit", "e.jsonl", "--give-up-after", "3", GRAPHWEFT_BUS_URL=bus)
     assert done.code == 1
-    assert "`graphweft acl redis --role tenant --app APP` prints the rights of a user who may" in " ".join(done.err.split())
+    assert "`graphweft acl redis --role tenant --app APP` prints the rights of a user who may" in " ".join(
+        done.err.split()
+    )
     assert "trying again" not in done.err
 
 

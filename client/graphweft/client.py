@@ -84,16 +84,20 @@ class Client:
         timing: ClientTiming = CLIENT_TIMING,
     ) -> None:
         from graphweft import client_messages
+        from graphweft.argument_checks import check_app, check_budget
         from graphweft.settings import ClientSettings
         from graphweft.transports.registry import make_transport
         from graphweft_contracts.signatures import SigningKey
 
+        check_app(app_id)
+        check_budget(budget_ms)
         self._encode = client_messages.encoded
         self._no_event = client_messages.no_event
         self._request_of = client_messages.request_of
         self._empty = client_messages.empty_reply
         self._failed = client_messages.failed_reply
         self._milliseconds = client_messages.milliseconds
+        self._budget_form = client_messages.BUDGET_FORM
         self._is_unwritable = client_messages.is_unwritable
         self._json_context = client_messages.json_context
         self._has_repaired = False
@@ -397,7 +401,7 @@ class Client:
 
             return self._empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
         if budget is None:
-            return self._empty(request_id, "invalid_request", "budget_ms: expected a number of milliseconds")
+            return self._empty(request_id, "invalid_request", self._budget_form)
         try:
             spent_ms = (self._clock.monotonic() - started) * 1000
             own: dict[str, Any] = {

@@ -26,6 +26,7 @@ from graphweft_contracts.admission import check_admission
 
 logger = logging.getLogger("graphweft.client")
 
+BUDGET_FORM: Final = "budget_ms: expected a number of milliseconds"
 _MAX_VALUES: Final = 200_000
 """Values of a context that are looked at: some tenths of a second at worst."""
 

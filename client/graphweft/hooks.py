@@ -14,9 +14,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
+from graphweft.argument_checks import check_app, check_budget, check_max_tokens
 from graphweft.client import Client
 from graphweft.json_copy import json_copy
-from graphweft_contracts import Event, InvalidSettings, wire
+from graphweft_contracts import Event, wire
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.bounded_dict import BoundedDict
 
@@ -61,6 +62,7 @@ class GraphInjectionHooks:
     ``max_tokens`` limits the text of each context. With ``read_own_writes`` the context of a turn waits, within its
     budget, until the graph holds the events that ``on_event`` published for the chat before. An
     ``agent.turn_complete`` gets the ``context_id`` of the agent's last context in that chat, unless its data has one.
+    Raises ``InvalidSettings`` for arguments that cannot work.
     """
 
     @takes_synonyms
@@ -77,8 +79,10 @@ class GraphInjectionHooks:
         read_own_writes: bool = False,
         source: str = "/graphweft/hooks",
     ) -> None:
-        if app_id == "":
-            raise InvalidSettings("app_id is empty: name the app, or leave it out")
+        check_app(app_id)
+        if budget_ms is not None:
+            check_budget(budget_ms)
+        check_max_tokens(max_tokens)
         self._client = client or Client()
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._budget_ms = budget_ms

@@ -18,6 +18,7 @@ from graphweft.adapters.turn_book import CallbackMoment, Chat, EmittedEvent, Err
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import bounded_copy
 from graphweft.chat_formats import without_reasoning
+from graphweft.client_messages import BUDGET_FORM, milliseconds
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
@@ -197,7 +198,10 @@ class Turns:
             self._sender.count("unplaced")
             self._sender.warn_once("app is required: pass it to the turn, or app_id to the client")
             return no_context("invalid_request", "app is required")
-        deadline_s = self._clock.monotonic() + budget_ms / 1000
+        if (budget := milliseconds(budget_ms)) is None:
+            self.record(at, step)
+            return no_context("invalid_request", BUDGET_FORM)
+        deadline_s = self._clock.monotonic() + budget / 1000
         before = _of_this_loop(self._positions.before(at.chat))
         self.record(at, step)
         self._sender.count("asked")

@@ -16,6 +16,7 @@
     │   └── NotRunning            a service does not answer
     └── Transient(retry_after_s)  the same call may succeed later: wait and retry
         ├── BusUnavailable
+        │   └── MissingRight      this user of the bus may not do that: waiting helps only once an operator allows it
         ├── GraphUnavailable
         └── Fenced                another worker moved the checkpoint: read it again
 
@@ -101,6 +102,13 @@ class Transient(GraphweftError):
 
 class BusUnavailable(Transient):
     """The bus cannot be reached or refuses work for now."""
+
+
+class MissingRight(BusUnavailable):
+    """The bus answers, and refuses this user a right. The message names the command that prints the rights it needs.
+
+    Processes go on asking, because an operator may grant the right. Commands end.
+    """
 
 
 class GraphUnavailable(Transient):

@@ -48,7 +48,7 @@ async def more():
     return short.context.reason, away.context.reason
 
 short, away = asyncio.run(more())
-adapter = Adapter(app_id="acme", chat_id="c5", workflow_name="default", budget_ms=0)
+adapter = Adapter(app_id="acme", chat_id="c5", workflow_name="default", budget_ms=1)
 late = adapter.context({}, "assistant").reason
 adapter.close()
 print(json.dumps([sys.version_info[:2], turn.context.text, short, late, away]))

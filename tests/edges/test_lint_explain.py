@@ -55,3 +55,21 @@ def test_lint_explain_leaves_out_rules_that_do_not_load(tmp_path: Path) -> None:
     done = lint("--explain", "--json", str(file))
     assert done.returncode == 1
     assert json.loads(done.stdout)["mutations"] == []
+
+
+def test_lint_checks_the_form_of_rule_tests(tmp_path: Path) -> None:
+    """In a folder as well as given one by one, and by the same findings as ``graphweft test``."""
+    folder = tmp_path / "workflows" / "W"
+    folder.mkdir(parents=True)
+    (folder / "graph_injection.yaml").write_text(RULES)
+    good, broken = folder / "good_test.yaml", folder / "x_test.yaml"
+    good.write_text("tests: [{name: c, events: [{type: a.b}], dead_letters: []}]\n")
+    for given in (tmp_path / "workflows", folder, good):
+        assert (lint(str(given)).returncode, given) == (0, given)
+    broken.write_text("tests:\n  - name: c\n    event: []\n")
+    for given in (tmp_path / "workflows", folder, broken):
+        done = lint("--json", str(given))
+        assert done.returncode == 1
+        found = json.loads(done.stdout)
+        assert {each["file"] for each in found} == {str(broken)}
+        assert "unknown-key" in {each["code"] for each in found}

@@ -13,25 +13,26 @@ NONE = "no console: install graphweft[console] for it"
 UP = "graphweft up --data .graphweft/demo --rules .graphweft/demo/changed-rules"
 
 
-def last_line(console: str, *, keep: bool) -> str:
+QUERY = "  graphweft query --data .graphweft/demo --app airline 'MATCH (t:Tool) RETURN t.name, t.calls'"
+
+
+def steps(console: str, *, keep: bool) -> list[str]:
+    """Return the lines below the sentence that says what to do."""
     data = Path(".graphweft/demo")
-    return next_steps("graphweft", data, data / "changed-rules", console=console, port=8766, keep=keep)[-1]
+    return next_steps("graphweft", data, data / "changed-rules", console=console, port=8766, keep=keep)[2:]
 
 
 @pytest.mark.parametrize(
-    ("console", "keep", "last"),
+    ("console", "keep", "lines"),
     [
-        (LINK, True, LINK),
-        (LINK, False, f"{UP}    # the console is then on http://127.0.0.1:8766"),
-        ("no console: install graphweft[console] for it", True, "no console: install graphweft[console] for it"),
-        (
-            "no console: install graphweft[console] for it",
-            False,
-            f"{UP}    # no console: install graphweft[console] for it",
-        ),
-        ("", True, UP),
-        ("", False, UP),
+        (LINK, True, [QUERY, LINK]),
+        (LINK, False, [f"  {UP}    # the console is then on http://127.0.0.1:8766", QUERY]),
+        (NONE, True, [QUERY, NONE]),
+        (NONE, False, [f"  {UP}    # {NONE}", QUERY]),
+        ("", True, [QUERY, UP]),
+        ("", False, [f"  {UP}", QUERY]),
     ],
 )
-def test_the_last_line_leads_to_the_console(console: str, keep: bool, last: str) -> None:
-    assert last_line(console, keep=keep) == last
+def test_the_steps_come_in_their_order_and_lead_to_the_console(console: str, keep: bool, lines: list[str]) -> None:
+    """What does not run is started before it is asked."""
+    assert steps(console, keep=keep) == lines

@@ -18,7 +18,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.rules_log import digest_of
 from graphweft_rules import RuleSet, lint
 from graphweft_rules.json_schemas import schema_text
-from graphweft_workers.cli.run import project_below
+from graphweft_workers.cli.run import project_near
 from graphweft_workers.drivers import dialects
 from graphweft_workers.new_project import default_rule_files, is_default, write_project
 
@@ -184,11 +184,20 @@ def test_other_workflows_stay_beside_the_new_one(tmp_path: Path) -> None:
 
 def test_a_project_in_a_folder_below_is_found(tmp_path: Path) -> None:
     """``up`` names it, if it is started beside the project by mistake."""
-    assert project_below(tmp_path, Path("workflows")) is None
+    assert project_near(tmp_path, Path("workflows")) is None
     (tmp_path / "notes/workflows").mkdir(parents=True)
-    assert project_below(tmp_path, Path("workflows")) is None
+    assert project_near(tmp_path, Path("workflows")) is None
     assert init(tmp_path, "shop").code == init(tmp_path, "zoo").code == 0
-    assert project_below(tmp_path, Path("workflows")) == Path("shop/workflows")
-    assert project_below(tmp_path / "shop", Path("workflows")) is None
-    assert project_below(tmp_path, tmp_path / "workflows") is None
-    assert project_below(tmp_path, Path("../workflows")) is None
+    assert project_near(tmp_path, Path("workflows")) == Path("shop/workflows")
+    assert project_near(tmp_path / "shop", Path("workflows")) is None
+    assert project_near(tmp_path, tmp_path / "workflows") is None
+    assert project_near(tmp_path, Path("../workflows")) is None
+
+
+def test_a_project_around_a_folder_is_found(tmp_path: Path) -> None:
+    """``up`` names it, if it is started in the folder of the rules by mistake."""
+    assert init(tmp_path, "shop").code == 0
+    rules = tmp_path / "shop/workflows"
+    assert project_near(rules, Path("workflows")) == rules
+    assert project_near(rules / "support", Path("workflows")) == rules
+    assert project_near(rules, Path("../workflows")) is None

@@ -6,15 +6,17 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tests.ports import toy
 
-from graphweft_contracts import Event
+from graphweft_contracts import BusUnavailable, Event
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.cli import delivery
-from graphweft_workers.cli.delivery import send, wait_until_applied
+from graphweft_workers.cli.delivery import Sent, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.publishing import interruptible
+from graphweft_workers.drivers.redis.bus import redis_bus
 
 sqlite_url = toy.sqlite_url
 
@@ -48,6 +50,18 @@ async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
         return said
     finally:
         await transport.aclose()
+        await bus.aclose()
+
+
+async def test_waiting_gives_up_after_an_outage(tmp_path: Path) -> None:
+    bus = redis_bus(f"unix://{tmp_path}/nothing.sock", group="workers")
+    sent = Sent(events=1, last={0: "1-0"}, positions={"0:1-0"})
+    try:
+        with pytest.raises(BusUnavailable):
+            await wait_until_applied(bus, sent.last, give_up_s=0)
+        with pytest.raises(BusUnavailable):
+            await outcome_of(bus, sent, give_up_s=0)
+    finally:
         await bus.aclose()
 
 

@@ -26,13 +26,14 @@ from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.values import bounded_copy, error_text
+from graphweft.argument_checks import check_app, check_budget, check_max_tokens
 from graphweft.background_loop import BackgroundLoop
 from graphweft.chat_formats import without_reasoning
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, AdapterTiming
-from graphweft_contracts import ContextReply, InvalidSettings
+from graphweft_contracts import ContextReply
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
@@ -115,8 +116,9 @@ class Adapter:
         timing: AdapterTiming = CLIENT_TIMING.adapters,
     ) -> None:
         settings = ClientSettings.from_environment()
-        if app_id == "":
-            raise InvalidSettings("app_id is empty: name the app, or leave it out")
+        check_app(app_id)
+        check_budget(budget_ms)
+        check_max_tokens(max_tokens)
         self._client = client or Client()
         self._sender = Sender(
             self._client,

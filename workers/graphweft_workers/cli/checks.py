@@ -26,7 +26,8 @@ async def lint(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Rule files, workflow folders, folders of workflows, ontologies.", show_default="the folder of rules"
+            help="Rule files, rule tests, workflow folders, folders of workflows, ontologies.",
+            show_default="the folder of rules",
         ),
     ] = None,
     explain: Annotated[
@@ -47,18 +48,27 @@ async def lint(
     data: Data = None,
     json: Json = False,
 ) -> int | None:
-    """Check rules and ontologies. Every finding has file:line:column. Exits with 1 when there are errors."""
+    """Check rules, their tests and ontologies. Each finding has file:line:column. Exits with 1 if there are errors."""
     from graphweft_rules import lint as lint_rules
     from graphweft_rules.files.findings import ordered
     from graphweft_rules.files.lint import explain as explain_rules
     from graphweft_rules.files.lint import workflows
+    from graphweft_rules.files.loader import TESTS
     from graphweft_rules.matching.chat_order import order_across_chats
+    from graphweft_rules.rule_tests.folder import load_tests
     from graphweft_workers.roles.connections import dialects
     from graphweft_workers.roles.ontologies import apart, lint_ontologies
     from graphweft_workers.roles.rules import known_labels
 
-    rules, ontologies = apart(paths or [Settings.load().rules])
-    findings = ordered([*lint_rules(rules, dialects(), known_labels()), *lint_ontologies(ontologies)])
+    others, ontologies = apart(paths or [Settings.load().rules])
+    rules = [path for path in others if path.is_dir() or not path.name.endswith(TESTS)]
+    of_tests = [
+        finding
+        for path in others
+        if path.is_dir() or path.name.endswith(TESTS)
+        for finding in load_tests(path).findings
+    ]
+    findings = ordered([*lint_rules(rules, dialects(), known_labels()), *lint_ontologies(ontologies), *of_tests])
     compiled = workflows(rules)
     if order == "chat":
         findings = ordered([*findings, *order_across_chats(compiled)])

@@ -319,7 +319,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
     "lint": CommandPlace(
         "checks",
         "lint",
-        "Check rules and ontologies. Every finding has file:line:column. Exits with 1 when there are errors.",
+        "Check rules, their tests and ontologies. Each finding has file:line:column. Exits with 1 if there are errors.",
     ),
     "try": CommandPlace(
         "try_rules",

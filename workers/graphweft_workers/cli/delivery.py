@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from graphweft.transport import Outgoing, Transport
-from graphweft_contracts import BusUnavailable, DeadLetter, Event, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, MissingRight, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
@@ -52,6 +52,8 @@ class Sent:
     """The kinds of these events; None unless the outcome is needed."""
     harmless: bool = False
     """Whether a second copy of these events changes nothing, whenever it comes."""
+    without_outcome: bool = False
+    """Whether the outcome was waited for and cannot be known."""
     marks: Mapping[int, Sequence[AppRecord]] | None = None
     """By partition: the marks of numbered events before these; None: not known."""
 
@@ -74,7 +76,7 @@ async def send(
     """Append all events in order. A batch without a confirmation is appended again; workers drop second copies.
 
     ``sent`` continues the count of an earlier call. During an outage it keeps trying; raises ``BusUnavailable`` when
-    the outage lasts longer than ``give_up_s``.
+    the outage lasts longer than ``give_up_s``, and ``MissingRight`` at once.
     """
     sent = sent or Sent()
     for batch, outgoing in _batches(events):
@@ -83,14 +85,15 @@ async def send(
             try:
                 positions = await transport.append(outgoing)
                 break
+            except MissingRight as error:
+                raise MissingRight(_in_part(error, sent)) from error
             except BusUnavailable as error:
                 now = clock.monotonic()
                 if unavailable_since is None:
                     unavailable_since = now
                     on_outage(error)
                 if give_up_s is not None and now - unavailable_since >= give_up_s:
-                    before = counted(sent.events, "event")
-                    raise BusUnavailable(f"{error} (sent before: {before}; {how_to_go_on(sent)})") from error
+                    raise BusUnavailable(_in_part(error, sent)) from error
                 await clock.sleep(_RETRY_S)
         sent.apps.update(event.appid for event in batch)
         if sent.kinds is not None:
@@ -105,6 +108,30 @@ async def send(
         sent.events += len(batch)
         on_progress(len(batch))
     return sent
+
+
+def _in_part(error: BusUnavailable, sent: Sent) -> str:
+    return f"{error} (sent before: {counted(sent.events, 'event')}; {how_to_go_on(sent)})"
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Bears outages that last no longer than ``give_up_s``. That a user lacks a right is no outage."""
+
+    give_up_s: float | None
+    clock: Clock
+    _since: float | None = None
+
+    def bear(self, error: BusUnavailable) -> None:
+        """Raise the error if waiting does not help, or has taken too long."""
+        now = self.clock.monotonic()
+        self._since = now if self._since is None else self._since
+        if isinstance(error, MissingRight) or (self.give_up_s is not None and now - self._since >= self.give_up_s):
+            raise error
+
+    def renew(self) -> None:
+        """Forget an outage that is over."""
+        self._since = None
 
 
 def _batches(events: Iterable[Event]) -> Iterator[tuple[list[Event], list[Outgoing]]]:
@@ -151,12 +178,19 @@ class DeliveryOutcome:
         return not self.skipped and not self.dead_lettered
 
 
-async def outcome_of(bus: Bus, sent: Sent, *, clock: Clock = SYSTEM_CLOCK) -> DeliveryOutcome:
-    """Return the outcome of events that the workers have processed, from the dead letters. Waits through outages."""
+async def outcome_of(
+    bus: Bus, sent: Sent, *, give_up_s: float | None = None, clock: Clock = SYSTEM_CLOCK
+) -> DeliveryOutcome:
+    """Return the outcome of events that the workers have processed, from the dead letters.
+
+    Waits through outages of less than ``give_up_s``; raises ``BusUnavailable`` after longer ones, and ``MissingRight``.
+    """
+    patience = _Patience(give_up_s, clock)
     while True:
         try:
             return await _outcome_of(bus, sent)
-        except BusUnavailable:
+        except BusUnavailable as error:
+            patience.bear(error)
             await clock.sleep(POLL_S)
 
 
@@ -214,26 +248,31 @@ async def wait_until_applied(
     *,
     apps: Iterable[str] | None = None,
     timeout_s: float | None = None,
+    give_up_s: float | None = None,
     on_lag: Callable[[int], None] = lambda _: None,
     on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
     on_stuck: Callable[[str, str], None] = lambda _app, _why: None,
     clock: Clock = SYSTEM_CLOCK,
     poll_s: float = POLL_S,
 ) -> bool:
-    """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
+    """Wait until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
+    Waits through outages of less than ``give_up_s``; raises ``BusUnavailable`` after longer ones, and ``MissingRight``.
     ``apps`` are the apps of the events. Parked events of other apps are not waited for. ``on_unattended`` is called
     once with partitions that are behind and have had no worker for a while, ``on_stuck`` once for each of the apps that
     waits for its graph or its rules, with the reason.
     """
     own_apps = None if apps is None else frozenset(apps)
     until = None if timeout_s is None else clock.monotonic() + timeout_s
+    patience = _Patience(give_up_s, clock)
     unattended = 0
     stuck: set[str] = set()
     while True:
         try:
             status = await bus.partitions.status()
-        except BusUnavailable:
+            patience.renew()
+        except BusUnavailable as error:
+            patience.bear(error)
             status = _UNKNOWN
         if status:
             on_lag(sum(partition.lag for partition in status))

@@ -261,7 +261,7 @@ def _say_blocks(reply: ContextReply, names: Sequence[str], *, most: int) -> None
 
 
 def next_steps(program: str, data: Path, rules: Path, *, console: str, port: int, keep: bool) -> list[str]:
-    """Return what to say at the end. The last line leads to the console, or says why there is none.
+    """Return what to say at the end, with the steps in their order. One leads to the console, or says why there is not.
 
     ``console`` is what the supervisor says of it, and ``port`` that of the settings.
     """
@@ -273,7 +273,7 @@ def next_steps(program: str, data: Path, rules: Path, *, console: str, port: int
         return ["", until, query, console or up]
     link = f"the console is then on http://127.0.0.1:{port}" if console.startswith("console: ") else console
     ended = f"Nothing runs any more; {stays}. To look around, start it again, and use another terminal:"
-    return ["", ended, query, f"{up}    # {link}" if link else up]
+    return ["", ended, f"{INDENT}{up}" + (f"    # {link}" if link else ""), query]
 
 
 def _installed() -> Path:

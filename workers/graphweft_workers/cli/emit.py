@@ -195,7 +195,7 @@ def _report(
                 say("after a fix run: graphweft rules push, graphweft dlq retry --all")
     if refused:
         return 2
-    return 1 if outcome is not None and not outcome.complete else None
+    return 1 if sent.without_outcome or (outcome is not None and not outcome.complete) else None
 
 
 async def _chunks_of(descriptor: int) -> AsyncGenerator[bytes]:

@@ -90,13 +90,15 @@ async def _import(
     otherwise = importing.otherwise()
     events = events_of_items(read_items(file, store.sections, report), store, report, app_id=app, otherwise=otherwise)
     outcome: DeliveryOutcome | None = None
+    unknown = False
     if importing.dry_run:
         with interruptible(), bar("checking", None) as advance:
             deque((advance(1) for _ in events), maxlen=0)
     else:
         await check_bus(settings)
         try:
-            _, outcome = await publish(settings, _groups(events), None, options, harmless=True)
+            published, outcome = await publish(settings, _groups(events), None, options, harmless=True)
+            unknown = published.without_outcome
         except ImportProblem as error:
             sent = report.events.total()
             if not sent:
@@ -106,7 +108,8 @@ async def _import(
             ) from error
     if not (report.events or report.refused or report.left_out):
         raise ImportProblem(f"{file}: it has no items")
-    return _print(report, outcome, dry_run=importing.dry_run, json=options.json)
+    code = _print(report, outcome, dry_run=importing.dry_run, json=options.json)
+    return code or (1 if unknown else None)
 
 
 async def _groups(events: Iterator[Event]) -> AsyncGenerator[list[Event]]:

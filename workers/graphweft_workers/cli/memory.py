@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 
 from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
-from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
+from graphweft_contracts import BusUnavailable, Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
@@ -307,6 +307,8 @@ async def _publish(settings: Settings, events: Sequence[Event], options: Publish
     if not events:
         return None
     sent, outcome = await publish(settings, events, len(events), options)
+    if sent.without_outcome:
+        raise BusUnavailable("the event is on the bus: look whether it was applied before you send it again")
     if outcome is not None and not outcome.complete:
         why = "; ".join(f"{cause.reason}: {cause.message}" for cause in outcome.causes)
         raise InvalidEvent(f"the event is on the bus but was not applied ({why}): see `graphweft dlq list`")

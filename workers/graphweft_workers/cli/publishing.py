@@ -12,7 +12,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from graphweft_contracts import BusUnavailable, Event, InvalidSettings
+from graphweft_contracts import BusUnavailable, Event, InvalidSettings, MissingRight
 from graphweft_workers.cli.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
@@ -71,6 +71,7 @@ async def publish(
 ) -> tuple[Sent, DeliveryOutcome | None]:
     """Send events with a progress bar on standard error. With ``--wait``, also return the outcome of the events.
 
+    It is None, and ``sent.without_outcome`` true, if the user may not read it, or the bus is away for too long.
     ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.
     """
     sent = Sent(
@@ -132,10 +133,21 @@ async def publish(
                 left = events_left
 
             await wait_until_applied(
-                bus, sent.last, apps=sent.apps, on_lag=lag, on_unattended=unattended, on_stuck=stuck
+                bus,
+                sent.last,
+                apps=sent.apps,
+                give_up_s=options.give_up_after,
+                on_lag=lag,
+                on_unattended=unattended,
+                on_stuck=stuck,
             )
-        outcome = await outcome_of(bus, sent)
+        outcome = await outcome_of(bus, sent, give_up_s=options.give_up_after)
         return sent, outcome.with_unmatched(await _without_rule(settings, bus, sent))
+    except BusUnavailable as error:
+        sent.without_outcome = True
+        what = "this user may not read how far workers are, so " if isinstance(error, MissingRight) else ""
+        warn(f"{what}it is not known whether the events were applied: {error}")
+        return sent, None
     finally:
         await bus.aclose()
 

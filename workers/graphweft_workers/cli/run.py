@@ -89,7 +89,7 @@ async def up(data: Data = None, rules: Rules = None) -> None:
             none = f"because {settings.rules} holds none"
             used = f"{used} and {defaults}, {none} of that name" if supervisor.uses_own_rules else f"{defaults}, {none}"
         say(f"graphweft is up on {settings.data} with {used}; Ctrl-C stops it")
-        if not supervisor.uses_own_rules and (near := project_below(Path.cwd(), settings.rules)):
+        if not supervisor.uses_own_rules and (near := project_near(Path.cwd(), settings.rules)):
             warn(f"{near} has rules: to use them, stop this and start it in the folder {near.parent}")
         if supervisor.console:
             say(supervisor.console)
@@ -97,15 +97,21 @@ async def up(data: Data = None, rules: Rules = None) -> None:
     await supervisor.run(ready)
 
 
-def project_below(folder: Path, rules: Path) -> Path | None:
-    """Return the first folder of rules in a folder below this one, relative to it; None if ``rules`` is a path.
+def project_near(folder: Path, rules: Path) -> Path | None:
+    """Return the first folder of rules in a folder below this one, relative to it, or else that around this one.
 
-    A new project is a folder of its own, in which one easily forgets to start.
+    None without one, and if ``rules`` is a path. A new project is a folder of its own, in which one easily forgets to
+    start, or starts in its folder of rules or of one workflow.
     """
+    from graphweft_rules.files.loader import FILE_NAME
+
     if rules.parts != (rules.name,):
         return None
-    found = islice(folder.glob(f"*/{rules}/*/graph_injection.yaml"), _MOST_PROJECTS)
-    return min((path.parent.parent.relative_to(folder) for path in found), default=None)
+    found = islice(folder.glob(f"*/{rules}/*/{FILE_NAME}"), _MOST_PROJECTS)
+    if below := min((path.parent.parent.relative_to(folder) for path in found), default=None):
+        return below
+    around = (each / rules for each in folder.parents[:2])
+    return next((each for each in around if any(each.glob(f"*/{FILE_NAME}"))), None)
 
 
 @command

@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from graphweft.adapters.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
 from graphweft.adapters.sender import no_context
+from graphweft.argument_checks import check_budget
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
 from graphweft.searching import check_retrieval_query, make_query
@@ -126,6 +127,8 @@ class GraphContextProvider(FrameworkProvider):
             raise ValueError("nothing to search: set index_name or memory_enabled")
         if memory_label != "Memory":
             raise ValueError("memory_label is always 'Memory': leave it out")
+        if budget_ms is not None:
+            check_budget(budget_ms)
         super().__init__(source_id)
         self._adapter = adapter
         self._query: dict[str, Any] = {

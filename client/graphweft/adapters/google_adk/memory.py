@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.google_adk.texts import text_of
+from graphweft.argument_checks import check_budget
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
 from graphweft.timing import CLIENT_TIMING
@@ -49,6 +50,8 @@ class _Memories:
 
 def memory_service(core: Adapter, *, top_k: int, budget_ms: int | None) -> Any:
     """Return a memory service of ADK's base class; see ``GoogleADKAdapter.memory_service``."""
+    if budget_ms is not None:
+        check_budget(budget_ms)
     base: Any = importlib.import_module("google.adk.memory.base_memory_service")
     kind: Any = type("GraphMemoryService", (_Service, base.BaseMemoryService), {})
     service: _Service = kind()

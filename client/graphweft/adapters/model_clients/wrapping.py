@@ -21,6 +21,7 @@ from graphweft.adapters.model_clients.exchange import Shape
 from graphweft.adapters.model_clients.openai_chat import ChatCompletions
 from graphweft.adapters.model_clients.openai_responses import Responses
 from graphweft.adapters.model_clients.recorder import Recorder
+from graphweft.argument_checks import check_app
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.events import DEFAULT_WORKFLOW
@@ -129,8 +130,7 @@ def _recorder(
     place: ContextPlace,
 ) -> Recorder:
     check_place(place)
-    if ids["app_id"] == "":
-        raise InvalidSettings("app is empty: name the app, or leave it out for that of the client")
+    check_app(ids["app_id"], "app")
     if adapter is not None and settings:
         raise TypeError(f"unexpected settings with an adapter: {', '.join(sorted(settings))}; set them on the adapter")
     mine: dict[str, Any] = {"source": source, **settings}

@@ -1,4 +1,4 @@
-"""What a Redis server says when it takes no entry for one stream, and no waiting helps."""
+"""What a Redis server says when it refuses, and what helps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from redis.exceptions import NoPermissionError, ResponseError
 
 from graphweft.transports.redis.connection import reason_of
-from graphweft_contracts import BusUnavailable, PartitionRefused, channels
+from graphweft_contracts import BusUnavailable, MissingRight, PartitionRefused, channels
 
 _LASTING: Final = (
     "The ID specified in XADD",  # ... is equal or smaller than the target stream top item (t_stream.c)
@@ -19,6 +19,18 @@ _LASTING: Final = (
 """The beginnings of these errors in the sources of Redis and Valkey."""
 _ONE_STREAM: Final = ("ERR", "")
 """Codes of further errors that may concern one stream only. All others are of the whole server, as OOM and MISCONF."""
+
+
+def unavailable(error: BaseException, what: str = "the bus is unavailable", *, role: str = "worker") -> BusUnavailable:
+    """Return an error of the server as one of the bus; ``what`` begins its text.
+
+    A user without the right for a command, a key or a channel gets ``MissingRight``. ``role`` is one that may do it.
+    """
+    if isinstance(error, NoPermissionError):
+        role += " --app APP" if role == "tenant" else ""
+        may = f"`graphweft acl redis --role {role}` prints the rights of a user who may"
+        return MissingRight(f"the bus refuses this user a right: {_text(error)}; {may}")
+    return BusUnavailable(f"{what}: {reason_of(error)}")
 
 
 def is_general(error: Exception) -> bool:
@@ -38,10 +50,10 @@ def refusal_of(partition: int, stream: str, error: ResponseError) -> PartitionRe
 
 def request_refusal(error: Exception, stream: str = channels.CONTEXT_REQUESTS) -> str:
     """Return why a stream of context requests takes no entry, with the command that mends it if waiting does not."""
-    if not _is_lasting(error):
-        return reason_of(error)
     if isinstance(error, NoPermissionError):
         return f"{_text(error)}; `graphweft acl redis` prints the rights that this user needs"
+    if not _is_lasting(error):
+        return reason_of(error)
     return f"{_text(error)}; an operator mends {stream} by `graphweft bus mend requests`"
 
 

@@ -33,10 +33,10 @@ from graphweft.transport import (
     read_reply,
     seconds_left,
 )
-from graphweft.transports.redis.connection import Together, connect, reason_of
+from graphweft.transports.redis.connection import Together, connect
 from graphweft.transports.redis.layout import agreed_layout, requests_of, stored_layout, stream_of
 from graphweft.transports.redis.lines import Lines
-from graphweft.transports.redis.refusals import is_general, refusal_of, request_refusal
+from graphweft.transports.redis.refusals import is_general, refusal_of, request_refusal, unavailable
 from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -45,6 +45,7 @@ from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
+_NOT_TAKEN: Final = "the bus did not accept the events"
 _REQUESTS_KEPT: Final = 10_000
 """The approximate limit of the request stream; answered requests are not needed."""
 _REQUESTS_KEPT_MS: Final = MAX_BUDGET_MS
@@ -121,7 +122,7 @@ class RedisTransport:
         try:
             return await self._current_layout()
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
+            raise unavailable(error, _NOT_TAKEN, role="tenant") from error
 
     async def append_each(self, events: Sequence[Outgoing]) -> list[Outcome]:
         """See ``PartitionedTransport.append_each``."""
@@ -131,7 +132,7 @@ class RedisTransport:
         try:
             answers = await self._add(numbers, events, layout.partitions)
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
+            raise unavailable(error, _NOT_TAKEN, role="tenant") from error
         return [
             refusal_of(number, stream_of(number, layout.partitions), answer)
             if isinstance(answer, ResponseError)

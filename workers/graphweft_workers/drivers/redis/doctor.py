@@ -9,7 +9,8 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
-from graphweft_contracts import BusUnavailable, Layout, channels
+from graphweft.transports.redis.refusals import unavailable
+from graphweft_contracts import Layout, channels
 from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
 from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.ports.check import Check, layout_checks
@@ -38,15 +39,20 @@ async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) 
         return [Check(name="bus rights", state="fail", found=f"not known: {error}", advice="allow MULTI and DISCARD")]
     finally:
         await client.aclose()
+    line = f"graphweft acl redis --role {role}"
+    line += "" if app_id is None else f" --app {app_id}"
+    line += "" if own is None else f" --partition {own}"
     if not lacking and shared:
         found = f"it may append to the streams of other apps too, and its app has partition {own} of its own"
-        advice = f"graphweft acl redis --role {role} --app {app_id} --partition {own}"
-        return [Check(name="bus rights", state="warn", found=found, advice=advice)]
+        return [Check(name="bus rights", state="warn", found=found, advice=line)]
     if not lacking:
         return [Check(name="bus rights", state="ok", found=f"those of a {role}")]
     rules = " ".join(rule for rule, _ in lacking)
     said = "; ".join(dict.fromkeys(text for _, text in lacking))
-    advice = f"ACL SETUSER {user} {rules} -- and the keys that `graphweft acl redis --role {role}` names"
+    if own is not None:
+        found = f"its app has partition {own} of its own, where a {role} needs {rules}: {said}"
+        return [Check(name="bus rights", state="fail", found=found, advice=line)]
+    advice = f"ACL SETUSER {user} {rules} -- and the keys that `{line}` names"
     return [Check(name="bus rights", state="fail", found=f"a {role} needs {rules}: {said}", advice=advice)]
 
 
@@ -58,9 +64,9 @@ async def responders(url: str) -> list[str]:
     except ResponseError as error:
         if "no such key" in str(error) or str(error).startswith("NOGROUP"):
             return []  # no responder was ever there
-        raise BusUnavailable(str(error)) from error
+        raise unavailable(error) from error
     except (RedisError, OSError) as error:
-        raise BusUnavailable(str(error)) from error
+        raise unavailable(error) from error
     finally:
         await client.aclose()
     return [consumer["name"] for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]

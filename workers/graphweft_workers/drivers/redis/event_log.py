@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from itertools import batched
 from typing import Any, Final
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from graphweft.transports.redis.connection import connect, reason_of
+from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import agreed_layout, store_order, stream_of
+from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -417,7 +418,7 @@ class RedisEventLog:
             pipeline.execute_command("EVAL_RO", _EXTENT, 1, stream)
             reply, extent = await pipeline.execute(raise_on_error=False)
         if isinstance(reply, Exception):
-            raise BusUnavailable(f"partition {partition} cannot be read: {reply}") from reply
+            raise unavailable(reply, f"partition {partition} cannot be read") from reply
         found: Sequence[Any] = reply[0][1] if reply else ()
         self._ended.discard(partition)
         if found and offset_number(found[-1][0].decode())[0] >= LAST_MS:
@@ -425,7 +426,7 @@ class RedisEventLog:
             found = [item for item in found if offset_number(item[0].decode())[0] < LAST_MS]
         if isinstance(extent, Exception):
             if "no such key" not in str(extent):
-                raise BusUnavailable(f"partition {partition} cannot be read: {extent}") from extent
+                raise unavailable(extent, f"partition {partition} cannot be read") from extent
             added, length, first = 0, 0, b""
         else:
             added, length, first = int(extent[0]), int(extent[1]), extent[2]
@@ -451,10 +452,12 @@ class RedisEventLog:
     async def _group(self, partition: int) -> dict[str, Any] | None:
         try:
             return self._own(await self._redis.xinfo_groups(await self.stream(partition)))
+        except NoPermissionError as error:
+            raise unavailable(error) from error
         except ResponseError:  # no such key: nothing has been written
             return None
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+            raise unavailable(error) from error
 
     def _own(self, groups: Any) -> dict[str, Any] | None:
         if isinstance(groups, Exception):  # no such key
@@ -469,7 +472,7 @@ class RedisEventLog:
         except (RedisError, OSError) as error:
             if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
                 raise
-            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+            raise unavailable(error) from error
 
 
 def _is_missing(reply: Exception) -> bool:
@@ -482,7 +485,7 @@ def _bus_errors(what: str = "the bus is unavailable") -> Generator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        raise BusUnavailable(f"{what}: {reason_of(error)}") from error
+        raise unavailable(error, what) from error
 
 
 def _entries(items: Iterable[Any]) -> list[Entry]:

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from graphweft.transports.redis.connection import connect, reason_of
+from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import stream_of
+from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_contracts.rules_log import Activation
 from graphweft_workers.ports.event_log import Committed
@@ -122,6 +123,6 @@ async def _call(url: str, *command: Any) -> Any:
     try:
         return await client.execute_command(*command)
     except (RedisError, OSError) as error:
-        raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+        raise unavailable(error) from error
     finally:
         await client.aclose()

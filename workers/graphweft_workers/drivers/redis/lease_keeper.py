@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from graphweft.transports.redis.connection import connect, reason_of
-from graphweft_contracts import BusUnavailable, channels
+from graphweft.transports.redis.connection import connect
+from graphweft.transports.redis.refusals import unavailable
+from graphweft_contracts import channels
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING
 
 # The first write needs no memory: see the scripts of the event log.
@@ -45,7 +46,7 @@ class RedisLeaseKeeper:
         try:
             return int(await self._redis.execute_command("EVAL", _EXTEND, len(keys), *keys, owner, int(ttl_s * 1000)))
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the leases cannot be extended: {reason_of(error)}") from error
+            raise unavailable(error, "the leases cannot be extended") from error
 
     async def aclose(self) -> None:
         """See ``LeaseKeeper.aclose``."""

@@ -46,7 +46,7 @@ class RedisLetters:
         try:
             await self._call("EVAL", PUT_LETTERS, len(LETTER_KEYS), *LETTER_KEYS, *given)
         except BusUnavailable as error:
-            raise BusUnavailable(f"a dead letter cannot be written: {error}") from error
+            raise type(error)(f"a dead letter cannot be written: {error}") from error
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
         """See ``DeadLetters.extend``."""

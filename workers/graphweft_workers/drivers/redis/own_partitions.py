@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from graphweft.transports.redis.connection import connect, reason_of
+from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import stream_of
-from graphweft_contracts import BusUnavailable, InvalidSettings, Layout, channels, wire
+from graphweft.transports.redis.refusals import unavailable
+from graphweft_contracts import InvalidSettings, Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import ALL_APPS, OwnPartition
 from graphweft_contracts.rules_log import Activation, newest
@@ -76,7 +77,7 @@ async def restore_partitions(url: str, own: Mapping[str, OwnPartition]) -> None:
                     "(GRAPHWEFT_ARCHIVE_URL)"
                 )
     except (RedisError, OSError) as error:
-        raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+        raise unavailable(error) from error
     finally:
         await client.aclose()
 

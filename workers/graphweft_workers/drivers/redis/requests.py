@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.transports.redis.connection import Together, connect, reason_of
+from graphweft.transports.redis.connection import Together, connect
 from graphweft.transports.redis.lines import Lines
-from graphweft.transports.redis.refusals import request_refusal
+from graphweft.transports.redis.refusals import request_refusal, unavailable
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE
@@ -192,7 +192,7 @@ class RedisRequestQueue:
         try:
             listeners: int = await self._replies.execute("PUBLISH", channel, encode(reply))
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+            raise unavailable(error, role="responder") from error
         return listeners > 0
 
     async def age_s(self, token: str) -> float | None:
@@ -200,7 +200,7 @@ class RedisRequestQueue:
         try:
             seconds, microseconds = await self._redis.time()
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+            raise unavailable(error, role="responder") from error
         return float(seconds + microseconds / 1e6 - int(token.partition("-")[0]) / 1000)
 
     def done(self, token: str) -> None:

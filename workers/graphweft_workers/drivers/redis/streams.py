@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from graphweft.transports.redis.connection import connect, reason_of
+from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import stored_layout, stream_of
+from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_workers.drivers.redis.stream_waiter import offset_number
 
@@ -98,7 +99,7 @@ async def request_fault(url: str) -> str:
         found = await request_faults(client)
         return "; ".join(f"{stream}: {fault}" for stream, fault in found.items() if fault)
     except (RedisError, OSError) as error:
-        raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+        raise unavailable(error) from error
     finally:
         await client.aclose()
 
@@ -134,7 +135,7 @@ async def mend(url: str, partition: int | None) -> str:
             return await _mend_requests(client)
         return await _mend_partition(client, partition)
     except (RedisError, OSError) as error:
-        raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
+        raise unavailable(error) from error
     finally:
         await client.aclose()
 

@@ -322,3 +322,104 @@ async def test_commands_find_and_mend(url: str, raw: Any) -> None:
     assert "nothing to mend" in again.stdout + again.stderr
     refused = await asyncio.to_thread(run, url, "bus", "mend", "x1")
     assert refused.returncode == 2
+
+
+LARGEST = 2**64 - 1
+
+
+@pytest.mark.parametrize("ms", [7_258_118_399_999, None])
+async def test_an_entry_right_before_the_limit_ends_no_partition(
+    url: str, raw: Any, tmp_path: Path, ms: int | None
+) -> None:
+    """Whoever follows it gets the next millisecond, which must be read too."""
+    async with contextlib.aclosing(redis_bus(url)) as bus, Client(url) as client, working(url, tmp_path) as graph:
+        position = await client.emit(note(0), wait_s=FOR_EVER_S)
+        partition = int(str(position).partition(":")[0])
+        stream = channels.events_stream(partition)
+        seconds, _ = await raw.time()
+        at_ms = seconds * 1000 + streams.FAR_MS - 1 if ms is None else ms
+        await raw.xadd(stream, fields(90), id=f"{at_ms}-{LARGEST}")
+        await client.emit_all([note(number) for number in range(1, 5)], wait_s=FOR_EVER_S)
+        await until(lambda: notes(graph), lambda found: found == [(number, 1) for number in (0, 1, 2, 3, 4, 90)])
+        await raw.xadd(stream, fields(91), id=LAST)
+        assert await streams.mend(url, partition)
+        await client.emit(note(5), wait_s=FOR_EVER_S)
+        await until(lambda: notes(graph), lambda found: len(found) == 8)
+        assert await notes(graph) == [(number, 1) for number in (0, 1, 2, 3, 4, 5, 90, 91)]
+        await applied(bus)
+        [status] = [each for each in await bus.partitions.status() if each.id == partition]
+    assert "ahead of the server's clock" in status.fault
+
+
+async def test_an_entry_that_is_read_soon_keeps_its_id(url: str, raw: Any) -> None:
+    """A worker might read it while the copy is made."""
+    async with contextlib.aclosing(redis_bus(url)) as bus, Client(url) as client:
+        partition = int(str(await client.emit(note(0), wait_s=FOR_EVER_S)).partition(":")[0])
+        stream = channels.events_stream(partition)
+        seconds, _ = await raw.time()
+        soon = f"{seconds * 1000 + streams.FAR_MS + 300_000}-{LARGEST}"
+        await raw.xadd(stream, fields(1), id=soon)
+        [fault] = [each.fault for each in await bus.partitions.status() if each.fault]
+        assert "read within 10 minutes" in fault
+        assert await streams.mend(url, partition) == ""
+        await raw.xadd(stream, fields(2), id=LAST)
+        said = await streams.mend(url, partition)
+        assert "But its last id is" in said
+        assert "read within 10 minutes" in said
+        assert [offset.decode() for offset, _ in await raw.xrange(stream)][1] == soon
+        assert len(await bus.log.after(partition, "", limit=10)) == 1
+
+
+async def test_entries_come_behind_the_position_even_if_all_before_was_trimmed(
+    url: str, raw: Any, tmp_path: Path
+) -> None:
+    async with contextlib.aclosing(redis_bus(url)) as bus, Client(url) as client, working(url, tmp_path) as graph:
+        partition = int(str(await client.emit(note(0), wait_s=FOR_EVER_S)).partition(":")[0])
+        stream = channels.events_stream(partition)
+        seconds, _ = await raw.time()
+        ahead = f"{(seconds + 90_000) * 1000}-7"
+        await raw.xadd(stream, fields(1), id=ahead)
+        await until(lambda: notes(graph), lambda found: len(found) == 2)
+        await applied(bus)
+        await bus.partitions.trim(partition, ahead)
+        await raw.xadd(stream, fields(2), id=LAST)
+        assert await streams.mend(url, partition)
+        await client.emit(note(3), wait_s=FOR_EVER_S)
+        await until(lambda: notes(graph), lambda found: len(found) == 4)
+
+
+async def test_entries_that_are_not_read_are_not_fetched(url: str, raw: Any) -> None:
+    async with contextlib.aclosing(redis_bus(url)) as bus, Client(url) as client:
+        partition = int(str(await client.emit(note(0), wait_s=FOR_EVER_S)).partition(":")[0])
+        stream = channels.events_stream(partition)
+        for number in range(20):
+            await raw.xadd(stream, {"a": b"x" * 1_000_000}, id=f"{YEAR_3000_MS}-{number}")
+        cursor = await bus.partitions.committed(partition)
+        assert len((await bus.log.read(partition, cursor, limit=1000)).entries) == 1
+        before = (await raw.info("stats"))["total_net_output_bytes"]
+        for _ in range(5):
+            assert len((await bus.log.read(partition, cursor, limit=1000)).entries) == 1
+        assert (await raw.info("stats"))["total_net_output_bytes"] - before < 1_000_000
+
+
+async def test_rules_apply_behind_the_last_entry_whatever_its_id(url: str, raw: Any) -> None:
+    from graphweft_contracts.rules_log import StoredRules, digest_of
+
+    files = {"Shop/graph_injection.yaml": RULES.encode()}
+    digest = digest_of(files)
+    async with contextlib.aclosing(redis_bus(url)) as bus, Client(url) as client:
+        await bus.rules.store(digest, StoredRules(files=files))
+        partition = int(str(await client.emit(note(0), wait_s=FOR_EVER_S)).partition(":")[0])
+        stream = channels.events_stream(partition)
+        ms = 2_000_000_000_000
+        for sequence, behind in (
+            ("8", f"{ms}-9"),
+            ("99", f"{ms}-100"),
+            ("9007199254740993", f"{ms}-9007199254740994"),
+            ("18446744073709551599", f"{ms}-18446744073709551600"),
+            (str(LARGEST), f"{ms + 1}-0"),
+        ):
+            await raw.delete(stream)
+            await raw.xadd(stream, {"a": "b"}, id=f"{ms}-{sequence}")
+            await raw.xadd(stream, {"a": "b"}, id=LAST)
+            assert (await bus.rules.activate("*", digest)).positions[partition] == behind

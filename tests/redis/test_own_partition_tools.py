@@ -190,3 +190,57 @@ async def test_a_bus_that_gave_the_number_to_another_app_is_not_mended(app: Arch
     await raw.hset(channels.ORDERS, "thief", stored)
     mended = await app.run("bus", "mend", "all")
     assert (mended.code, "'thief'" in mended.err) == (2, True), mended.err
+
+
+async def test_the_largest_sequence_is_archived_and_trimmed(app: Archived, raw: Any) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app._append([order(0)])
+        await app.applied()
+        await own(app)
+        await app._append([order(1), *(order(number, "shop_x") for number in range(9))])
+        await app.applied()
+        seconds, _ = await raw.time()
+        await raw.xadd(STREAM, {"a": "b"}, id=f"{(seconds + 1) * 1000}-{2**64 - 1}")
+        await app.applied()
+    assert (await app.run("archive", "now")).code == 0
+    done = await app.run("trim")
+    assert done.code == 0, done.err
+    streams = (channels.events_stream(0), channels.events_stream(1), STREAM)
+    assert [await raw.xlen(stream) for stream in streams] == [0, 0, 0]
+    async with app.worker():
+        await app._append([order(2)])
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
+
+
+async def test_others_are_trimmed_if_one_partition_refuses(app: Archived, raw: Any) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app._append([order(0)])
+        await app.applied()
+        await own(app)
+        await app._append([*(order(number, "shop_x") for number in range(9)), order(1)])
+        await app.applied()
+    assert (await app.run("archive", "now")).code == 0
+    await raw.rename(channels.events_stream(0), "aside")
+    await raw.set(channels.events_stream(0), "x")
+    done = await app.run("trim")
+    assert done.code == 1
+    assert "partition 0 could not be trimmed" in " ".join(done.err.split())
+    assert [await raw.xlen(stream) for stream in (channels.events_stream(1), STREAM)] == [0, 0]
+
+
+@pytest.mark.parametrize("stream", [channels.events_stream(0), channels.events_stream(1), STREAM])
+async def test_a_tail_that_was_trimmed_unread_keeps_nobody_from_erasing(app: Archived, raw: Any, stream: str) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app._append([order(0)])
+        await app.applied()
+        await own(app)
+        await app._append([order(1), *(order(number, "shop_x") for number in range(9))])
+        await app.applied()
+        await raw.xadd(stream, {"a": "b"}, maxlen=0, approximate=False)
+        for name in ("shop", "shop_x"):
+            done = await app.run("erase", "--app", name, "--yes")
+            assert done.code == 0, done.err

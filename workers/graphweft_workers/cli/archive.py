@@ -10,12 +10,12 @@ from typing import Annotated, Final
 
 import typer
 
-from graphweft_contracts import channels
+from graphweft_contracts import BusUnavailable, channels
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.archiver import archive_now as copy_now
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.archive.trim import trim, trim_place
+from graphweft_workers.archive.trim import TrimPlace, trim, trim_place
 from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, command
@@ -116,21 +116,30 @@ async def trim_bus(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how far it would trim.")] = False,
     data: Data = None,
     json: Json = False,
-) -> None:
+) -> int | None:
     """Remove from the bus what is archived and applied. Commands and workers read it from the archive afterwards."""
     settings = Settings.load(data=data)
     reader = ArchiveReader(make_archive(settings))
     rows: list[dict[str, str | int]] = []
+    refused: dict[int, str] = {}
     async with _bus_alone(settings) as bus:
         numbers = range(await bus.partitions.count(fresh=True))
         before = await missing_entries(bus, numbers)
-        places = [await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions) for number in numbers]
+        places: list[TrimPlace] = []
+        for number in numbers:
+            try:
+                places.append(await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions))
+            except BusUnavailable as error:  # of one partition perhaps: the others go on
+                refused[number] = str(error)
         after = await missing_entries(bus, numbers)
-        for number, place in zip(numbers, places, strict=True):
+        for place in places:
+            number = place.partition
             rows.append({**asdict(place), "removed": after[number] - before[number]})
+    code = 1 if refused else None
     if json:
-        print_json({"partitions": rows, "removed": sum(int(row["removed"]) for row in rows)})
-        return
+        removed = sum(int(row["removed"]) for row in rows)
+        print_json({"partitions": rows, "removed": removed, "refused": refused})
+        return code
     shown = [row for row in rows if row["offset"] or row["removed"]]
     if shown:
         print_table(
@@ -142,3 +151,6 @@ async def trim_bus(
         )
         _say_others(len(shown))
     say(f"{counted(sum(int(row['removed']) for row in rows), 'entry')} removed from the bus")
+    for number, why in refused.items():
+        warn(f"partition {number} could not be trimmed: {why}")
+    return code

@@ -391,7 +391,7 @@ class MutationWorker:
                 batch = await self._bus.log.read(number, window.cursor, limit=self._batch_events, wait_s=0)
             else:
                 batch = await partition.lease.read(window.cursor, limit=self._batch_events)
-            found |= bool(batch.entries)
+            found |= bool(batch.entries or batch.lost)  # what was lost up to the end is passed, too
             size = await self._add(partition, batch)
             # A bus may give less than there is. Without a backlog, another request would only cost time.
             short = len(batch.entries) < self._batch_events and size < APP_COST

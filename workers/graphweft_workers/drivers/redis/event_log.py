@@ -25,7 +25,7 @@ from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
 from graphweft_workers.drivers.redis.own_partitions import give_partition
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
-from graphweft_workers.drivers.redis.streams import LAST_ID, LAST_MS, fault_of
+from graphweft_workers.drivers.redis.streams import FAR_MS, LARGEST, end_of_read, fault_of, now_ms_of
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
@@ -118,7 +118,9 @@ local info = redis.call('XINFO', 'STREAM', KEYS[1])
 local found = {}
 for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
 local first = found['first-entry']
-return {found['entries-added'], found['length'], first and first[1] or ''}
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+return {found['entries-added'], found['length'], first and first[1] or '', found['last-generated-id'], now}
 """
 # The newest first. It stops at a number of bytes, which COUNT cannot: small entries may follow large ones.
 _BEFORE: Final = """
@@ -164,7 +166,9 @@ class RedisEventLog:
         self._sizes: dict[int, tuple[float, int]] = {}
         """By partition: average bytes and number of the entries last read."""
         self._ended: set[int] = set()
-        """Partitions whose last read met an id that is not read; see ``streams``."""
+        """Partitions that hold an id that is not read at their end; see ``streams``."""
+        self._now_ms = 0
+        """The server's time when it was last told. What is read ends far ahead of it; see ``streams``."""
         self._clock = clock
         self._held: dict[int, str] = {}
         """By partition: the owner that claimed it through this object."""
@@ -294,7 +298,10 @@ class RedisEventLog:
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``."""
         start = f"({offset}" if offset else "-"
-        reply = await self.call("XRANGE", await self.stream(partition), start, LAST_ID, "COUNT", limit)
+        stream = await self.stream(partition)
+        with _bus_errors():
+            end = end_of_read(await now_ms_of(self._redis))
+        reply = await self.call("XRANGE", stream, start, end, "COUNT", limit)
         return _entries(reply)
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -308,7 +315,7 @@ class RedisEventLog:
     async def trim(self, partition: int, offset: str) -> None:
         """See ``Partitions.trim``."""
         milliseconds, sequence = offset_number(offset)
-        first_kept = f"{milliseconds}-{sequence + 1}"
+        first_kept = f"{milliseconds + 1}-0" if sequence >= LARGEST else f"{milliseconds}-{sequence + 1}"
         await self.call("XTRIM", await self.stream(partition), "MINID", "=", first_kept)
 
     async def positions(self, partition: int) -> Mapping[str, str]:
@@ -356,11 +363,14 @@ class RedisEventLog:
             written = stream_info["entries-added"] if there else 0
             last = stream_info["last-generated-id"].decode() if there else "0-0"  # also of a stream that is trimmed
             fault = fault_of(stream_info, time[0] * 1000, f"graphweft bus mend {partition}")
-            if fault and offset_number(last)[0] >= LAST_MS:
-                read = await self.call("XREVRANGE", streams[partition], LAST_ID, "-", "COUNT", 1)
+            now_ms = time[0] * 1000
+            if offset_number(last)[0] >= now_ms + FAR_MS:
+                read = await self.call("XREVRANGE", streams[partition], end_of_read(now_ms), "-", "COUNT", 1)
                 last = read[0][0].decode() if read else "0-0"
             group = self._own(groups)
             position = group["last-delivered-id"].decode() if group else ""
+            if group and group["entries-read"] == written:  # also behind a tail that was trimmed before it was read
+                position = max(position, last, key=offset_number)
             lag = group["lag"] if group else length
             found.append(
                 PartitionStatus(
@@ -413,23 +423,26 @@ class RedisEventLog:
         """
         stream = await self.stream(partition)
         with _bus_errors():
+            self._now_ms = self._now_ms or await now_ms_of(self._redis)
+            limit_ms = self._now_ms + FAR_MS
             pipeline = self._redis.pipeline(transaction=True)
-            pipeline.execute_command("XREAD", "COUNT", count, "STREAMS", stream, at or "0-0")
+            start = f"({at}" if at and offset_number(at)[0] < limit_ms else f"{limit_ms}-0" if at else "-"
+            pipeline.execute_command("XRANGE", stream, start, end_of_read(self._now_ms), "COUNT", count)
             pipeline.execute_command("EVAL_RO", _EXTENT, 1, stream)
             reply, extent = await pipeline.execute(raise_on_error=False)
         if isinstance(reply, Exception):
             raise unavailable(reply, f"partition {partition} cannot be read") from reply
-        found: Sequence[Any] = reply[0][1] if reply else ()
+        found: Sequence[Any] = reply or ()
         self._ended.discard(partition)
-        if found and offset_number(found[-1][0].decode())[0] >= LAST_MS:
-            self._ended.add(partition)
-            found = [item for item in found if offset_number(item[0].decode())[0] < LAST_MS]
         if isinstance(extent, Exception):
             if "no such key" not in str(extent):
                 raise unavailable(extent, f"partition {partition} cannot be read") from extent
             added, length, first = 0, 0, b""
         else:
             added, length, first = int(extent[0]), int(extent[1]), extent[2]
+            self._now_ms = int(extent[4])
+            if offset_number(extent[3].decode())[0] >= limit_ms:
+                self._ended.add(partition)
         if added < read:
             raise BusUnavailable(
                 f"the stream of partition {partition} was deleted or recreated: {added} entries were ever written to "

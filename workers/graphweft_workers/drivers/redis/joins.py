@@ -38,7 +38,8 @@ local function is_after(one, other)
   local ms, sequence = string.match(one, '^(%d+)-(%d+)$')
   local other_ms, other_sequence = string.match(other, '^(%d+)-(%d+)$')
   if ms ~= other_ms then return tonumber(ms) > tonumber(other_ms) end
-  return tonumber(sequence) > tonumber(other_sequence)
+  if #sequence ~= #other_sequence then return #sequence > #other_sequence end
+  return sequence > other_sequence
 end
 for i = 4, #KEYS do
   local owner = redis.call('GET', KEYS[i])

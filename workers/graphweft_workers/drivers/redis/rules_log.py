@@ -9,11 +9,12 @@ from graphweft.transports.redis.layout import stream_of
 from graphweft_contracts import Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.drivers.redis.streams import LAST_ID
+from graphweft_workers.drivers.redis.streams import FAR_MS
 
 # The entries and the record are written at once, so that a reader of an entry finds the record. KEYS: the activations,
 # the orders, and the streams. ARGV: scope, digest, time, the field, how many apps must have a partition of their own,
-# the first id that is not read, and the numbers of the partitions. It returns nothing if one was added meanwhile.
+# how far ahead of the clock an id is not read, and the numbers of the partitions. It returns nothing if
+# one was added meanwhile.
 #
 # A stream that takes no entry, because a producer has ended it, keeps nobody from activating rules: there they apply
 # behind its last entry that is read.
@@ -24,10 +25,15 @@ for i = 2, #orders, 2 do
 end
 if own ~= tonumber(ARGV[5]) then return false end
 local function behind_last(stream)
-  local last = redis.pcall('XREVRANGE', stream, ARGV[6], '-', 'COUNT', 1)
+  local time = redis.call('TIME')
+  local limit = string.format('(%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[6])
+  local last = redis.pcall('XREVRANGE', stream, limit, '-', 'COUNT', 1)
   if last.err or #last == 0 then return '0-1' end
   local ms, sequence = string.match(last[1][1], '^(%d+)-(%d+)$')
-  return ms .. '-' .. string.format('%.0f', tonumber(sequence) + 1)
+  if sequence == '18446744073709551615' then return string.format('%.0f-0', ms + 1) end
+  local head, nines = string.match(sequence, '^(%d-)(9*)$')  -- a number of Lua is not exact enough
+  local digit = head == '' and 1 or string.sub(head, -1) + 1
+  return ms .. '-' .. string.sub(head, 1, -2) .. string.format('%d', digit) .. string.rep('0', #nines)
 end
 local number = redis.call('LLEN', KEYS[1]) + 1
 local entry = cjson.encode({number = number, scope = ARGV[1], rules = ARGV[2]})
@@ -89,7 +95,7 @@ class RedisRulesLog:
             streams = [stream_of(number, layout.partitions) for number in partitions]
             keys = (channels.ACTIVATIONS, channels.ORDERS, *streams)
             given = (
-                scope, digest, self._clock.now().isoformat(), wire.ACTIVATION, len(layout.own), LAST_ID, *partitions,
+                scope, digest, self._clock.now().isoformat(), wire.ACTIVATION, len(layout.own), FAR_MS, *partitions,
             )  # fmt: skip
             made = await self._call("EVAL", _ACTIVATE, len(keys), *keys, *given)
             if made is not None:

@@ -1,8 +1,10 @@
 """Streams that take no entries any more: how they are found, and how they are mended.
 
 An entry may have any id that is larger than the last one. After the largest of all ids a stream takes nothing. So a
-producer can end a stream, and no right on the server forbids that. Readers do not read ids that no clock gives: nobody
-has a position behind them, and what came with such an id is appended anew when the stream is mended.
+producer can end a stream, and no right on the server forbids that. Readers do not read ids that lie far ahead of the
+server's clock: nobody has a position behind them, and what came with such an id is appended anew when the stream is
+mended. It gets ids behind the last entry that is read. So the limit moves on with the clock: behind an entry right
+before a limit that does not, nothing would ever be read again.
 """
 
 from __future__ import annotations
@@ -18,17 +20,19 @@ from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_workers.drivers.redis.stream_waiter import offset_number
 
-LAST_MS: Final = 7_258_118_400_000
-"""The year 2200. Ids from then on are not read."""
-LAST_ID: Final = f"({LAST_MS}-0"
-"""The end of what is read, for XRANGE."""
+FAR_MS: Final = 200 * 365 * 86_400_000
+"""An id that lies so far ahead of the server's clock is not read: about 200 years."""
+LARGEST: Final = 2**64 - 1
+"""The largest of both numbers of an id."""
+_MEND_MS: Final = 10 * 60_000
+"""How much further ahead an id must be to get a new one, so that nobody reads it while the copy is made."""
 _AHEAD_MS: Final = 5 * 60_000
 """How far a last id may lie ahead of the server's clock: it does after the clock was set back."""
 _PAGE: Final = 500
 _IO_S: Final = 30.0
 _HOUR_MS: Final = 3_600_000
 
-# KEYS: the stream, its copy. ARGV: the last id of the stream that the copy has, the first time that is not read, the
+# KEYS: the stream, its copy. ARGV: the last id of the stream that the copy has, the first time that is moved, the
 # last id before it, and how many entries have other ids in the copy. It completes the copy, and replaces the stream by
 # it. Entries that were trimmed meanwhile leave the copy too, so that numbers stay as they are.
 _REPLACE: Final = """
@@ -81,8 +85,10 @@ def fault_of(info: Mapping[str, Any] | Exception, now_ms: int, mend: str) -> str
     last = info["last-generated-id"]
     last = last.decode() if isinstance(last, bytes) else last
     milliseconds, _ = offset_number(last)
-    if milliseconds >= LAST_MS:
+    if milliseconds >= now_ms + FAR_MS + _MEND_MS:
         return f"its last id is {last}, which no clock gives, so what was added since waits: `{mend}` mends it"
+    if milliseconds >= now_ms + FAR_MS:
+        return f"its last id is {last}, so what was added since waits: it is read within 10 minutes"
     ahead_ms = milliseconds - now_ms
     if ahead_ms <= _AHEAD_MS:
         return ""
@@ -90,6 +96,17 @@ def fault_of(info: Mapping[str, Any] | Exception, now_ms: int, mend: str) -> str
         f"its last id lies {max(1, round(ahead_ms / _HOUR_MS))} h ahead of the server's clock, and new entries get "
         "that time until then: check the clock, and who may write to the bus"
     )
+
+
+def end_of_read(now_ms: int) -> str:
+    """Return the end of what is read at a time of the server's clock, for XRANGE."""
+    return f"({now_ms + FAR_MS}-0"
+
+
+async def now_ms_of(client: Any) -> int:
+    """Return the server's time."""
+    seconds, microseconds = await client.time()
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 async def request_fault(url: str) -> str:
@@ -160,29 +177,35 @@ async def _mend_partition(client: Any, partition: int) -> str:
         await client.rename(stream, aside)
         return f"the key {stream} held no stream: it is named {aside} now, and the next event makes the stream anew"
     info = await client.xinfo_stream(stream) if await client.exists(stream) else None
-    if info is None or offset_number(info["last-generated-id"].decode())[0] < LAST_MS:
+    first_ms = await now_ms_of(client) + FAR_MS + _MEND_MS
+    if info is None or offset_number(info["last-generated-id"].decode())[0] < first_ms:
         return ""
-    moved = await _replace(client, stream, channels.stream_copy(partition))
+    moved = await _replace(client, stream, channels.stream_copy(partition), first_ms)
+    left = fault_of(await client.xinfo_stream(stream), await now_ms_of(client), f"graphweft bus mend {partition}")
     return (
         f"{stream} takes entries again. Entries whose id no clock gives have new ones, at its end: {moved}; all others "
-        "are as before"
+        f"are as before{f'. But {left}' if left else ''}"
     )
 
 
-async def _replace(client: Any, stream: str, copy: str) -> int:
-    """Replace a stream by a copy with ids that clocks give; return how many entries got a new id."""
+async def _replace(client: Any, stream: str, copy: str, first_ms: int) -> int:
+    """Replace a stream by a copy with ids before a time; return how many entries got a new id."""
     await client.delete(copy)
     await client.execute_command("XGROUP", "CREATE", copy, "copy", "0-0", "MKSTREAM")  # also if all was trimmed
     await client.execute_command("XGROUP", "DESTROY", copy, "copy")
     last, moved = "0-0", 0
-    async for page in _pages(client, stream, "-", LAST_ID):
+    async for page in _pages(client, stream, "-", f"({first_ms}-0"):
         last = page[-1][0].decode()
         await _add(client, copy, page)
     end = (await client.xinfo_stream(stream))["last-generated-id"]
-    async for page in _pages(client, stream, f"{LAST_MS}-0", end):
+    positions = [group["last-delivered-id"].decode() for group in await client.xinfo_groups(stream)]
+    known = [each for each in positions if offset_number(each)[0] < first_ms]
+    if (behind := max([last, *known], key=offset_number)) != last:  # its entries were trimmed, and readers passed them
+        await client.execute_command("XSETID", copy, behind)
+    async for page in _pages(client, stream, f"{first_ms}-0", end):
         moved += len(page)
         await _add(client, copy, [(b"*", fields) for _, fields in page])
-    done = await client.execute_command("EVAL", _REPLACE, 2, stream, copy, end, LAST_MS, last, moved)
+    done = await client.execute_command("EVAL", _REPLACE, 2, stream, copy, end, first_ms, behind, moved)
     if done is None:
         raise BusUnavailable(f"{stream} changed while it was copied, and is as it was: run the command again")
     return int(done)

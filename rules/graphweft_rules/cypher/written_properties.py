@@ -69,7 +69,7 @@ class WrittenProperties:
         bound: set[str] = set()
         arrows: set[str] = set()
         made: list[NodePattern] = []
-        items: list[SetItem] = []
+        assigned: list[SetItem] = []
         for part in read_parts(query):
             if isinstance(part, PatternPart):
                 arrows.update(arrow.variable for path in part.paths for arrow in path.relationships)
@@ -81,7 +81,7 @@ class WrittenProperties:
                     bound |= {node.variable} - {""}
                     made += [node] if part.keyword in ("CREATE", "MERGE") else []
             elif isinstance(part, SetPart):
-                items += (item for item in part.items if item.kind != "label")
+                assigned += (item for item in part.items if item.kind != "label")
             elif isinstance(part, ProjectionPart):
                 bound = {*(bound if part.star else ()), *(item.alias for item in part.items)}
                 for item in part.items:
@@ -99,10 +99,10 @@ class WrittenProperties:
             of = (*node.labels, *node.alternatives) or (() if node.variable in loose else labels[node.variable])
             names = (ANYTHING,) if node.map_parameter else tuple(each.name for each in node.properties)
             self._add(of, *names)
-        for item in items:
-            if item.variable in arrows and item.variable not in loose | labels.keys():
+        for each in assigned:
+            if each.variable in arrows and each.variable not in loose | labels.keys():
                 continue  # a property of a relationship
-            self._add(() if item.variable in loose else labels.get(item.variable, ()), *_names(query, item))
+            self._add(() if each.variable in loose else labels.get(each.variable, ()), *_names(query, each))
 
 
 def _names(query: Outline, item: SetItem) -> tuple[str, ...]:

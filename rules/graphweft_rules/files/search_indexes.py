@@ -225,5 +225,5 @@ def _unmade(named: NamedIndex, labels: Collection[str], written: WrittenProperti
 def _nearest(name: str, known: Mapping[str, str], closeness: float = 0.6) -> str:
     """Return `` (did you mean 'Doc.text'?)`` with what the nearest known name stands for, or an empty string."""
     same = next((each for each in known if each.casefold() == name.casefold()), None)
-    [near] = [same] if same is not None else get_close_matches(name, known, n=1, cutoff=closeness) or [None]
-    return "" if near is None else f" (did you mean {known[near]!r}?)"
+    near = [same] if same is not None else get_close_matches(name, known, n=1, cutoff=closeness)
+    return f" (did you mean {known[near[0]]!r}?)" if near else ""

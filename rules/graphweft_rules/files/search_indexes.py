@@ -20,6 +20,10 @@ from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, InjectionSearch, MutationRule, Place
 
 type Kind = Literal["fulltext", "vector"]
+_FAR: Final = 8
+"""Signs by which the length of a name may differ from that of a name that was meant."""
+_COMPARED: Final = 200
+"""Limit of names that are compared, each of which takes some 20 µs, for each of up to 500 indexes."""
 _PROCEDURE: Final = re.compile(r"db\.(idx|index)\.(fulltext|vector)\.query")
 
 
@@ -106,35 +110,43 @@ def dimensions_of(named: Iterable[NamedIndex]) -> dict[str, int]:
     return found
 
 
-def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield an error for each vector index whose length is unknown, and a warning for each that is not made or empty.
-
-    ``known`` are labels that something else than rules writes; searches of these have indexes of their own.
-    """
+def length_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield an error for each vector index whose length is unknown; ``known`` are labels with indexes of their own."""
     configs = tuple(configs)
-    mutations = [rule for config in configs for rule in config.mutation_rules]
-    labels = labels_of(mutations) - frozenset(known)
-    written: WrittenProperties | None = None
+    labels = labels_of(rule for config in configs for rule in config.mutation_rules) - frozenset(known)
     sizes: dict[tuple[str, str], int] = {}
-    said: set[tuple[str, str]] = set()
     for each in (named for config in configs for named in named_indexes(config.injection_rules)):
         parts = each.parts(labels)
-        if (each.kind, each.name) not in said:
-            said.add((each.kind, each.name))
-            written = written or WrittenProperties.of(_cyphers(mutations))
-            finding = _unmade(each, labels, written, known) if parts is None else _unwritten(each, *parts, written)
-            if finding is not None:
-                yield finding
-        if parts is not None and each.kind == "vector":
-            if each.dimensions is None:
-                message = (
-                    f"the vector index {each.name!r} is made with the graph, and needs the length of its vectors: "
-                    "write for example dimensions: 384"
-                )
-                yield Finding(level="error", code="missing-key", message=message, place=each.place)
-            elif (first := sizes.setdefault(parts, each.dimensions)) != each.dimensions:
-                message = f"the vector index {each.name!r} has dimensions: {first} in another rule: write the same"
-                yield Finding(level="error", code="conflicting-keys", message=message, place=each.dimensions_place)
+        if parts is None or each.kind != "vector":
+            continue
+        if each.dimensions is None:
+            message = (
+                f"the vector index {each.name!r} is made with the graph, and needs the length of its vectors: "
+                "write for example dimensions: 384"
+            )
+            yield Finding(level="error", code="missing-key", message=message, place=each.place)
+        elif (first := sizes.setdefault(parts, each.dimensions)) != each.dimensions:
+            message = f"the vector index {each.name!r} has dimensions: {first} in another rule: write the same"
+            yield Finding(level="error", code="conflicting-keys", message=message, place=each.dimensions_place)
+
+
+def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield what ``length_findings`` finds, and a warning for each index that is not made or that stays empty."""
+    configs = tuple(configs)
+    yield from length_findings(configs, known)
+    mutations = [rule for config in configs for rule in config.mutation_rules]
+    labels = labels_of(mutations) - frozenset(known)
+    named: dict[tuple[Kind, str], NamedIndex] = {}
+    for each in (one for config in configs for one in named_indexes(config.injection_rules)):
+        named.setdefault((each.kind, each.name), each)
+    written = WrittenProperties.of(_cyphers(mutations) if named else ())
+    properties = {label: written.of_label(label) for label in sorted(labels)} if named else {}
+    for each in named.values():
+        parts = each.parts(labels)
+        if parts is None:
+            yield _unmade(each, properties, known)
+        elif (names := properties[parts[0]]) is not None and parts[1] not in names:
+            yield _unwritten(each, *parts, names)
     indexes = made_indexes(
         (named for config in configs for named in named_indexes(config.injection_rules)),
         (rule for config in configs for rule in config.mutation_rules),
@@ -185,11 +197,8 @@ def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[Kind, str, Pl
                 yield kind, ".".join(texts) if is_pair else texts[0], place
 
 
-def _unwritten(named: NamedIndex, label: str, name: str, written: WrittenProperties) -> Finding | None:
-    """Return the finding of an index on a property that no mutation writes; None if one may write it."""
-    names = written.of_label(label)
-    if names is None or name in names:
-        return None
+def _unwritten(named: NamedIndex, label: str, name: str, names: Collection[str]) -> Finding:
+    """Return the finding of an index on a property that no mutation writes; ``names`` are those that they write."""
     near = _nearest(name, {each: f"{label}.{each}" for each in sorted(names)})
     message = (
         f"no rule here writes the property {name!r} of {label!r}, so the {named.kind} index {named.name!r} stays empty"
@@ -198,10 +207,10 @@ def _unwritten(named: NamedIndex, label: str, name: str, written: WrittenPropert
     return Finding(level="warning", code="unwritten-property", message=message, place=named.place)
 
 
-def _unmade(named: NamedIndex, labels: Collection[str], written: WrittenProperties, known: Collection[str]) -> Finding:
-    """Return the finding of an index on a label that no mutation writes."""
+def _unmade(named: NamedIndex, properties: Mapping[str, Collection[str] | None], known: Collection[str]) -> Finding:
+    """Return the finding of an index on a label that no mutation writes; ``properties`` are those of each label."""
     label, _, name = named.name.partition(".")
-    pairs = {f"{each}.{prop}" for each in labels for prop in written.of_label(each) or (name,)}
+    pairs = {f"{each}.{prop}" for each, names in properties.items() for prop in names or (name,)}
     near = _nearest(named.name, {each: each for each in sorted(pairs)}, closeness=0.75)
     if not named.name:
         message = (
@@ -225,5 +234,6 @@ def _unmade(named: NamedIndex, labels: Collection[str], written: WrittenProperti
 def _nearest(name: str, known: Mapping[str, str], closeness: float = 0.6) -> str:
     """Return `` (did you mean 'Doc.text'?)`` with what the nearest known name stands for, or an empty string."""
     same = next((each for each in known if each.casefold() == name.casefold()), None)
-    near = [same] if same is not None else get_close_matches(name, known, n=1, cutoff=closeness)
+    compared = [each for each in known if abs(len(each) - len(name)) <= _FAR][:_COMPARED]
+    near = [same] if same is not None else get_close_matches(name, compared, n=1, cutoff=closeness)
     return f" (did you mean {known[near[0]]!r}?)" if near else ""

@@ -7,7 +7,7 @@ libraries begin to suffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -101,6 +101,9 @@ MOST_KEYS: Final = 500
 """Look-up keys of a rule set, each of which is an index in the graph of each app."""
 MOST_DIMENSIONS: Final = 4_096
 """Numbers of a vector in an index; graph servers allow no more."""
+MOST_DIMENSIONS_OF_ALL: Final = 32_768
+"""The sum over the vector indexes of a rule set. A graph server may reserve room for 1,024 vectors with the first one:
+4.2 kB for each number (17.1 MB for 4,096 numbers, 1.8 MB for 384), so 137 MB in the graph of each app."""
 
 _BOOLEANS: Final = frozenset({"AND", "OR", "XOR", "WHEN", "THEN", "ELSE", "|", "&&", "||", "?"})
 """Behind them a prefix operator no longer applies."""
@@ -303,3 +306,13 @@ def keys_problem(keys: Iterable[tuple[str, str]]) -> str | None:
             f"use at most {MOST_KEYS}"
         )
     return None
+
+
+def dimensions_problem(sizes: Mapping[str, int]) -> str | None:
+    """Return why a rule set may not have these vector indexes (name -> length), or None."""
+    if (total := sum(sizes.values())) <= MOST_DIMENSIONS_OF_ALL:
+        return None
+    return (
+        f"the vector indexes of the rules have {total:,} dimensions in all, and each takes memory in the graph of each "
+        f"app: use at most {MOST_DIMENSIONS_OF_ALL:,}, by fewer indexes or shorter vectors"
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.testing.suites.search_kit import OneVector
 from graphweft_workers.testing.waiting import until
+from graphweft_workers.timing import TIMING
 
 __all__ = ("call",)  # a fixture
 
@@ -195,8 +198,39 @@ async def test_vectors_of_another_length_get_another_index(docs: Docs) -> None:
             return str(error)
 
     await until(found, lambda found: found == ["black tea"])
-    with pytest.raises(QueryFailed, match="holds vectors of 3 numbers"):
+    with pytest.raises(QueryFailed, match=r"holds vectors of 3 numbers.*or write dimensions: 2 in the rule that names"):
         await docs.found(NEAR)
+
+
+async def test_a_responder_lists_the_indexes_again_before_it_says_that_a_length_is_wrong(docs: Docs) -> None:
+    await docs.push_docs(WRITES + SEARCHES)
+    await docs.file("green tea")
+    async with contextlib.aclosing(docs.store(None)) as store:
+
+        async def found(searcher: Searcher) -> list[Any] | str:
+            try:
+                rows = (await searcher.search("shop", NEAR, timeout_s=60)).table.rows
+            except QueryFailed as error:
+                return str(error)
+            return [row[0] for row in rows]
+
+        changed, same = OneVector(1.0, 1.0), OneVector(1.0, 1.0)
+        timing = replace(TIMING.retrieval, names_s=3_600.0)
+        searchers = [Searcher(store, each, timing=timing) for each in (changed, same)]
+        for searcher in searchers:
+            await until(partial(found, searcher), lambda rows: rows == ["green tea"])
+        await docs.push_docs(WRITES + SEARCHES.replace("dimensions: 2", "dimensions: 3"))
+        await docs.file("black tea", size=3)
+        changed.vector = [1.0, 1.0, 1.0]
+        await until(partial(found, searchers[0]), lambda rows: rows == ["black tea"])
+        await until(partial(found, searchers[1]), lambda rows: "holds vectors of 3 numbers" in rows)
+
+
+async def test_an_app_without_a_graph_is_said_to_have_none(docs: Docs) -> None:
+    async with contextlib.aclosing(docs.store(None)) as store:
+        for query in (WORDS, NEAR):
+            with pytest.raises(QueryFailed, match=r"^the app 'acm' has no graph: check its name"):
+                await Searcher(store, OneVector(1.0, 1.0)).search("acm", query, timeout_s=60)
 
 
 async def test_a_rebuild_names_what_the_log_does_not_make(docs: Docs) -> None:

@@ -35,9 +35,6 @@ _MAX_WARNINGS: Final = 1_000
 """Warnings that one adapter logs. A program may make any number of providers; counts continue beyond the limit."""
 _MAX_FORMS: Final = 50
 """Forms of parts that are counted by name."""
-_NO_EMBEDDER: Final = (
-    "set GRAPHWEFT_EMBEDDER where the responder and the memory worker run, or search with index_type='fulltext'"
-)
 _NEXT_STEPS: Final[Mapping[ReasonCode, str]] = {
     "condition_error": "correct the condition; `graphweft lint` checks it",
     "embedder_unavailable": "check that the endpoint of GRAPHWEFT_EMBEDDER answers the responder",
@@ -293,7 +290,7 @@ def _with_next_step(reason: ReasonCode, detail: str) -> str:
     """Return the detail with the next step for the operator."""
     if reason == "bus_unavailable":
         return with_bus_step(detail)
-    step = _NO_EMBEDDER if "embedder is required" in detail else _NEXT_STEPS.get(reason, "")
+    step = "" if "embedder is required" in detail else _NEXT_STEPS.get(reason, "")  # the responder says what to do
     return "; ".join(filter(None, (detail, step)))
 
 

@@ -26,7 +26,7 @@ from graphweft_rules.cypher.parts import (
 )
 from graphweft_rules.cypher.query import Cypher
 
-_READING: Final = ("db.", "dbms.", "algo.")
+READING: Final = ("db.", "dbms.", "algo.")
 """Prefixes of procedures that put no labels on nodes."""
 
 
@@ -129,7 +129,7 @@ class _LabelReader:
         elif isinstance(part, CallPart):
             self._bound.clear()
             self._expressions(part.arguments)
-            self._dynamic |= bool(part.procedure) and not part.procedure.startswith(_READING)
+            self._dynamic |= bool(part.procedure) and not part.procedure.startswith(READING)
         elif isinstance(part, UnionPart):
             self._bound.clear()
         else:

@@ -11,7 +11,7 @@ from graphweft_rules.cypher.batch_query import Dialect, Mode
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, ordered
-from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, keys_finding, keys_of, unread_files
+from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, index_findings, unread_files
 from graphweft_rules.files.model import Mutation, Place
 from graphweft_rules.files.search_indexes import search_findings
 from graphweft_rules.files.text_times import text_times
@@ -67,9 +67,7 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = (), known: Collect
         findings.extend(unwritten_labels(configs, known))
         findings.extend(text_times(configs))
         findings.extend(search_findings(configs, known))
-        keys = frozenset(key for config in configs for key in keys_of(config))
-        if (much := keys_finding(keys, Place(file=str(path)))) is not None:
-            findings.append(much)
+        findings.extend(index_findings(configs, Place(file=str(path))))
         findings.extend(unread_files(path, is_root=False))
         if not rule_files:
             message = f"no {FILE_NAME} under this folder: nothing is checked"

@@ -18,9 +18,9 @@ from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
 from graphweft_rules.files.rule_reader import RuleFile, read_rules
-from graphweft_rules.files.search_indexes import indexed_properties, named_indexes
+from graphweft_rules.files.search_indexes import dimensions_of, indexed_properties, named_indexes
 from graphweft_rules.matching.searches import parse_retrieval
-from graphweft_rules.text_limits import keys_problem
+from graphweft_rules.text_limits import dimensions_problem, keys_problem
 
 FILE_NAME: Final = "graph_injection.yaml"
 """The rule file in a workflow's folder."""
@@ -159,10 +159,16 @@ def keys_of(config: GraphInjectionConfig) -> frozenset[tuple[str, str]]:
     return frozenset(keys) | indexed_properties(named_indexes(config.injection_rules))
 
 
-def keys_finding(keys: Iterable[tuple[str, str]], place: Place) -> Finding | None:
-    """Return the finding of rules that have too many look-up keys, or None."""
-    message = keys_problem(keys)
-    return None if message is None else Finding(level="error", code="too-many-keys", message=message, place=place)
+def index_findings(configs: Iterable[GraphInjectionConfig], place: Place) -> Iterator[Finding]:
+    """Yield the findings of rules without errors whose indexes are too many or, for vectors, too long together."""
+    configs = tuple(configs)
+    named = (each for config in configs for each in named_indexes(config.injection_rules))
+    for code, message in (
+        ("too-many-keys", keys_problem(frozenset(key for config in configs for key in keys_of(config)))),
+        ("too-many-dimensions", dimensions_problem(dimensions_of(named))),
+    ):
+        if message is not None:
+            yield Finding(level="error", code=code, message=message, place=place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +217,8 @@ class RuleFiles:
         files = list(self._lineage(path, Place(file=str(path)), (), walk))
         findings = [*walk.findings, *(finding for file in files for finding in file.findings)]
         config = None if errors(findings) else reduce(merge, (file.config for file in files))
-        if config is not None and (much := keys_finding(keys_of(config), Place(file=str(path)))) is not None:
-            findings.append(much)
+        if config is not None and (much := list(index_findings([config], Place(file=str(path))))):
+            findings += much
             config = None
         return Resolved(config=config, findings=ordered(findings))
 

@@ -68,6 +68,8 @@ class InjectionSearch:
     dimensions: int | None = None
     """The length of the vectors of ``index_name``, for an index that is made because the rule names it."""
     retrieval_query: str | None = None
+    places: Mapping[str, Place] = field(default_factory=dict[str, Place], compare=False)
+    """Where the values of its keys are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

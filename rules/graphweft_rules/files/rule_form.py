@@ -112,6 +112,10 @@ OPTIONS: Final[Mapping[str, Key]] = {
 }
 """The keys of a search that say how to search, with the same value for every request."""
 _IN_MEMORY: Final = {"properties": {"index_name": False, "fulltext_index_name": False, "dimensions": False}}
+_NEEDS_INDEX: Final = {
+    "if": {"required": ["dimensions"]},
+    "then": {"required": ["index_name"], "properties": {"index_type": {"not": {"const": "fulltext"}}}},
+}
 _NEEDS_MEMORY: Final = {
     "required": ["of"],
     "properties": {"of": {"enum": [name for name in SEARCHED if name not in EMBEDDED]}},
@@ -143,7 +147,8 @@ SEARCH: Final = Form(
             {
                 "if": _NEEDS_MEMORY,
                 "then": {"required": ["memory"], "properties": {"index_type": {"enum": ["fulltext"]}}},
-            }
+            },
+            _NEEDS_INDEX,
         ],
     },
 )
@@ -153,7 +158,7 @@ SEEDING_SEARCH: Final = replace(
     meaning="A search whose results are seeds as well. It uses the `query` and the `memory` of graphrag unless it has "
     "its own.",
     keys={name: key for name, key in SEARCH.keys.items() if name != "retrieval_query"},
-    editor={"if": {"required": ["memory"]}, "then": _IN_MEMORY},
+    editor={"if": {"required": ["memory"]}, "then": _IN_MEMORY, "allOf": [_NEEDS_INDEX]},
 )
 GRAPHRAG: Final = Form(
     name="graphrag",

@@ -257,6 +257,7 @@ class _Checks(FormReader):
             options=cast("SearchOptions", options),
             dimensions=values.whole("dimensions"),
             retrieval_query=values.text("retrieval_query") if "retrieval_query" in values else None,
+            places={key: values.place_of(key) for key in (*_INDEX_NAMES, "dimensions") if key in values},
         )
         return search, values.find("retrieval_query")
 

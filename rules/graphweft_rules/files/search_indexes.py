@@ -7,17 +7,23 @@ is made again from the log. Other indexes are made by hand, and a new graph lack
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, Literal
 
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.names import written_labels
+from graphweft_rules.cypher.written_properties import WrittenProperties
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, InjectionSearch, MutationRule, Place
 
 type Kind = Literal["fulltext", "vector"]
+_FAR: Final = 8
+"""Signs by which the length of a name may differ from that of a name that was meant."""
+_COMPARED: Final = 200
+"""Limit of names that are compared, each of which takes some 20 µs, for each of up to 500 indexes."""
 _PROCEDURE: Final = re.compile(r"db\.(idx|index)\.(fulltext|vector)\.query")
 
 
@@ -29,6 +35,7 @@ class NamedIndex:
     name: str
     dimensions: int | None
     place: Place
+    dimensions_place: Place
 
     def parts(self, labels: Collection[str]) -> tuple[str, str] | None:
         """Return label and property, if the name is ``Label.property`` with one of the labels."""
@@ -50,15 +57,21 @@ def named_indexes(rules: Iterable[InjectionRule]) -> Iterator[NamedIndex]:
 def _named(search: InjectionSearch, place: Place) -> Iterator[NamedIndex]:
     asks, name = search.options.get("index_type"), search.options.get("index_name") or ""
     kind: Kind = "fulltext" if asks == "fulltext" else "vector"
-    yield NamedIndex(kind=kind, name=name, dimensions=search.dimensions, place=place)
+    at = search.places.get("index_name", place)
+    size_at = search.places.get("dimensions", at)
+    yield NamedIndex(kind=kind, name=name, dimensions=search.dimensions, place=at, dimensions_place=size_at)
     if asks == "hybrid" and (words := search.options.get("fulltext_index_name")) is not None:
-        yield NamedIndex(kind="fulltext", name=words, dimensions=None, place=place)
+        at = search.places.get("fulltext_index_name", place)
+        yield NamedIndex(kind="fulltext", name=words, dimensions=None, place=at, dimensions_place=at)
 
 
 def labels_of(rules: Iterable[MutationRule]) -> frozenset[str]:
     """Return the labels that mutations write, without those that are known only when a query runs."""
-    cyphers = (mutation.cypher for rule in rules for mutation in rule.mutations)
-    return frozenset[str]().union(*(written_labels(outline(cypher))[0] for cypher in cyphers))
+    return frozenset[str]().union(*(written_labels(outline(cypher))[0] for cypher in _cyphers(rules)))
+
+
+def _cyphers(rules: Iterable[MutationRule]) -> Iterator[str]:
+    return (mutation.cypher for rule in rules for mutation in rule.mutations)
 
 
 def made_indexes(named: Iterable[NamedIndex], mutations: Iterable[MutationRule]) -> frozenset[SearchIndex]:
@@ -88,31 +101,52 @@ def indexed_properties(named: Iterable[NamedIndex]) -> frozenset[tuple[str, str]
     return frozenset((label, f"{name} ({each.kind})") for each, (label, dot, name) in parts if dot)
 
 
-def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield an error for each vector index whose length is unknown, and a warning for each index that is not made.
+def dimensions_of(named: Iterable[NamedIndex]) -> dict[str, int]:
+    """Return what counts toward the limit of dimensions: the name of each vector index and its greatest length."""
+    found: dict[str, int] = {}
+    for each in named:
+        if each.kind == "vector" and each.dimensions is not None and "." in each.name:
+            found[each.name] = max(each.dimensions, found.get(each.name, 0))
+    return found
 
-    ``known`` are labels that something else than rules writes; searches of these have indexes of their own.
-    """
+
+def length_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield an error for each vector index whose length is unknown; ``known`` are labels with indexes of their own."""
     configs = tuple(configs)
     labels = labels_of(rule for config in configs for rule in config.mutation_rules) - frozenset(known)
     sizes: dict[tuple[str, str], int] = {}
-    said: set[tuple[str, str]] = set()
     for each in (named for config in configs for named in named_indexes(config.injection_rules)):
         parts = each.parts(labels)
+        if parts is None or each.kind != "vector":
+            continue
+        if each.dimensions is None:
+            message = (
+                f"the vector index {each.name!r} is made with the graph, and needs the length of its vectors: "
+                "write for example dimensions: 384"
+            )
+            yield Finding(level="error", code="missing-key", message=message, place=each.place)
+        elif (first := sizes.setdefault(parts, each.dimensions)) != each.dimensions:
+            message = f"the vector index {each.name!r} has dimensions: {first} in another rule: write the same"
+            yield Finding(level="error", code="conflicting-keys", message=message, place=each.dimensions_place)
+
+
+def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield what ``length_findings`` finds, and a warning for each index that is not made or that stays empty."""
+    configs = tuple(configs)
+    yield from length_findings(configs, known)
+    mutations = [rule for config in configs for rule in config.mutation_rules]
+    labels = labels_of(mutations) - frozenset(known)
+    named: dict[tuple[Kind, str], NamedIndex] = {}
+    for each in (one for config in configs for one in named_indexes(config.injection_rules)):
+        named.setdefault((each.kind, each.name), each)
+    written = WrittenProperties.of(_cyphers(mutations) if named else ())
+    properties = {label: written.of_label(label) for label in sorted(labels)} if named else {}
+    for each in named.values():
+        parts = each.parts(labels)
         if parts is None:
-            if (each.kind, each.name) not in said:
-                said.add((each.kind, each.name))
-                yield Finding(level="warning", code="unmade-index", message=_unmade(each), place=each.place)
-        elif each.kind == "vector":
-            if each.dimensions is None:
-                message = (
-                    f"the vector index {each.name!r} is made with the graph, and needs the length of its vectors: "
-                    "write for example dimensions: 384"
-                )
-                yield Finding(level="error", code="missing-key", message=message, place=each.place)
-            elif (first := sizes.setdefault(parts, each.dimensions)) != each.dimensions:
-                message = f"the vector index {each.name!r} has dimensions: {first} in another rule: write the same"
-                yield Finding(level="error", code="conflicting-keys", message=message, place=each.place)
+            yield _unmade(each, properties, known)
+        elif (names := properties[parts[0]]) is not None and parts[1] not in names:
+            yield _unwritten(each, *parts, names)
     indexes = made_indexes(
         (named for config in configs for named in named_indexes(config.injection_rules)),
         (rule for config in configs for rule in config.mutation_rules),
@@ -163,14 +197,43 @@ def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[Kind, str, Pl
                 yield kind, ".".join(texts) if is_pair else texts[0], place
 
 
-def _unmade(named: NamedIndex) -> str:
+def _unwritten(named: NamedIndex, label: str, name: str, names: Collection[str]) -> Finding:
+    """Return the finding of an index on a property that no mutation writes; ``names`` are those that they write."""
+    near = _nearest(name, {each: f"{label}.{each}" for each in sorted(names)})
+    message = (
+        f"no rule here writes the property {name!r} of {label!r}, so the {named.kind} index {named.name!r} stays empty"
+        f"{near}: write Label.property with a property that a rule writes; ignore this if another program writes it"
+    )
+    return Finding(level="warning", code="unwritten-property", message=message, place=named.place)
+
+
+def _unmade(named: NamedIndex, properties: Mapping[str, Collection[str] | None], known: Collection[str]) -> Finding:
+    """Return the finding of an index on a label that no mutation writes; ``properties`` are those of each label."""
+    label, _, name = named.name.partition(".")
+    pairs = {f"{each}.{prop}" for each, names in properties.items() for prop in names or (name,)}
+    near = _nearest(named.name, {each: each for each in sorted(pairs)}, closeness=0.75)
     if not named.name:
-        return (
+        message = (
             f"the search names no index, so a setting of the responder names its {named.kind} index, which graphweft "
             "does not make: write index_name: Label.property for nodes that a rule writes; ignore this if you make it"
         )
-    return (
-        f"no rule here writes nodes for {named.name!r}, so graphweft does not make this {named.kind} index: write "
-        "Label.property with a label that a rule writes; ignore this if you make it, also in each graph that is "
-        "rebuilt or restored"
-    )
+    elif label in known:
+        message = (
+            f"graphweft itself writes nodes with the label {label!r}, and makes no {named.kind} index {named.name!r}: "
+            "search what is remembered by memory: {user_id: $workflow.user_id} in place of index_name"
+        )
+    else:
+        message = (
+            f"no rule here writes nodes for {named.name!r}, so graphweft does not make this {named.kind} index{near}: "
+            "write Label.property with a label that a rule writes; ignore this if you make it, also in each graph that "
+            "is rebuilt or restored"
+        )
+    return Finding(level="warning", code="unmade-index", message=message, place=named.place)
+
+
+def _nearest(name: str, known: Mapping[str, str], closeness: float = 0.6) -> str:
+    """Return `` (did you mean 'Doc.text'?)`` with what the nearest known name stands for, or an empty string."""
+    same = next((each for each in known if each.casefold() == name.casefold()), None)
+    compared = [each for each in known if abs(len(each) - len(name)) <= _FAR][:_COMPARED]
+    near = [same] if same is not None else get_close_matches(name, compared, n=1, cutoff=closeness)
+    return f" (did you mean {known[near[0]]!r}?)" if near else ""

@@ -19,10 +19,10 @@ from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.ranges import range_problem
-from graphweft_rules.files.findings import Finding, RulesError, errors
-from graphweft_rules.files.loader import RuleFiles, discover, keys_finding, keys_of, reader_of, workflow_files
+from graphweft_rules.files.findings import Finding, RulesError
+from graphweft_rules.files.loader import RuleFiles, discover, index_findings, reader_of, workflow_files
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionQuery, InjectionRule, Place
-from graphweft_rules.files.search_indexes import search_findings
+from graphweft_rules.files.search_indexes import length_findings
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows, share
@@ -500,10 +500,9 @@ def _compiled(named: Mapping[str, Path], files: RuleFiles) -> list[tuple[Workflo
         else:
             compiled.append((compile_workflow(name, resolved.config), resolved.config))
     if not findings:
-        keys = frozenset(key for _, config in compiled for key in keys_of(config))
-        if (much := keys_finding(keys, Place(file=str(next(iter(named.values()), ""))))) is not None:
-            findings.append(much)
-        findings.extend(errors(search_findings([config for _, config in compiled])))
+        configs = [config for _, config in compiled]
+        findings.extend(index_findings(configs, Place(file=str(next(iter(named.values()), "")))))
+        findings.extend(length_findings(configs))
     if findings:
         raise RulesError(findings)
     return compiled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, Final, Self
 
 from graphweft_rules.cypher.indexes import SearchIndex
@@ -16,7 +16,13 @@ from graphweft_rules.cypher.mutation_summary import UNKNOWN, MutationSummary, it
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_rules.files.search_indexes import made_indexes, named_indexes
 from graphweft_rules.matching.workflow import Workflow
-from graphweft_rules.text_limits import MOST_DIMENSIONS, MOST_KEYS, MOST_KEYS_OF_LABEL, keys_problem
+from graphweft_rules.text_limits import (
+    MOST_DIMENSIONS,
+    MOST_DIMENSIONS_OF_ALL,
+    MOST_KEYS,
+    MOST_KEYS_OF_LABEL,
+    keys_problem,
+)
 
 FORMAT: Final = 2
 """Raise it when the analysis of queries finds more or other things: an old summary would then hold too little."""
@@ -104,7 +110,9 @@ def _allowed(keys: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
 def _allowed_indexes(indexes: frozenset[SearchIndex]) -> frozenset[SearchIndex]:
     """Return the search indexes; of too many, as rules of an older version may name, the first ones."""
     by_label = (list(some) for _, some in groupby(sorted(indexes, key=_order), key=lambda index: index.label))
-    return frozenset([index for some in by_label for index in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS])
+    found = [index for some in by_label for index in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS]
+    sums = accumulate(index.dimensions or 0 for index in found)
+    return frozenset(index for index, total in zip(found, sums, strict=True) if total <= MOST_DIMENSIONS_OF_ALL)
 
 
 def _order(index: SearchIndex) -> tuple[str, str, str]:

@@ -69,6 +69,7 @@ injection_rules:
         params: {country: $context.country}
         search:
           index_name: chunks
+          dimensions: 4
           fulltext_index_name: words
           index_type: hybrid
           query: [{role: user, text: $context.question}, {role: assistant, content: hello}, $context.last]
@@ -329,9 +330,12 @@ MISTAKES: list[tuple[Kind, tuple[Any, ...], Any]] = [
     ("rules", (*QUERIES, 2, "search", "query"), ...),
     ("rules", (*QUERIES, 2, "search", "fulltext_index_name"), ...),
     ("rules", (*QUERIES, 2, "search", "index_name"), "$context.index"),
+    ("rules", (*QUERIES, 2, "search", "index_name"), ...),
+    ("rules", (*QUERIES, 2, "search", "index_type"), "fulltext"),
     ("rules", (*QUERIES, 2, "search", "query", 0, "role"), ...),
     ("rules", (*QUERIES, 3, "graphrag", "query"), ...),
     ("rules", (*QUERIES, 3, "graphrag", "search", "retrieval_query"), "RETURN node.text AS text, score"),
+    ("rules", (*QUERIES, 3, "graphrag", "search", "dimensions"), 4),
     ("rules", (*QUERIES, 3, "params"), {}),
     ("rules", ("version",), "2.0"),
     ("rules", ("version",), None),

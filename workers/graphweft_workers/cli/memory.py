@@ -182,8 +182,6 @@ async def memory_search(
     code = print_reply(reply, json)
     if not json and found_nothing(reply):
         warn(_NOTHING_FOUND)
-    if reply.reason == "invalid_request" and "embedder is required" in reply.detail:
-        warn("set GRAPHWEFT_EMBEDDER for the responder and the memory worker, or search with --index-type fulltext")
     return code
 
 

@@ -381,7 +381,7 @@ class GraphStore(PartitionGraph, Protocol):
         elements: bool = False,
         to_end: bool = False,
     ) -> Table:
-        """Run a query that the server prevents from writing. Without a graph there are no rows.
+        """Run a query that the server prevents from writing. Without a graph there are neither columns nor rows.
 
         Nodes and relationships are maps of their properties. With ``elements``, a node is a map of id, labels and
         properties; a relationship one of id, type, start, end and properties, where start and end are ids of nodes; a

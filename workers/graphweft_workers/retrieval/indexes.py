@@ -75,7 +75,10 @@ class Indexes:
         self._kept: dict[str, tuple[float, tuple[Index, ...]]] = {}
 
     async def resolve(self, app_id: str, query: SearchQuery, ask: Ask) -> SearchTarget:
-        """Return the target that a query names. Raises ``QueryFailed``, which lists the indexes, for an unknown one."""
+        """Return the target that a query names.
+
+        Raises ``QueryFailed`` without a graph, and, with a list of the indexes, for an unknown one.
+        """
         until, found = self._kept.get(app_id, (0.0, ()))
         if self._clock.monotonic() < until:
             try:
@@ -99,7 +102,13 @@ class Indexes:
         return found != before
 
     async def _list(self, app_id: str, ask: Ask) -> tuple[Index, ...]:
-        found = listed(self._dialect, await ask(Statement(self._dialect.list_indexes, {})))
+        table = await ask(Statement(self._dialect.list_indexes, {}))
+        if not table.columns:
+            self._kept.pop(app_id, None)
+            raise QueryFailed(
+                f"the app {app_id!r} has no graph: check its name. The first event that a rule matches makes one"
+            )
+        found = listed(self._dialect, table)
         if len(self._kept) >= _MOST_APPS:
             self._kept.clear()
         self._kept[app_id] = self._clock.monotonic() + self._kept_s, found

@@ -81,6 +81,10 @@ class _NoVector:
     reason: str
 
 
+class _AnotherLength(QueryFailed):
+    """The index holds vectors of another length than the question's."""
+
+
 class Searcher:
     """Searches the graphs of apps. Every graph server gives the same rows in the same order.
 
@@ -175,9 +179,11 @@ class _Search:
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
-            msg = f"embedder is required when index_type={kind!r}"
+            msg = (
+                f"embedder is required when index_type={kind!r}: set GRAPHWEFT_EMBEDDER where the responder and the "
+                "memory worker run, or search with index_type: fulltext"
+            )
             raise InvalidSettings(msg)
-        targets: Sequence[SearchTarget]
         if self._query.memory:
             targets = scoped(self._query.of, self._query.scope, now=self._now)
             if kind is None or not self._query.text.strip():
@@ -186,13 +192,7 @@ class _Search:
         else:
             if not self._query.text.strip():
                 return SearchRows(table=Table(columns=_FIRST, rows=()))
-            targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
-        if not self._query.memory:
-            hits, degraded = await self._found(kind, targets, None)
-            if not hits and degraded is None and await indexes.changed(self._app_id, self._query, self._ask):
-                targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
-                hits, degraded = await self._found(kind, targets, None)
-            return SearchRows(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
+            return await self._of_index(kind, indexes)
         while True:
             hits, degraded = await self._found(kind, targets, scopes)
             arranged = await self._arranged(targets, hits[: self._width])
@@ -203,6 +203,23 @@ class _Search:
             return SearchRows(table=await self._shown(targets, [hit for hit, _ in arranged.shown]), degraded=degraded)
         rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in arranged.shown)
         return SearchRows(table=Table(columns=_columns(targets), rows=rows), degraded=degraded)
+
+    async def _of_index(self, kind: IndexType | None, indexes: Indexes) -> SearchRows:
+        """Search the index that the query names, and once more if it is another one since the indexes were listed."""
+        targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
+        hits: list[Hit] = []
+        degraded: str | None = None
+        wrong: _AnotherLength | None = None
+        try:
+            hits, degraded = await self._found(kind, targets, None)
+        except _AnotherLength as error:
+            wrong = error
+        if not hits and degraded is None and await indexes.changed(self._app_id, self._query, self._ask):
+            targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
+            hits, degraded = await self._found(kind, targets, None)
+        elif wrong is not None:
+            raise wrong
+        return SearchRows(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
 
     async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
         """Read the first hits, until enough of them tell something."""
@@ -325,9 +342,10 @@ class _Search:
         assert side is not None
         assert self._embedder is not None
         if side.dimensions not in {None, len(vector)}:
-            raise QueryFailed(
+            raise _AnotherLength(
                 f"the index {side.index} holds vectors of {side.dimensions} numbers, but the embedder "
-                f"{self._embedder.model!r} returns {len(vector)}: use the model that filled the index"
+                f"{self._embedder.model!r} returns {len(vector)}: use the model that filled the index, or write "
+                f"dimensions: {len(vector)} in the rule that names it, and vectors of that length"
             )
         model = self._embedder.model
         index = self._indexed.get(id(target))
@@ -344,6 +362,8 @@ class _Search:
         except QueryFailed as error:
             if "dimension" not in str(error):
                 raise
+            if side.index is not None:  # it was made anew since the indexes were listed
+                raise _AnotherLength(str(error)) from None
             # A vector of an earlier version, whose length is not stored, must not stop every search of the scope.
             return self._of_another_size(vector)
         if not table.rows and side.size:  # else the vectors of another length are a few

@@ -341,7 +341,7 @@ class MemorySearchSuite(SearchFixtures):
 
     @pytest.mark.parametrize("kind", ["vector", "hybrid"])
     async def test_vectors_need_an_embedder(self, kit: SearchKit, kind: IndexType) -> None:
-        with pytest.raises(InvalidSettings, match=f"^embedder is required when index_type='{kind}'$"):
+        with pytest.raises(InvalidSettings, match=f"^embedder is required when index_type='{kind}': set GRAPHWEFT_"):
             await search(kit.searcher(), query("tea", kind))
 
     async def test_a_search_that_takes_too_long_fails_as_a_timeout(self, kit: SearchKit) -> None:

@@ -20,7 +20,7 @@ from tests.services.commands import inside
 from tests.services.environment import clean_environment
 
 from graphweft_contracts import wire
-from graphweft_rules.files import schema
+from graphweft_rules.files import rule_form
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github/workflows/release.yml"
@@ -124,7 +124,7 @@ def test_every_place_has_the_version_of_the_metadata() -> None:
     written = {
         path for path in sources if re.search(r'(?m)^_*VERSION_*\b.*"\d', path.read_text("utf-8"), re.IGNORECASE)
     }
-    assert written == {Path(wire.__file__), Path(schema.__file__)}, "the wire contract and rule files have their own"
+    assert written == {Path(wire.__file__), Path(rule_form.__file__)}, "the wire contract and rule files have their own"
 
 
 def test_a_wheel_that_names_another_version_is_found(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
         (("emit", "é.jsonl"), 2, ADVICE),
         (("rules", "push", "wörkflows"), 2, ADVICE),
         (("up", "--rules", "workflows"), 2, ADVICE),
-        (("lint", "wörkflows"), 0, "0 errors"),
+        (("lint", "wörkflows"), 2, ADVICE),
         (("try", "é.jsonl", "--rules", "workflows"), 1, "nothing"),
         (("query", "--app", "a", "RETURN 'ü'"), 2, ADVICE),
     ],

@@ -55,7 +55,8 @@ def test_waiting_ends_for_a_user_who_may_not_read_how_far_workers_are(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("status",), ("dlq", "list"), ("events", "tail"), ("order", "acme", "own"), ("order", "acme", "chat")]
+    "arguments",
+    [("status",), ("dlq", "list"), ("events", "tail"), ("order", "acme", "own", "--force"), ("order", "acme", "chat")],
 )
 def test_a_command_names_the_rights_that_its_user_lacks(call: Call, url: str, arguments: tuple[str, ...]) -> None:
     assert call("order", GRAPHWEFT_BUS_URL=url).code == 0

@@ -169,7 +169,7 @@ async def test_a_bus_that_forgot_the_partition_gets_it_back_from_the_archive(app
     await raw.hdel(channels.ORDERS, "shop")
     refused = await app.run("archive", "now")
     assert (refused.code, "graphweft bus mend all" in refused.err) == (1, True), refused.err
-    done = await app.run("order", "other", "own", "--json")
+    done = await app.run("order", "other", "own", "--json", "--force")
     assert json.loads(done.out)["own"] == {"other": OWN + 1}, "no number is given twice"
     mended = await app.run("bus", "mend", "all")
     assert "the bus knows the own partition of 'shop' again" in mended.out, mended.err

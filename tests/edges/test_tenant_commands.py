@@ -84,7 +84,7 @@ def test_emit_ends_for_a_user_who_may_send_nothing(call: Call, url: str) -> None
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 def test_the_doctor_names_the_line_that_gives_a_tenant_its_rights(call: Call, url: str, own: bool) -> None:
     """The user has the rights from before its app got a partition of its own, or lacks one."""
-    assert call("order", *(("acme", "own") if own else ()), GRAPHWEFT_BUS_URL=url).code == 0
+    assert call("order", *(("acme", "own", "--force") if own else ()), GRAPHWEFT_BUS_URL=url).code == 0
     with tenant(url) as bus, redis.Redis.from_url(url) as admin:
         if not own:
             admin.execute_command("ACL", "SETUSER", "acme", "-xadd")

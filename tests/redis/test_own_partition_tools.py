@@ -48,7 +48,7 @@ def order(number: int, app_id: str = "shop", *, key: str = "o") -> Event:
 
 async def own(app: Archived) -> None:
     """Give the app its partition, and let what this emits follow at once."""
-    done = await app.run("order", "shop", "own")
+    done = await app.run("order", "shop", "own", "--force")
     assert done.code == 0, done.err
     await app.transport.aclose()
     app.transport = type(app.transport)(app.bus_url, signing_key=app.transport._signing_key)  # type: ignore[attr-defined, call-arg]

@@ -83,9 +83,14 @@ class Deployment:
 
     async def stop(self) -> None:
         """Ask every role to finish; raises ``AssertionError`` with its log if one does so in another way than asked."""
-        for name, code in zip(
-            self.roles, await asyncio.gather(*(role.stop() for role in self.roles.values())), strict=True
-        ):
+        await self._stop(*(name for name, role in self.roles.items() if role.running))
+
+    async def stop_emitting(self) -> None:
+        """Ask the role that emits events of its own to finish: it does so while it ends, too. See ``stop``."""
+        await self._stop("memory")
+
+    async def _stop(self, *names: str) -> None:
+        for name, code in zip(names, await asyncio.gather(*(self.roles[name].stop() for name in names)), strict=True):
             assert code in (0, -signal.SIGTERM), f"{name} ended with {code}: {self.roles[name].log.read_text()[-8000:]}"
 
     def check_alive(self) -> None:

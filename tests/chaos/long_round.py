@@ -77,6 +77,8 @@ class LongRound:
                 tasks.create_task(self._forge(self.cases[0].app))
                 tasks.create_task(self._kill(kills))
             await self._caught_up()
+            await self.deployment.stop_emitting()
+            await self._caught_up()
             await self.deployment.stop()
         finally:
             self.deployment.kill()

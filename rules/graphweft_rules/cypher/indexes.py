@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self
 
+type IndexKind = Literal["fulltext", "vector"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchIndex:
     """A fulltext or vector index on the nodes with one label."""
 
-    kind: Literal["fulltext", "vector"]
+    kind: IndexKind
     label: str
     properties: tuple[str, ...]
     """For ``vector``, a single one."""
@@ -23,7 +25,7 @@ class SearchIndex:
     """For ``vector``, the length of each vector."""
 
     @classmethod
-    def of_rules(cls, kind: Literal["fulltext", "vector"], label: str, name: str, dimensions: int | None) -> Self:
+    def of_rules(cls, kind: IndexKind, label: str, name: str, dimensions: int | None) -> Self:
         """Return the index on a property that rules name as ``Label.property``."""
         return cls(
             kind=kind, label=label, properties=(name,), name=f"graphweft_{kind}_{label}.{name}", dimensions=dimensions

@@ -10,16 +10,15 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Final
 
 from graphweft_rules.cypher.clauses import outline
-from graphweft_rules.cypher.indexes import SearchIndex
+from graphweft_rules.cypher.indexes import IndexKind, SearchIndex
 from graphweft_rules.cypher.names import written_labels
 from graphweft_rules.cypher.written_properties import WrittenProperties
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, InjectionSearch, MutationRule, Place
 
-type Kind = Literal["fulltext", "vector"]
 _FAR: Final = 8
 """Signs by which the length of a name may differ from that of a name that was meant."""
 _COMPARED: Final = 200
@@ -31,7 +30,7 @@ _PROCEDURE: Final = re.compile(r"db\.(idx|index)\.(fulltext|vector)\.query")
 class NamedIndex:
     """An index as a search of a rule names it; with an empty name, a setting of the responder names it."""
 
-    kind: Kind
+    kind: IndexKind
     name: str
     dimensions: int | None
     place: Place
@@ -56,7 +55,7 @@ def named_indexes(rules: Iterable[InjectionRule]) -> Iterator[NamedIndex]:
 
 def _named(search: InjectionSearch, place: Place) -> Iterator[NamedIndex]:
     asks, name = search.options.get("index_type"), search.options.get("index_name") or ""
-    kind: Kind = "fulltext" if asks == "fulltext" else "vector"
+    kind: IndexKind = "fulltext" if asks == "fulltext" else "vector"
     at = search.places.get("index_name", place)
     size_at = search.places.get("dimensions", at)
     yield NamedIndex(kind=kind, name=name, dimensions=search.dimensions, place=at, dimensions_place=size_at)
@@ -81,9 +80,12 @@ def made_indexes(named: Iterable[NamedIndex], mutations: Iterable[MutationRule])
     one counts.
     """
     given = list(named)
-    labels = labels_of(mutations) if any("." in each.name for each in given) else frozenset[str]()
+    return _made(given, labels_of(mutations) if any("." in each.name for each in given) else ())
+
+
+def _made(named: Iterable[NamedIndex], labels: Collection[str]) -> frozenset[SearchIndex]:
     found: dict[tuple[str, str, str], SearchIndex] = {}
-    for each in given:
+    for each in named:
         parts = each.parts(labels)
         if parts is None or (each.kind == "vector" and each.dimensions is None):
             continue
@@ -113,9 +115,13 @@ def dimensions_of(named: Iterable[NamedIndex]) -> dict[str, int]:
 def length_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
     """Yield an error for each vector index whose length is unknown; ``known`` are labels with indexes of their own."""
     configs = tuple(configs)
-    labels = labels_of(rule for config in configs for rule in config.mutation_rules) - frozenset(known)
+    if named := [each for each in _named_in(configs) if each.kind == "vector"]:
+        yield from _lengths(named, labels_of(_mutations_in(configs)) - frozenset(known))
+
+
+def _lengths(named: Iterable[NamedIndex], labels: Collection[str]) -> Iterator[Finding]:
     sizes: dict[tuple[str, str], int] = {}
-    for each in (named for config in configs for named in named_indexes(config.injection_rules)):
+    for each in named:
         parts = each.parts(labels)
         if parts is None or each.kind != "vector":
             continue
@@ -133,24 +139,22 @@ def length_findings(configs: Iterable[GraphInjectionConfig], known: Collection[s
 def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[str] = ()) -> Iterator[Finding]:
     """Yield what ``length_findings`` finds, and a warning for each index that is not made or that stays empty."""
     configs = tuple(configs)
-    yield from length_findings(configs, known)
-    mutations = [rule for config in configs for rule in config.mutation_rules]
-    labels = labels_of(mutations) - frozenset(known)
-    named: dict[tuple[Kind, str], NamedIndex] = {}
-    for each in (one for config in configs for one in named_indexes(config.injection_rules)):
+    every, mutations = _named_in(configs), _mutations_in(configs)
+    written = labels_of(mutations) if every else frozenset[str]()
+    labels = written - frozenset(known)
+    yield from _lengths(every, labels)
+    named: dict[tuple[IndexKind, str], NamedIndex] = {}
+    for each in every:
         named.setdefault((each.kind, each.name), each)
-    written = WrittenProperties.of(_cyphers(mutations) if named else ())
-    properties = {label: written.of_label(label) for label in sorted(labels)} if named else {}
+    of_mutations = WrittenProperties.of(_cyphers(mutations) if named else ())
+    properties = {label: of_mutations.of_label(label) for label in sorted(labels)}
     for each in named.values():
         parts = each.parts(labels)
         if parts is None:
             yield _unmade(each, properties, known)
         elif (names := properties[parts[0]]) is not None and parts[1] not in names:
             yield _unwritten(each, *parts, names)
-    indexes = made_indexes(
-        (named for config in configs for named in named_indexes(config.injection_rules)),
-        (rule for config in configs for rule in config.mutation_rules),
-    )
+    indexes = _made(every, written)
     # Procedures name an index, or its label and, for vectors, the property.
     made = {(index.kind, name) for index in indexes for name in (index.name, index.label, _pair(index))}
     for kind, name, place in (called for config in configs for called in called_indexes(config)):
@@ -163,11 +167,19 @@ def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[s
             yield Finding(level="warning", code="unmade-index", message=message, place=place)
 
 
+def _named_in(configs: Iterable[GraphInjectionConfig]) -> list[NamedIndex]:
+    return [each for config in configs for each in named_indexes(config.injection_rules)]
+
+
+def _mutations_in(configs: Iterable[GraphInjectionConfig]) -> list[MutationRule]:
+    return [rule for config in configs for rule in config.mutation_rules]
+
+
 def _pair(index: SearchIndex) -> str:
     return f"{index.label}.{index.properties[0]}"
 
 
-def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[Kind, str, Place]]:
+def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[IndexKind, str, Place]]:
     """Yield kind, name and place of each index that the Cypher of a rule asks by a procedure.
 
     The name is that of the index, of the label, or ``Label.property``, as the procedure takes it.
@@ -189,7 +201,7 @@ def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[Kind, str, Pl
             opening = next((index for index in clause.words if words.text(index) == "("), None)
             if found is None or opening is None:
                 continue
-            kind: Kind = "vector" if found[2] == "vector" else "fulltext"
+            kind: IndexKind = "vector" if found[2] == "vector" else "fulltext"
             values = [words.tokens[index] for index in (opening + 1, opening + 3) if index < len(words.tokens)]
             texts = [each.text[1:-1] for each in values if each.kind == "string"]
             if texts:

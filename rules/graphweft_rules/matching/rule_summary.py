@@ -6,7 +6,7 @@ of another format or of another shape is none, and then the rules are compiled a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, Final, Self
@@ -103,16 +103,20 @@ def _allowed(keys: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
     """Return the keys; of too many, as rules of an older version may have, the first ones that are allowed."""
     if keys_problem(keys) is None:
         return keys
-    by_label = (list(some) for _, some in groupby(sorted(keys), key=lambda key: key[0]))
-    return frozenset([key for some in by_label for key in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS])
+    return frozenset(_first(sorted(keys), lambda key: key[0]))
 
 
 def _allowed_indexes(indexes: frozenset[SearchIndex]) -> frozenset[SearchIndex]:
     """Return the search indexes; of too many, as rules of an older version may name, the first ones."""
-    by_label = (list(some) for _, some in groupby(sorted(indexes, key=_order), key=lambda index: index.label))
-    found = [index for some in by_label for index in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS]
+    found = _first(sorted(indexes, key=_order), lambda index: index.label)
     sums = accumulate(index.dimensions or 0 for index in found)
     return frozenset(index for index, total in zip(found, sums, strict=True) if total <= MOST_DIMENSIONS_OF_ALL)
+
+
+def _first[T](by_label: Iterable[T], label_of: Callable[[T], str]) -> list[T]:
+    """Return as many of what takes an index each, in order of their labels, as a label and a rule set may have."""
+    of_labels = (list(some) for _, some in groupby(by_label, key=label_of))
+    return [each for some in of_labels for each in some[:MOST_KEYS_OF_LABEL]][:MOST_KEYS]
 
 
 def _order(index: SearchIndex) -> tuple[str, str, str]:

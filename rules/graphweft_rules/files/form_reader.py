@@ -49,10 +49,6 @@ class Values:
         """Return a number; None if the key is absent or its value wrong."""
         return self.right.get(key)
 
-    def flag(self, key: str) -> bool | None:
-        """Return true or false; None if the key is absent or its value wrong."""
-        return self.right.get(key)
-
     def find(self, key: str) -> Node | None:
         """Return the value of a key as it is; None if the key is absent."""
         return self.entries[key].value if key in self.entries else None
@@ -109,7 +105,7 @@ class FormReader:
             case NumberKey():
                 return self._whole(key, of, node)
             case FlagKey():
-                return self._flag(key, of, node)
+                return self._flag(key, node)
             case ListKey():
                 return self._items(key, of, node)
             case _:
@@ -134,7 +130,7 @@ class FormReader:
             return None
         return value
 
-    def _flag(self, key: str, of: FlagKey, node: Node) -> bool | None:
+    def _flag(self, key: str, node: Node) -> bool | None:
         value = None if isinstance(node, Broken) else plain(node)
         if not isinstance(value, bool):
             self.wrong_type(node, key, "true or false")

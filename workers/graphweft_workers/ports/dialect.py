@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.clauses import Outline
+from graphweft_rules.cypher.indexes import IndexKind, SearchIndex
 from graphweft_rules.cypher.problems import QueryProblem, Role
 
 Similarity = Literal["cosine", "euclidean"]
@@ -100,7 +101,7 @@ class SearchTarget:
 class ListedIndex:
     """A fulltext or vector index on nodes, as a server lists it."""
 
-    kind: Literal["fulltext", "vector"]
+    kind: IndexKind
     name: str
     """The server's name, or the driver's where indexes have no names."""
     labels: tuple[str, ...]
@@ -109,6 +110,19 @@ class ListedIndex:
     similarity: Similarity = "cosine"
     is_built: bool = True
     """Whether it is complete. A search in one that is being built may find nothing."""
+
+
+def of_another_length(
+    listed: Iterable[ListedIndex], wanted: Iterable[SearchIndex]
+) -> list[tuple[ListedIndex, SearchIndex]]:
+    """Return the listed vector indexes whose vectors have another length than the wanted one, each with that one."""
+    of_property = {(index.label, index.properties[0]): index for index in wanted if index.kind == "vector"}
+    vectors = (each for each in listed if each.kind == "vector")
+    return [
+        (each, index)
+        for each in vectors
+        if (index := of_property.get((each.labels[0], each.properties[0]))) and index.dimensions != each.dimensions
+    ]
 
 
 class GraphDialect(ABC):

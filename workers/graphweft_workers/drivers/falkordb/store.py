@@ -70,7 +70,7 @@ from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.falkordb.write_times import WriteTimes
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.long_values import are_long
-from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.dialect import GraphDialect, of_another_length
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import (
     Applied,
@@ -212,7 +212,7 @@ class FalkorDBStore:
             graph = self._graph(app_id)
             found = await index_repair.indexes_of(graph)
             there, unfinished = set(found.there), set(found.unfinished)
-            replaced = await self._of_another_size(app_id, [search[key] for key in search.keys() & there])
+            replaced = await self._of_another_length(app_id, [search[key] for key in search.keys() & there])
             there -= {(index.label, index.properties[0], "VECTOR") for index in replaced}
             # Without its index a search finds nothing, and a look-up is only slower.
             absent = [*sorted(search.keys() - there), *sorted(wanted - there)]
@@ -259,18 +259,12 @@ class FalkorDBStore:
                 log = logger.debug if "already indexed" in str(error) else logger.warning
                 log("index_not_made", app_id=app_id, statement=statement, error=str(error))
 
-    async def _of_another_size(self, app_id: str, wanted: Iterable[SearchIndex]) -> list[SearchIndex]:
+    async def _of_another_length(self, app_id: str, wanted: Sequence[SearchIndex]) -> list[SearchIndex]:
         """Return the vector indexes of which the graph has one for vectors of another length."""
-        sizes = {(index.label, index.properties[0]): index for index in wanted if index.kind == "vector"}
-        if not sizes:
+        if not any(index.kind == "vector" for index in wanted):
             return []
         listed = (await self._graph(app_id).query(self.dialect.list_indexes)).result_set
-        found = (each for each in self.dialect.read_indexes(listed) if each.kind == "vector")
-        return [
-            index
-            for each in found
-            if (index := sizes.get((each.labels[0], each.properties[0]))) and index.dimensions != each.dimensions
-        ]
+        return [index for _, index in of_another_length(self.dialect.read_indexes(listed), wanted)]
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""

@@ -68,7 +68,7 @@ from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import plain, whole
 from graphweft_workers.drivers.neo4j.whole_graphs import Neo4jGraphs
 from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.dialect import GraphDialect, of_another_length
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import (
     Applied,
@@ -192,7 +192,7 @@ class Neo4jStore:
                 ]
                 # Nobody searches in a second graph. It has them at once if it takes the place of the live one.
                 search = list(indexes)
-                replaced = await self._of_another_size(session, search)
+                replaced = await self._of_another_length(session, search)
                 statements += [f"DROP INDEX {quoted(name)} IF EXISTS" for name in replaced]
                 there -= {("VECTOR", (index.label,), index.properties) for index in replaced.values()}
                 statements += [
@@ -208,21 +208,14 @@ class Neo4jStore:
                     except (GraphUnavailable, Neo4jError) as error:
                         logger.warning("index_not_made", app_id=app_id, statement=statement, error=str(error))
 
-    async def _of_another_size(
-        self, session: neo4j.AsyncSession, wanted: Iterable[SearchIndex]
+    async def _of_another_length(
+        self, session: neo4j.AsyncSession, wanted: Sequence[SearchIndex]
     ) -> Mapping[str, SearchIndex]:
         """Return the vector indexes that the database has for vectors of another length, by their names there."""
-        sizes = {(index.label, index.properties[0]): index for index in wanted if index.kind == "vector"}
-        if not sizes:
+        if not any(index.kind == "vector" for index in wanted):
             return {}
         listed = await (await session.run(timed(self.dialect.list_indexes, self._timing.admin_s))).values()
-        return {
-            each.name: index
-            for each in self.dialect.read_indexes(listed)
-            if each.kind == "vector"
-            and (index := sizes.get((each.labels[0], each.properties[0])))
-            and index.dimensions != each.dimensions
-        }
+        return {each.name: index for each, index in of_another_length(self.dialect.read_indexes(listed), wanted)}
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""

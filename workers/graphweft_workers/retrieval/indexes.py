@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from graphweft_contracts import QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -95,10 +95,9 @@ class Indexes:
         """
         _, before = self._kept.get(app_id, (0.0, ()))
         found = await self._list(app_id, ask)
-        resolved(query, found)
-        for name, kind in _names(query):
-            if not _named(name, kind, found).is_built:
-                raise QueryFailed(f"the {kind} index {name!r} is being built: search again when it is complete")
+        for name, index in _asked(query, found):
+            if not index.is_built:
+                raise QueryFailed(f"the {index.kind} index {name!r} is being built: search again when it is complete")
         return found != before
 
     async def _list(self, app_id: str, ask: Ask) -> tuple[Index, ...]:
@@ -123,16 +122,14 @@ def listed(dialect: GraphDialect, table: Table) -> tuple[Index, ...]:
 
 def resolved(query: SearchQuery, found: Sequence[Index]) -> SearchTarget:
     """Return the target that a query names among ``found``; see ``Indexes.resolve``."""
-    assert query.index_name is not None
+    (_, index), *more = _asked(query, found)
     if query.index_type == "fulltext":
-        index = _named(query.index_name, "fulltext", found)
         return SearchTarget(labels=index.labels, text=_text_side(index))
-    index = _named(query.index_name, "vector", found)
     vector = VectorSide(
         property=index.properties[0], index=index.name, dimensions=index.dimensions, similarity=index.similarity
     )
-    if query.index_type == "hybrid":
-        words = _named(query.fulltext_index_name or "", "fulltext", found)
+    if more:
+        [(_, words)] = more
         if index.labels[0] not in words.labels:
             raise QueryFailed(
                 f"the vector index {index} and the fulltext index {words} are on different labels: "
@@ -144,14 +141,16 @@ def resolved(query: SearchQuery, found: Sequence[Index]) -> SearchTarget:
     return SearchTarget(labels=index.labels, text=_text_side(beside) if beside else None, vector=vector)
 
 
-def _names(query: SearchQuery) -> list[tuple[str, Literal["fulltext", "vector"]]]:
-    """Return the indexes that a query names, with their kinds."""
+def _asked(query: SearchQuery, found: Sequence[Index]) -> list[tuple[str, Index]]:
+    """Return the indexes that a query names, with these names; of a hybrid search, the one of vectors first."""
     assert query.index_name is not None
     if query.index_type == "fulltext":
-        return [(query.index_name, "fulltext")]
-    if query.index_type == "hybrid":
-        return [(query.index_name, "vector"), (query.fulltext_index_name or "", "fulltext")]
-    return [(query.index_name, "vector")]
+        names = [(query.index_name, "fulltext")]
+    elif query.index_type == "hybrid":
+        names = [(query.index_name, "vector"), (query.fulltext_index_name or "", "fulltext")]
+    else:
+        names = [(query.index_name, "vector")]
+    return [(name, _named(name, kind, found)) for name, kind in names]
 
 
 def _beside(words: Index, vector: Index) -> bool:

@@ -19,17 +19,18 @@ from graphweft_contracts import DeadLetter, InvalidEvent, wire
 from graphweft_contracts.dead_letters import UNREAD
 from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry, EntryPlace
+from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages, what_is_there
 
 _MOST_LETTERS: Final = 1_000_000
-_ANY_APP: Final = None
 
 type _Row = tuple[str, str, str]
 """Offset, rule, mutation."""
-type _Whose = str | frozenset[str] | None
-"""An app, all apps but some, or any app."""
+type _Whose = str | frozenset[str]
+"""An app, or all apps but some."""
+_EVERY_APP: Final = frozenset[str]()
+"""All apps but none."""
 
 
 class PassedOver:
@@ -114,9 +115,9 @@ class PassedOver:
     def add_letter(self, letter: DeadLetter) -> None:
         """Add what a dead letter stands for; those of other partitions add nothing."""
         if letter.partition == self._partition and letter.reason != "trimmed":  # its position is not of its events
-            app_id = _ANY_APP if letter.reason == "set_aside" else letter.app_id
+            whose = _EVERY_APP if letter.reason == "set_aside" or letter.app_id is None else letter.app_id
             offsets = letter.passed_over
-            self._add(offsets, app_id, letter.rule, letter.mutation, unread=_is_unread(letter.reason, letter.rule))
+            self._add(offsets, whose, letter.rule, letter.mutation, unread=_is_unread(letter.reason, letter.rule))
 
     def add_entries(self, entries: Iterable[Entry]) -> None:
         """Add what retries and drops among the entries of the partition took from its place."""
@@ -127,8 +128,7 @@ class PassedOver:
                 dropped = entry.dropped()
                 if dropped is not None:
                     unread = _is_unread(dropped.reason, dropped.rule)
-                    whose = dropped.app_id if entry.place is None else _whose(dropped.app_id, entry.place, entry)
-                    self._add(dropped.offsets, whose, dropped.rule, dropped.mutation, unread=unread)
+                    self._add(dropped.offsets, _whose(dropped, entry), dropped.rule, dropped.mutation, unread=unread)
                     continue
                 retried = wire.retry_of(entry.fields)
                 event = entry.event()
@@ -151,15 +151,15 @@ class PassedOver:
         return sorted([*events, *unread, *rows])
 
     def _add(
-        self, offsets: Iterable[str], app_id: _Whose, rule: str | None, mutation: str | None, *, unread: bool
+        self, offsets: Iterable[str], whose: _Whose, rule: str | None, mutation: str | None, *, unread: bool
     ) -> None:
         for offset in offsets:
             if unread:
-                self._unread.setdefault(offset, set()).add(app_id)
+                self._unread.setdefault(offset, set()).add(whose)
             if rule is None or mutation is None or mutation == wire.WHOLE:
-                self._events.setdefault(offset, set()).add(app_id)
+                self._events.setdefault(offset, set()).add(whose)
             else:
-                self._rows.setdefault((offset, rule, mutation), set()).add(app_id)
+                self._rows.setdefault((offset, rule, mutation), set()).add(whose)
 
     @property
     def is_empty(self) -> bool:
@@ -216,20 +216,17 @@ def _always(app_id: str, offset: str) -> bool:
     return True
 
 
-def _names(apps: Collection[_Whose] | None, app_id: str) -> bool:
-    if apps is None:
+def _names(named: Collection[_Whose] | None, app_id: str) -> bool:
+    if named is None:
         return False
-    return (
-        app_id in apps or _ANY_APP in apps or any(isinstance(each, frozenset) and app_id not in each for each in apps)
-    )
+    return any(app_id not in each if isinstance(each, frozenset) else app_id == each for each in named)
 
 
-def _whose(app_id: str | None, place: EntryPlace, entry: Entry) -> _Whose:
+def _whose(dropped: wire.Dropped, entry: Entry) -> _Whose:
     """Return for which apps a drop counts: one that names none for all but those whose events are elsewhere."""
-    if app_id is not None:
-        return app_id
-    others = place.apps_elsewhere(entry.received)
-    return others or _ANY_APP
+    if dropped.app_id is not None:
+        return dropped.app_id
+    return _EVERY_APP if entry.place is None else entry.place.apps_elsewhere(entry.received)
 
 
 def _is_unread(reason: str, rule: str | None) -> bool:

@@ -116,6 +116,10 @@ class Layout:
         """Return the only app whose events a partition takes; None for one that apps share."""
         return next((app_id for app_id, each in self.own.items() if each.number == partition), None)
 
+    def own_lost_in(self, other: Layout) -> dict[str, OwnPartition]:
+        """Return the partitions of single apps that another layout of the bus lacks, by app."""
+        return {app_id: own for app_id, own in self.own.items() if other.own.get(app_id) != own}
+
     def orders(self) -> dict[str, str]:
         """Return what a bus stores of the orders; see ``of_stored``."""
         return {ALL_APPS: self.order, **self.exceptions, **{app_id: each.stored() for app_id, each in self.own.items()}}

@@ -121,8 +121,7 @@ async def join_layout(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str
     layout, archived = await bus.partitions.layout(), await ArchivedState(blobs).known_layout()
     if archived is None:
         return []
-    lost = {app_id: own for app_id, own in archived.own.items() if layout.own.get(app_id) != own}
-    if lost:
+    if lost := archived.own_lost_in(layout):
         await driver.restore_partitions(url, lost)
     return sorted(lost)
 

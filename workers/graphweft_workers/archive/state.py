@@ -76,8 +76,7 @@ class ArchivedState:
             layout = await bus.partitions.layout()
             if layout != self._layout:
                 before = await self.known_layout()
-                lost = [app for app, own in before.own.items() if layout.own.get(app) != own] if before else []
-                if lost:
+                if before is not None and (lost := before.own_lost_in(layout)):
                     raise ArchiveUnavailable(
                         f"the bus has forgotten which apps have partitions of their own, as {min(lost)!r}: run "
                         "`graphweft bus mend all`",

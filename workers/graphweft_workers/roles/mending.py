@@ -15,17 +15,15 @@ from graphweft_workers.roles.settings import Settings
 async def mended(settings: Settings, partition: int | None) -> AsyncGenerator[str]:
     """Mend a partition, or all; yield what was done, or is left to do. See ``BusDriver.mend`` and ``archive.joins``."""
     driver = bus_driver(settings.bus)
-    if has_archive(settings):
-        from graphweft_workers.archive.joins import join_layout
+    async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
+        if has_archive(settings):
+            from graphweft_workers.archive.joins import join_layout
 
-        async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
             for app_id in await join_layout(bus, make_archive(settings), driver=driver, url=settings.bus):
                 yield f"the bus knows the own partition of {app_id!r} again"
-    if partition is None:
-        async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
-            partitions: Collection[int] = range(await bus.partitions.count(fresh=True))
-    else:
-        partitions = [partition]
+        partitions: Collection[int] = (
+            [partition] if partition is not None else range(await bus.partitions.count(fresh=True))
+        )
     for number in partitions:
         if done := await driver.mend(settings.bus, number):
             yield done

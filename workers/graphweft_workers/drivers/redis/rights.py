@@ -25,7 +25,6 @@ _READ_LAYOUT: Final = (
 _APPEND: Final = (f"%W~{channels.EVENTS}:*", f"%W~{channels.CONTEXT_REQUESTS}", "+xadd")
 _APPEND_OWN: Final = (f"%W~{channels.OWN_EVENTS}:*", f"%W~{channels.own_context_requests('*')}")
 _SUBSCRIBE: Final = ("+subscribe", "+unsubscribe")
-_ALL_REPLIES: Final = (f"&{channels.CONTEXT_REPLIES}*",)
 _READ_LOG: Final = (
     *(
         f"%R~{channels.EVENTS}:*",
@@ -141,23 +140,13 @@ async def may_append_to_shared(client: Any) -> bool:
     """Return whether the client's user may append to the streams that apps share. Nothing is appended."""
     connection = await client.connection_pool.get_connection()
     try:
-        allowed = True
-        for command in (("MULTI",), ("XADD", *_SAMPLES["+xadd"]), ("DISCARD",)):
-            await connection.send_command(*command)
-            try:
-                await connection.read_response()
-            except ResponseError:
-                allowed = False
-        return allowed
+        return not await _refusals(connection, "XADD", *_SAMPLES["+xadd"])
     finally:
         await client.connection_pool.release(connection)
 
 
 async def missing(client: Any, role: str, app_id: str | None = None) -> list[tuple[str, str]]:
-    """Return the rules of a role that the client's user lacks, each with what the server says. Nothing is changed.
-
-    Each command is queued in a transaction that is discarded: the server checks rights when it queues.
-    """
+    """Return the rules of a role that the client's user lacks, each with what the server says. Nothing is changed."""
     found: list[tuple[str, str]] = []
     own = await own_partition(client, app_id)
     events = _E if own is None else channels.own_events_stream(own)
@@ -172,14 +161,24 @@ async def missing(client: Any, role: str, app_id: str | None = None) -> list[tup
             if arguments is None:
                 continue
             words = rule[1:].upper().split("|")
-            for command in (("MULTI",), (*words, *arguments), ("DISCARD",)):
-                await connection.send_command(*command)
-                try:
-                    await connection.read_response()
-                except NoPermissionError as error:
-                    found.append((rule if command[0] == words[0] else f"+{command[0].lower()}", str(error)))
-                except ResponseError:
-                    pass  # DISCARD without MULTI, or a command that this server does not know
+            for word, error in await _refusals(connection, *words, *arguments):
+                if isinstance(error, NoPermissionError):  # others: DISCARD without MULTI, or a command of newer servers
+                    found.append((rule if word == words[0] else f"+{word.lower()}", str(error)))
     finally:
         await client.connection_pool.release(connection)
+    return found
+
+
+async def _refusals(connection: Any, *command: str) -> list[tuple[str, ResponseError]]:
+    """Return what the server refuses of a command in a transaction that is discarded, by the first word.
+
+    It checks rights when it queues a command, so this has no effect.
+    """
+    found: list[tuple[str, ResponseError]] = []
+    for words in (("MULTI",), command, ("DISCARD",)):
+        await connection.send_command(*words)
+        try:
+            await connection.read_response()
+        except ResponseError as error:
+            found.append((words[0], error))
     return found

@@ -238,23 +238,30 @@ class RedisTransport:
 
     async def _current_layout(self) -> Layout:
         now = self._clock.monotonic()
-        if self._layout is None or now > self._layout_at + self._timing.layout_s:
+        if self._layout is None or self._is_old(self._layout_at):
             self._layout = await agreed_layout(self._redis, self._new)
             self._layout_at = now
         return self._layout
 
     async def _stream_of_requests(self, app_id: str) -> str:
         """Return the stream of context requests of an app. It gives a new bus no layout: that needs a right."""
-        if self._clock.monotonic() > self._requests_at + self._timing.layout_s:
+        if self._is_old(self._requests_at):
             async with self._looking:  # one call looks for hundreds
-                now = self._clock.monotonic()
-                if now > self._requests_at + self._timing.layout_s:
-                    if self._layout is None or now > self._layout_at + self._timing.layout_s:
-                        with contextlib.suppress(NoPermissionError):  # of a user who may do nothing but ask
-                            self._layout = await stored_layout(self._redis)
-                            self._layout_at = now
-                    self._requests_at = now
+                if self._is_old(self._requests_at):
+                    await self._look_for_requests()
         return channels.CONTEXT_REQUESTS if self._layout is None else requests_of(self._layout, app_id)
+
+    async def _look_for_requests(self) -> None:
+        now = self._clock.monotonic()
+        if self._layout is None or self._is_old(self._layout_at):
+            with contextlib.suppress(NoPermissionError):  # of a user who may do nothing but ask
+                self._layout = await stored_layout(self._redis)
+                self._layout_at = now
+        self._requests_at = now
+
+    def _is_old(self, at: float) -> bool:
+        """Tell whether what was read of the layout at a time may have changed since."""
+        return self._clock.monotonic() > at + self._timing.layout_s
 
     def _subscribe(self, inbox: _Inbox) -> None:
         """Let the listener read a reply channel too."""

@@ -41,6 +41,8 @@ _SOURCE: Final = "/graphweft/crewai"
 class _Turn:
     """An agent's open turn: its work on one task."""
 
+    id: str
+    """What identifies it in its run."""
     agent: str
     run: str
     """Separates it from other turns of the agent."""
@@ -215,7 +217,7 @@ class CrewAIAdapter(RuntimeAdapter):
                 return
             before = None if run.turns else run.latest
             run.latest = run.latest if run.turns else name
-            turn = run.turns[id] = _Turn(agent=name, run=uuid4().hex)
+            turn = run.turns[id] = _Turn(id=id, agent=name, run=uuid4().hex)
         if before is not None and before != name:
             self.core.hand_over(run.variables, before, name)
         self.core.start_turn(run.variables, name, run=turn.run)
@@ -255,7 +257,7 @@ class CrewAIAdapter(RuntimeAdapter):
         turn = _turn_of(run, event)
         if turn is None or turn.model_started_s is None:
             return
-        self._note_refusal(run, turn, _id_of(run, turn), error)
+        self._note_refusal(run, turn, error)
         turn.clean()
         about = about_model(turn.model_started_s, model=event.model, error=error, **_tokens(event))
         turn.model_started_s = None
@@ -297,19 +299,19 @@ class CrewAIAdapter(RuntimeAdapter):
             turn = None if run is None else run.turns.get(_id(call.agent, call.task))
             if run is not None and turn is not None:
                 turn.clean()
-                if _id(call.agent, call.task) in run.refusals:
+                if turn.id in run.refusals:
                     return
                 block = self.core.context(run.variables, turn.agent, run=turn.run).text
                 turn.undo = _put(call.messages, block, self.place) if block else None
 
-    def _note_refusal(self, run: _Run, turn: _Turn, id: str, error: BaseException | None) -> None:
+    def _note_refusal(self, run: _Run, turn: _Turn, error: BaseException | None) -> None:
         """Remember that the provider refused the context, or report it once a model call without it has ended."""
         if error is None:
-            refusal = run.refusals.pop(id, None)
+            refusal = run.refusals.pop(turn.id, None)
             if refusal is not None:
                 self.core.refuse_context(run.variables, turn.agent, refusal, run=turn.run)
         elif turn.undo is not None and is_refusal(error):
-            run.refusals[id] = error
+            run.refusals[turn.id] = error
 
 
 def _reset(reset: Callable[[Any], None], token: Any) -> None:
@@ -342,10 +344,6 @@ def _turn_of(run: _Run, event: Any) -> _Turn | None:
 def _error(event: Any) -> BaseException:
     """Return the exception that is being handled where the event is emitted."""
     return sys.exc_info()[1] or RuntimeError(event.error)
-
-
-def _id_of(run: _Run, turn: _Turn) -> str:
-    return next((id for id, one in run.turns.items() if one is turn), "")
 
 
 def _put(messages: list[Any], block: str, place: ContextPlace) -> Callable[[], None]:

@@ -54,6 +54,15 @@ async def own(app: Archived) -> None:
     app.transport = type(app.transport)(app.bus_url, signing_key=app.transport._signing_key)  # type: ignore[attr-defined, call-arg]
 
 
+async def beside(app: Archived) -> None:
+    """Let an app move, and apply an event of it and nine of its neighbour after that; a worker runs."""
+    await app._append([order(0)])
+    await app.applied()
+    await own(app)
+    await app._append([order(1), *(order(number, "shop_x") for number in range(9))])
+    await app.applied()
+
+
 async def moved(app: Archived, raw: Any) -> str:
     """Let an app live in shared partitions, then in one of its own, beside what does not count; return its digest."""
     await app.push("first")
@@ -195,11 +204,7 @@ async def test_a_bus_that_gave_the_number_to_another_app_is_not_mended(app: Arch
 async def test_the_largest_sequence_is_archived_and_trimmed(app: Archived, raw: Any) -> None:
     await app.push("first")
     async with app.worker():
-        await app._append([order(0)])
-        await app.applied()
-        await own(app)
-        await app._append([order(1), *(order(number, "shop_x") for number in range(9))])
-        await app.applied()
+        await beside(app)
         seconds, _ = await raw.time()
         await raw.xadd(STREAM, {"a": "b"}, id=f"{(seconds + 1) * 1000}-{2**64 - 1}")
         await app.applied()
@@ -217,11 +222,7 @@ async def test_the_largest_sequence_is_archived_and_trimmed(app: Archived, raw: 
 async def test_others_are_trimmed_if_one_partition_refuses(app: Archived, raw: Any) -> None:
     await app.push("first")
     async with app.worker():
-        await app._append([order(0)])
-        await app.applied()
-        await own(app)
-        await app._append([*(order(number, "shop_x") for number in range(9)), order(1)])
-        await app.applied()
+        await beside(app)
     assert (await app.run("archive", "now")).code == 0
     await raw.rename(channels.events_stream(0), "aside")
     await raw.set(channels.events_stream(0), "x")
@@ -235,11 +236,7 @@ async def test_others_are_trimmed_if_one_partition_refuses(app: Archived, raw: A
 async def test_a_tail_that_was_trimmed_unread_keeps_nobody_from_erasing(app: Archived, raw: Any, stream: str) -> None:
     await app.push("first")
     async with app.worker():
-        await app._append([order(0)])
-        await app.applied()
-        await own(app)
-        await app._append([order(1), *(order(number, "shop_x") for number in range(9))])
-        await app.applied()
+        await beside(app)
         await raw.xadd(stream, {"a": "b"}, maxlen=0, approximate=False)
         for name in ("shop", "shop_x"):
             done = await app.run("erase", "--app", name, "--yes")

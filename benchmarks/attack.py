@@ -35,8 +35,8 @@ from benchmarks.workload import APP, CALLS, CHATS
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event, wire
 from graphweft_workers.gateway.tokens import new_token, sha256_of
-from graphweft_workers.roles.connections import make_transport
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_transport
 
 ROW: Final = "o"
 PER_SECOND: Final = 100

@@ -20,8 +20,8 @@ from benchmarks.processes import count, cpu_s, waited_s
 from benchmarks.services import PARTITIONS, Graph, GraphProbe
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.engine.reading_window import MOST_ENTRIES
-from graphweft_workers.roles.connections import make_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus
 
 WINDOWS: Final = PARTITIONS * MOST_ENTRIES
 """The events that the windows of all partitions hold at most."""

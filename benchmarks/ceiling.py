@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks.naive import Query, connected
 from benchmarks.processes import waited_s
 from benchmarks.workload import CALLS
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 _BATCH: Final = 1_000
 """Rows a query; neither server gains by more."""

@@ -17,7 +17,7 @@ from tests.services.maven import free_port, jars
 from benchmarks.hand_written import ONE, with_values
 from benchmarks.harness import Died, Skip
 from graphweft_workers.drivers.embedded.server import die_with_parent
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 VARIABLE: Final = "BENCH_CONNECTOR"
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {

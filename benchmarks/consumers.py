@@ -22,7 +22,7 @@ from benchmarks.processes import ENGINE, count, process
 from benchmarks.services import Graph, GraphProbe, Services, drop_plain, publish, publish_plain
 from benchmarks.workload import CALLS
 from graphweft.transport import Outgoing
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 ROW: Final = "r"
 CONNECTOR_WARM_UP: Final = 150_000

@@ -20,8 +20,8 @@ from benchmarks.processes import ENGINE, count, process
 from benchmarks.services import Bus, GraphProbe, Services, publish
 from benchmarks.workload import APP, CALLS, CHATS
 from graphweft import Client, ContextReply
-from graphweft_workers.roles.connections import make_transport
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_transport
 
 ROW: Final = "g"
 RESPONDER: Final = ("-m", "graphweft_workers.cli", "run", "injection")

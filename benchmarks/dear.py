@@ -36,7 +36,7 @@ from benchmarks.processes import ENGINE, process
 from benchmarks.services import Bus, Services, publish
 from benchmarks.workload import APP, CALLS, CHATS
 from graphweft_workers.gateway.tokens import new_token
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 ROW: Final = "u"
 _PER_SECOND: Final = 100

@@ -22,7 +22,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.features.graphrag.retriever import HybridRetriever
 from graphweft_workers.features.graphrag.safe_cypher import KEYS, RELATIONSHIPS
-from graphweft_workers.garbage_collection import collect_less_often
+from graphweft_workers.support.garbage_collection import collect_less_often
 
 ROW: Final = "i"
 ENTITIES: Final = 200_000

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
 from benchmarks.workload import APP
 from graphweft_contracts import channels
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 type Row = tuple[int, str, str, bool, str]
 """Offset, call, tool, success, chat."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from graphweft_workers.python_build import this_build
+from graphweft_workers.support.python_build import this_build
 
 RESULTS: Final = Path(__file__).parent / "results/latest.json"
 

@@ -11,7 +11,7 @@ from benchmarks.services import Services
 from graphweft_contracts import Event
 from graphweft_rules.matching.conditions import compile_condition
 from graphweft_rules.matching.parameters import Scope
-from graphweft_workers.redaction import redact_value
+from graphweft_workers.text.redaction import redact_value
 
 ROW: Final = "t"
 _MAP: Final = {str(number): 1 for number in range(44)}

@@ -20,7 +20,7 @@ from benchmarks.services import GraphProbe, Services
 from benchmarks.workload import CALLS, CHATS
 from graphweft import Client
 from graphweft_contracts import Event
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 ROW: Final = "e"
 PER_SECOND: Final = 1_000

@@ -26,7 +26,7 @@ from graphweft.transport import Outgoing
 from graphweft_contracts import channels, wire
 from graphweft_contracts.plurals import counted
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 ROW: Final = "s"
 APPS: Final = 1_000

@@ -19,7 +19,7 @@ from tests.services.rules import load_rules
 
 from benchmarks.workload import APP
 from graphweft_contracts import Event, channels
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 type Query = Callable[[str, dict[str, Any]], Awaitable[object]]
 

@@ -23,7 +23,7 @@ from benchmarks.workload import APP, CALLS
 from graphweft import Client
 from graphweft_contracts import ContextReply, Event
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 ROW: Final = "k"
 PER_SECOND: Final = 200

@@ -21,7 +21,7 @@ from tests.services.rules import load_rules
 
 from benchmarks.workload import APP, CALLS
 from graphweft_contracts import channels
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 REQUESTS: Final = "plain-requests"
 REPLIES: Final = "plain-replies"

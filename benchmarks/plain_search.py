@@ -18,7 +18,7 @@ from typing import Any, Final
 import redis.asyncio as redis
 
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.terms import query_terms, scope_term
+from graphweft_workers.text.terms import query_terms, scope_term
 
 _K1: Final = 1.2
 _B: Final = 0.75

@@ -19,8 +19,8 @@ from benchmarks.workload import CALLS, CHATS
 from graphweft.transport import Outgoing
 from graphweft_contracts import wire
 from graphweft_workers.ports.dead_letters import letter_count
-from graphweft_workers.roles.connections import make_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus
 
 ROW: Final = "p"
 SHARES: Final = {"0.2 %": 500, "1 %": 100}

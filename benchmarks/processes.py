@@ -17,7 +17,7 @@ from benchmarks.harness import Died
 from benchmarks.services import GraphProbe
 from benchmarks.workload import ROOT
 from graphweft_workers.drivers.embedded.server import die_with_parent
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 ENGINE: Final = ("-m", "graphweft_workers.cli", "run", "mutation")
 NAIVE: Final = ("-m", "benchmarks.naive")

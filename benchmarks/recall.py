@@ -36,10 +36,10 @@ from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.roles.connections import make_graph
-from graphweft_workers.roles.embedder import make_embedder
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.terms import query_terms, terms
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.text.terms import query_terms, terms
+from graphweft_workers.wiring.connections import make_graph
+from graphweft_workers.wiring.embedder import make_embedder
 
 DEPTHS: Final = (5, 10, 20)
 """Among how many first rows evidence is looked for."""

@@ -14,10 +14,10 @@ from benchmarks.harness import Bench, Contender, Died, Result, Spread, ratio
 from benchmarks.services import Graph, Services, publish
 from benchmarks.throughput import cost_of_unwind
 from benchmarks.workload import APP, CALLS, ROOT
-from graphweft_workers.roles.connections import make_bus, make_graph
-from graphweft_workers.roles.rules import load_rules, push
-from graphweft_workers.roles.second_graph import second_place
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus, make_graph
+from graphweft_workers.wiring.rules import load_rules, push
+from graphweft_workers.wiring.second_graph import second_place
 
 PER_S: Final = 20_000
 LEAST: Final = 24_000

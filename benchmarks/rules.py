@@ -21,7 +21,7 @@ from benchmarks.harness import Bench, Result, ratio
 from benchmarks.services import Services
 from benchmarks.throughput import Case, engine_rate
 from benchmarks.workload import CALLS, Workload
-from graphweft_workers import event_decoder
+from graphweft_workers.ports import event_decoder
 
 ROW: Final = "c"
 SIZES: Final = (10, 100, 1_000)

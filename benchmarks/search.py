@@ -38,7 +38,7 @@ from graphweft_workers.ports.graph_store import START, Checkpoint, Write
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.terms import STOP_WORDS, scope_term
+from graphweft_workers.text.terms import STOP_WORDS, scope_term
 
 ROW: Final = "h"
 USERS: Final = 100

@@ -20,8 +20,8 @@ from benchmarks.workload import APP
 from graphweft.transport import Outgoing
 from graphweft_contracts import channels, wire
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.roles.connections import make_transport
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_transport
 
 Bus = Literal["redis", "kafka"]
 Graph = Literal["falkordb", "neo4j"]

@@ -19,8 +19,8 @@ from graphweft_contracts.rules_log import StoredRules
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers import dialects
 from graphweft_workers.engine.order import Arranger
-from graphweft_workers.roles.connections import make_bus, make_graph
-from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.wiring.connections import make_bus, make_graph
+from graphweft_workers.wiring.rules import logged_rules
 
 ROW: Final = "l"
 SIZES: Final = (10, 200)

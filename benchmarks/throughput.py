@@ -24,7 +24,7 @@ from benchmarks.harness import Bench, Contender, Died, Result, ratio
 from benchmarks.processes import ENGINE, NAIVE, UNWIND, count, events_per_second, process
 from benchmarks.services import Bus, Graph, GraphProbe, Services, publish, publish_plain
 from benchmarks.workload import CALLS, ROOT, Workload
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 _SHARING_LEASE_S: Final = 30.0
 """Long enough to keep the partitions while the backlog is published, and short enough to share them in seconds."""

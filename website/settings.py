@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 from website.markdown import code, table
 
 _NAMES = {int: "integer", float: "number", bool: "boolean", str: "text", Path: "path", SecretStr: "secret"}

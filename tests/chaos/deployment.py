@@ -18,8 +18,8 @@ from graphweft import Client
 from graphweft_workers.drivers.embedded.server import die_with_parent
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.connections import make_bus, make_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus, make_graph
 
 from .stack import LEASE_S, Role, Stack
 

@@ -15,7 +15,7 @@ from graphweft import Client, MemoryClient
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.roles.rules import push
+from graphweft_workers.wiring.rules import push
 
 from .cases import WORKFLOW, Case
 from .deployment import DEAD_LETTERS, Deployment

@@ -20,7 +20,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.roles.rules import push
+from graphweft_workers.wiring.rules import push
 
 from .cases import Case
 from .faults import Fault

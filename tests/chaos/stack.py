@@ -21,8 +21,8 @@ from graphweft.transport import Transport
 from graphweft_workers.drivers.embedded.server import die_with_parent
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 
 from .serial import FalkorDBReference, Neo4jReference, Reference
 from .servers import Server, Servers

@@ -11,7 +11,7 @@ from pydantic import SkipValidation, ValidationError
 from graphweft_contracts import LIFECYCLE, AgentTurnComplete, Event, Layout, Permanent, Transient, channels, errors
 from graphweft_contracts.events import data_of, known
 from graphweft_contracts.wire import decode, encode
-from graphweft_workers import event_decoder
+from graphweft_workers.ports import event_decoder
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -23,7 +23,6 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, Layout, channels, wire
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import StoredRules
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -37,6 +36,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 __all__ = ("call",)  # a fixture
 

@@ -38,8 +38,8 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
-from graphweft_workers.roles.console_process import RuleFaults
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes.console import RuleFaults
+from graphweft_workers.settings.settings import Settings
 
 pytestmark = pytest.mark.integration
 

@@ -30,8 +30,8 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.console_process import RuleFaults
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes.console import RuleFaults
+from graphweft_workers.settings.settings import Settings
 
 pytestmark = pytest.mark.integration
 

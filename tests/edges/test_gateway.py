@@ -63,10 +63,10 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.questions import ContextQuestion, SearchQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.tokens import AccessToken, Tokens, new_token, read_tokens, sha256_of
-from graphweft_workers.roles import features
-from graphweft_workers.roles import gateway as serving_module
-from graphweft_workers.roles import http_server as http_server_module
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes import gateway as serving_module
+from graphweft_workers.processes import http_server as http_server_module
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import features
 
 pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000  # the gateway takes no more

@@ -32,11 +32,11 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles import rules as rule_loading
-from graphweft_workers.roles.connections import make_bus
-from graphweft_workers.roles.hosting import injection_app, mutation_app
-from graphweft_workers.roles.rule_faults import read_faults
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes.hosting import injection_app, mutation_app
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import rules as rule_loading
+from graphweft_workers.wiring.connections import make_bus
+from graphweft_workers.wiring.rule_faults import read_faults
 
 pytestmark = pytest.mark.integration
 
@@ -130,7 +130,7 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     events = 300
     sent = await turns(settings.bus, events)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "faststream", "run", "--factory", "graphweft_workers.roles.hosting:mutation_app"),
+        *(sys.executable, "-m", "faststream", "run", "--factory", "graphweft_workers.processes.hosting:mutation_app"),
         env={k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
         | {
             "GRAPHWEFT_BUS_URL": settings.bus,

@@ -35,7 +35,7 @@ from graphweft_workers.gateway.tokens import new_token, sha256_of
 from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.tools import Tools
 from graphweft_workers.new_project import default_rule_files
-from graphweft_workers.roles.mcp import make_server
+from graphweft_workers.processes.mcp import make_server
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]

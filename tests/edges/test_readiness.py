@@ -33,8 +33,8 @@ from tests.unit.test_settings import SERVICES, link_variables, service_variables
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.supervisor import Supervisor
+from graphweft_workers.processes.supervisor import Supervisor
+from graphweft_workers.settings.settings import Settings
 
 __all__ = ("call", "rules")  # fixtures
 

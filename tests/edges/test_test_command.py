@@ -15,7 +15,7 @@ from tests.services.commands import Done, inside
 from tests.services.environment import clean_environment
 
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.roles import query_check
+from graphweft_workers.wiring import query_check
 
 pytestmark = pytest.mark.integration
 

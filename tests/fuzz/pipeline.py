@@ -18,7 +18,6 @@ from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.memory import MEMORY
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.statements import guarded as falkordb_query
 from graphweft_workers.drivers.neo4j.calls import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
@@ -32,6 +31,7 @@ from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.rule_sets.active_rules import FixedRules
 
 __all__ = ("check",)
 

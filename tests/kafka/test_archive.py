@@ -209,8 +209,8 @@ async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archive
 
 _ARCHIVE = """
 import asyncio
-from graphweft_workers.roles.connections import make_archive, make_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.wiring.connections import make_archive, make_bus
+from graphweft_workers.settings.settings import Settings
 from graphweft_workers.archive.archiver import Archiver
 async def main():
     settings = Settings.load()

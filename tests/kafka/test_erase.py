@@ -36,7 +36,7 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.replay import erase as erasing
-from graphweft_workers.timing import ArchiveTiming, Timing
+from graphweft_workers.support.timing import ArchiveTiming, Timing
 
 __all__ = ("call",)  # a fixture
 

@@ -43,9 +43,9 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch
 from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.ports.job import Job, JobEvent
-from graphweft_workers.roles.hosting import mutation_app
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.timing import LeaseTiming, Timing
+from graphweft_workers.processes.hosting import mutation_app
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.timing import LeaseTiming, Timing
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from graphweft_contracts import wire
 from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.imports.series_name import SeriesName
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 __all__ = ("call",)  # a fixture
 

@@ -31,7 +31,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write
 from graphweft_workers.ports.purges import Purge, Purges, purges_after, put_purge
-from graphweft_workers.timing import RetrievalTiming, Timing
+from graphweft_workers.support.timing import RetrievalTiming, Timing
 
 pytestmark = pytest.mark.integration
 

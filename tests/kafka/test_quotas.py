@@ -37,8 +37,8 @@ from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.roles.gateway_usage import GatewayUsage
-from graphweft_workers.timing import TIMING, QuotaTiming, Timing
+from graphweft_workers.processes.gateway_usage import GatewayUsage
+from graphweft_workers.support.timing import TIMING, QuotaTiming, Timing
 
 pytestmark = pytest.mark.integration
 HOG, NEIGHBOUR = "hog", "neighbour"

@@ -36,7 +36,6 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import DeadLetter, wire
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import MutationSummary, union
-from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
@@ -48,7 +47,8 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.replay import Replay
-from graphweft_workers.timing import QuarantineTiming, Timing
+from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules, RulesCursor
+from graphweft_workers.support.timing import QuarantineTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 

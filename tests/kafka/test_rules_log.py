@@ -24,16 +24,16 @@ from graphweft_contracts import Layout, channels, wire
 from graphweft_contracts.rules_log import StoredRules, announced, digest_of, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.rule_summary import RuleSummary
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.lost_rule_sets import lost_rule_sets
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.rule_sets.lost_rule_sets import lost_rule_sets
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

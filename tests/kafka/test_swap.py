@@ -27,7 +27,7 @@ from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.engine.graph_marks import has_plan, have_same_seal, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.replay import rebuild as rebuilding
-from graphweft_workers.timing import Timing
+from graphweft_workers.support.timing import Timing
 
 __all__ = ("call",)  # a fixture
 

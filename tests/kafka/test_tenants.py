@@ -45,7 +45,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.rights import PASSWORD, commands
-from graphweft_workers.roles.responder_usage import ResponderUsage
+from graphweft_workers.processes.responder_usage import ResponderUsage
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -22,7 +22,6 @@ from tests.services.waiting import until
 
 from graphweft_contracts import DeadLetter, Event, channels, wire
 from graphweft_contracts.layout import NEW_LAYOUT
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.kafka import doctor
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -31,6 +30,7 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.testing.suites.bus_kit import PARTITIONS, SESSION_S, START, claimed, drained, numbered, values
 
 pytestmark = pytest.mark.integration

@@ -38,7 +38,6 @@ from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import Layout, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules, LoggedRules
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -50,6 +49,7 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.replay import Replay
+from graphweft_workers.rule_sets.active_rules import FixedRules, LoggedRules
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 

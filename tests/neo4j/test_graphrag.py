@@ -44,7 +44,7 @@ from graphweft_workers.features.graphrag.safe_cypher import (
 )
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore, Table
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

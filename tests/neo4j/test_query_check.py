@@ -39,9 +39,9 @@ from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.hosting import injection_app, mutation_app
-from graphweft_workers.roles.query_check import Checked, check_queries
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes.hosting import injection_app, mutation_app
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.query_check import Checked, check_queries
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -32,7 +32,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, W
 from graphweft_workers.retrieval import fulltext, scope_indexes
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.timing import RetrievalTiming
+from graphweft_workers.support.timing import RetrievalTiming
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -22,7 +22,7 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.terms import query_terms
+from graphweft_workers.text.terms import query_terms
 
 pytestmark = pytest.mark.integration
 

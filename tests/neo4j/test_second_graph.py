@@ -30,8 +30,8 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.graph_marks import is_loading
 from graphweft_workers.ports.graph_store import Checkpoint, Write
-from graphweft_workers.roles.features import features
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.features import features
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -19,8 +19,8 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.roles.connections import examine_bus, examine_rights
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import examine_bus, examine_rights
 
 pytestmark = pytest.mark.integration
 

@@ -35,8 +35,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.kafka.requests import KafkaRequestQueue
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, encode
-from graphweft_workers.roles.connections import make_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 from graphweft_workers.testing.suites.request_kit import (
     LateAnswers,
     RequestKit,
@@ -49,6 +48,7 @@ from graphweft_workers.testing.suites.request_kit import (
     take,
 )
 from graphweft_workers.testing.suites.request_suite import RequestSuite
+from graphweft_workers.wiring.connections import make_graph
 
 __all__ = ("sqlite_url",)  # a fixture
 

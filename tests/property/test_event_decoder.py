@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphweft_contracts import LIFECYCLE, Event, InvalidEvent, wire
 from graphweft_contracts.events import Payload, payload_of, registered_payloads
-from graphweft_workers import event_decoder
+from graphweft_workers.ports import event_decoder
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PLAIN: Final[dict[str, Any]] = {

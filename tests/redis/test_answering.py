@@ -37,7 +37,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Table, Write
-from graphweft_workers.timing import ContextTiming, Timing
+from graphweft_workers.support.timing import ContextTiming, Timing
 
 pytestmark = pytest.mark.integration
 APP = "shop"

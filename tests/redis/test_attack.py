@@ -30,8 +30,6 @@ from tests.services.waiting import until
 from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
-from graphweft_workers import event_decoder
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.cli.delivery import wait_until_applied
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine import app_queues, history
@@ -42,10 +40,12 @@ from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports import event_decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
-from graphweft_workers.timing import QueueTiming, Timing
+from graphweft_workers.rule_sets.active_rules import FixedRules
+from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 2

@@ -18,10 +18,10 @@ from graphweft_rules.matching.sound_rules import load_sound
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.new_project import default_rule_files
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.rule_faults import read_faults
-from graphweft_workers.roles.rules import load_new_rules, push_if_new
-from graphweft_workers.roles.rules_folder import RulesFolder, state_of
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rule_faults import read_faults
+from graphweft_workers.wiring.rules import load_new_rules, push_if_new
+from graphweft_workers.wiring.rules_folder import RulesFolder, state_of
 
 __all__ = ("call",)  # a fixture
 

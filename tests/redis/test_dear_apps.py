@@ -23,7 +23,7 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write, WriteLimit
-from graphweft_workers.timing import Timing, WriteTiming
+from graphweft_workers.support.timing import Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
 SLOW, QUIET = "slow", "quiet"

@@ -26,9 +26,9 @@ from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.new_project import default_rule_files
+from graphweft_workers.processes.hosting import injection_app
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.roles.hosting import injection_app
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 pytestmark = pytest.mark.integration
 

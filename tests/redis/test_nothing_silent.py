@@ -42,7 +42,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
-from graphweft_workers.timing import QueueTiming, Timing
+from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 2

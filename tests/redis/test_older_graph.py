@@ -18,7 +18,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.graph_store import Applied, GraphStore, PositionMove, Write
-from graphweft_workers.timing import QueueTiming, Timing
+from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

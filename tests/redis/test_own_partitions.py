@@ -22,7 +22,6 @@ from graphweft_contracts import ContextReply, ContextRequest, DeadLetter, Layout
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import StoredRules, digest_of
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis import streams
 from graphweft_workers.drivers.redis.bus import redis_bus
@@ -37,7 +36,8 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.job import JobEvent
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.support.timing import TIMING, Timing
 
 pytestmark = pytest.mark.integration
 PARTITIONS = 4

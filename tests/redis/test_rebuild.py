@@ -25,7 +25,6 @@ from tests.services.waiting import looks, until
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, channels, wire
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
@@ -37,9 +36,10 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.replay import Replay
-from graphweft_workers.roles.rules import rules_maker
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.timing import TIMING
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.timing import TIMING
+from graphweft_workers.wiring.rules import rules_maker
 
 __all__ = ("call",)  # a fixture
 

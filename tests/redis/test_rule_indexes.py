@@ -21,9 +21,9 @@ from tests.services.neo4j import Neo4jServer
 from graphweft_contracts import Event, QueryFailed
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.support.timing import TIMING
 from graphweft_workers.testing.suites.search_kit import OneVector
 from graphweft_workers.testing.waiting import until
-from graphweft_workers.timing import TIMING
 
 __all__ = ("call",)  # a fixture
 

@@ -14,7 +14,7 @@ from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.retrieval.targets import memories
-from graphweft_workers.terms import scope_term
+from graphweft_workers.text.terms import scope_term
 
 pytestmark = pytest.mark.integration
 

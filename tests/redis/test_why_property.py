@@ -28,7 +28,6 @@ from graphweft_contracts import wire
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_rules.matching.pack import Logged
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -40,6 +39,7 @@ from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import Change, NodeReader, changes
 from graphweft_workers.replay.why import Why
+from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 

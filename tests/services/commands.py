@@ -16,7 +16,7 @@ import structlog
 
 from graphweft_workers.cli import app as graphweft
 from graphweft_workers.cli.output import stderr, stdout
-from graphweft_workers.lazy_logger import before_next_entry
+from graphweft_workers.support.lazy_logger import before_next_entry
 
 __all__ = ("Done", "inside")
 

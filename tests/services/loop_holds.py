@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers.roles.loop_monitor import Hold, LoopMonitor
+from graphweft_workers.processes.loop_monitor import Hold, LoopMonitor
 
 __all__ = ("LIMIT_MS", "SWITCH", "check_log")
 

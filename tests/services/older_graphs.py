@@ -23,7 +23,6 @@ from tests.services.waiting import until
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import DeadLetter, Event, GraphUnavailable, channels, wire
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -34,9 +33,10 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.roles.connections import make_archive
-from graphweft_workers.roles.rules import rules_maker
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_archive
+from graphweft_workers.wiring.rules import rules_maker
 
 __all__ = (
     "LOSSES",

@@ -16,7 +16,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.neo4j.url import split_neo4j_url, tls_options
 from graphweft_workers.drivers.redis_checks import check_redis_url, examine_server, memory
 from graphweft_workers.ports.check import Check
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 LOGIN = ServerLogin(user="u@x", password="p/w")
 

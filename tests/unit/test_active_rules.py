@@ -20,7 +20,6 @@ from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_queue import AppQueue
 from graphweft_workers.engine.app_writer import AppWriter
@@ -28,11 +27,12 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.inspection.rules_at import activation_at
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.timing import TIMING, RulesTiming
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.rule_sets.lost_rules import RulesLost
+from graphweft_workers.support.timing import TIMING, RulesTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 

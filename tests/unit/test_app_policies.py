@@ -10,7 +10,7 @@ from tests.services.fixtures import Logs
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies, Quotas, read_policies
-from graphweft_workers.watched_file import WatchedFile
+from graphweft_workers.support.watched_file import WatchedFile
 
 
 def written(folder: Path, text: str) -> Path:

@@ -20,9 +20,9 @@ from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.write_budget import SlowWrites
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.timing import QueueTiming
+from graphweft_workers.rule_sets.lost_rules import RulesLost
+from graphweft_workers.support.timing import QueueTiming
 
 
 class Writer:

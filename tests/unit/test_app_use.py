@@ -8,7 +8,7 @@ from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.engine.app_use import LETTERS, Refusals, encode_letters, read_uses
 from graphweft_workers.engine.partition_usage import AppLoad, Measured, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
-from graphweft_workers.roles.app_uses import AppUses
+from graphweft_workers.wiring.app_uses import AppUses
 
 NOW = 1_000.0
 

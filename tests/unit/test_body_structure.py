@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from graphweft_workers.content_limits import count_json
 from graphweft_workers.gateway.structure import count_protobuf, fields_of
+from graphweft_workers.text.content_limits import count_json
 
 TEXT = st.text(st.sampled_from('ab,[]{}"\\\n\u2028é:'), max_size=6)
 VALUES = st.recursive(

@@ -64,18 +64,18 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
     assert {each for each in found if each.startswith("graphweft_workers.")} == {
         "graphweft_workers.cli",
         "graphweft_workers.cli.command_table",
-        "graphweft_workers.garbage_collection",
+        "graphweft_workers.support.garbage_collection",
     }
 
 
 HEAVY = SERVERS | RULES | SERVICES | {
     "structlog", "rich", "zstandard", "Stemmer",
-    "graphweft.client", "graphweft_workers.roles.settings", "graphweft_workers.engine.read",
+    "graphweft.client", "graphweft_workers.settings.settings", "graphweft_workers.engine.read",
 }  # fmt: skip
 """What a command imports only if it cannot begin without it. What it needs once the servers have answered, the engine
 and the rules for a replay or a table of results, it imports then."""
 
-SETTINGS = {"graphweft_workers.roles.settings"}
+SETTINGS = {"graphweft_workers.settings.settings"}
 CLIENT = SETTINGS | {"graphweft.client"}
 MATCHING = SETTINGS | {"yaml", "graphweft_rules.cypher", "graphweft_rules.matching"}
 NEEDED: dict[str, set[str]] = {
@@ -118,7 +118,11 @@ def test_a_command_imports_only_what_it_cannot_begin_without(module: str) -> Non
 
 def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
     """The files of the operator are read once, not followed, and not every deployment has an archive."""
-    waits = {"graphweft_workers.timing", "graphweft_workers.archive.progress", "graphweft_workers.roles.features"}
+    waits = {
+        "graphweft_workers.support.timing",
+        "graphweft_workers.archive.progress",
+        "graphweft_workers.wiring.features",
+    }
     assert imported_by_commands()["status"] & waits == set()
 
 
@@ -128,8 +132,8 @@ def test_a_command_logs_only_if_a_level_is_given_and_then_on_standard_error(leve
     code = (
         "import sys\n"
         "from graphweft_workers.cli.command_logs import set_up_command_logs\n"
-        "from graphweft_workers.lazy_logger import get_logger\n"
-        "from graphweft_workers.roles.settings import Settings\n"
+        "from graphweft_workers.support.lazy_logger import get_logger\n"
+        "from graphweft_workers.settings.settings import Settings\n"
         "logger = get_logger('graphweft.test')\n"
         "logger.debug\n"
         "set_up_command_logs(Settings.load())\n"
@@ -144,7 +148,7 @@ def test_a_command_logs_only_if_a_level_is_given_and_then_on_standard_error(leve
 def test_a_command_that_sets_up_no_logs_warns_on_standard_error() -> None:
     code = (
         "from graphweft_workers.cli.options import command\n"
-        "from graphweft_workers.lazy_logger import get_logger\n"
+        "from graphweft_workers.support.lazy_logger import get_logger\n"
         "@command\n"
         "async def body() -> None:\n"
         "    get_logger('graphweft.test').info('left_out')\n"

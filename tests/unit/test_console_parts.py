@@ -38,12 +38,12 @@ from graphweft_workers.gateway.tokens import AccessToken, Role
 from graphweft_workers.inspection.scan import ScanLimits, newest_first
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.roles.app_uses import AppUses
-from graphweft_workers.roles.archive_state import ArchiveState
-from graphweft_workers.roles.console_process import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
-from graphweft_workers.roles.http_server import HttpServer, listening, server_config
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.status import ServiceStatus
+from graphweft_workers.processes.console import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
+from graphweft_workers.processes.http_server import HttpServer, listening, server_config
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.app_uses import AppUses
+from graphweft_workers.wiring.archive_state import ArchiveState
+from graphweft_workers.wiring.status import ServiceStatus
 
 LIBRARY = {
     "vendor/cytoscape-3.34.4.min.mjs": "0d7e373a706f0f01d6fb7a6ccf04988c01307cee1c2f9bcc7b068e9f6b431e3f",

@@ -96,7 +96,7 @@ def test_services_come_back_and_wait_for_a_healthy_server(services: dict[str, di
 def test_each_role_is_watched_by_its_own_process(
     services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]
 ) -> None:
-    from graphweft_workers.roles import heartbeat
+    from graphweft_workers.processes import heartbeat
 
     ours = {name: service for name, service in services.items() if service["image"] == "graphweft:local"}
     assert len(ours) == 9
@@ -179,7 +179,7 @@ def variables(services: dict[str, dict[str, Any]], instructions: list[tuple[str,
 
 
 def test_every_variable_is_a_setting(services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]) -> None:
-    from graphweft_workers.roles.settings import Settings
+    from graphweft_workers.settings.settings import Settings
 
     named = variables(services, instructions)
     assert {"GRAPHWEFT_BUS_URL", "GRAPHWEFT_GRAPH_URL", "GRAPHWEFT_RULES"} <= named
@@ -192,7 +192,7 @@ def test_the_settings_of_the_services_load(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    from graphweft_workers.roles.settings import Settings
+    from graphweft_workers.settings.settings import Settings
 
     baked = {
         name: value
@@ -213,7 +213,7 @@ def test_the_settings_of_the_services_load(
 def test_the_worker_of_the_other_pair_finds_its_servers(
     services: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from graphweft_workers.roles.settings import Settings
+    from graphweft_workers.settings.settings import Settings
 
     worker, kafka, neo4j = (services[name] for name in ("kafka-neo4j-worker", "kafka", "neo4j"))
     password = worker["environment"]["NEO4J_PASSWORD"]

@@ -29,8 +29,8 @@ from graphweft_workers.embedding.protocol import (
     as_vector,
     embed_each,
 )
-from graphweft_workers.roles.embedder import make_embedder
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.embedder import make_embedder
 
 
 def cosine(one: list[float], other: list[float]) -> float:
@@ -440,8 +440,8 @@ def test_an_embedder_that_is_not_installed_names_its_extra(
 def test_making_an_embedder_does_not_import_what_others_need() -> None:
     code = (
         "import sys; sys.modules['httpx'] = None\n"
-        "from graphweft_workers.roles.embedder import make_embedder\n"
-        "from graphweft_workers.roles.settings import Settings\n"
+        "from graphweft_workers.wiring.embedder import make_embedder\n"
+        "from graphweft_workers.settings.settings import Settings\n"
         "print(make_embedder(Settings()), make_embedder(Settings(embedder='hash:8')).model)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -20,7 +20,6 @@ from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.app_queue import AppQueue
@@ -36,11 +35,12 @@ from graphweft_workers.engine.plan_note import PlanNote
 from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
-from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PartitionGraph, Progress, Write
-from graphweft_workers.timing import TIMING, QuarantineTiming
+from graphweft_workers.rule_sets.active_rules import FixedRules
+from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
+from graphweft_workers.support.timing import TIMING, QuarantineTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PARTS: Final = {

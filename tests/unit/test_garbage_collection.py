@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from graphweft_workers.cli import main
-from graphweft_workers.garbage_collection import collect_less_often, leave_out_the_start
-from graphweft_workers.roles import hosting
-from graphweft_workers.roles import run as roles
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes import hosting
+from graphweft_workers.processes import run as roles
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.garbage_collection import collect_less_often, leave_out_the_start
 
 
 @pytest.fixture(autouse=True)

@@ -30,9 +30,9 @@ from graphweft_workers.features.episodes.extraction.shaping import SaidEntity, S
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
 from graphweft_workers.features.episodes.ontologies.ontology import type_model
-from graphweft_workers.roles import features as jobs
-from graphweft_workers.roles.extractor import make_extractor
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import features as jobs
+from graphweft_workers.wiring.extractor import make_extractor
 
 AGENT_MEMORY = Ontologies().get("agent_memory_v1")
 SMALL = Ontology(
@@ -423,9 +423,9 @@ before = dict(os.environ)
 def told(*_, **__):
     seen["dotenv"] = True
 dotenv.load_dotenv = told
-from graphweft_workers.roles.extractor import make_extractor
+from graphweft_workers.wiring.extractor import make_extractor
 from graphweft_workers.features.episodes.extraction.protocol import TextEpisode
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 from datetime import UTC, datetime
 async def main():
     extractor = make_extractor(Settings.load())
@@ -471,8 +471,8 @@ def test_it_asks_the_endpoint_and_nobody_else_and_writes_nothing(model_server: M
 def test_without_an_extractor_graphiti_is_not_imported(tmp_path: Path) -> None:
     code = (
         "import json, sys\nfrom graphweft_workers.roles import features as jobs\n"
-        "from graphweft_workers.roles.connections import make_graph\n"
-        "from graphweft_workers.roles.settings import Settings\nsettings = Settings.load()\n"
+        "from graphweft_workers.wiring.connections import make_graph\n"
+        "from graphweft_workers.settings.settings import Settings\nsettings = Settings.load()\n"
         "print(json.dumps([len(jobs.make_jobs(settings, make_graph(settings))), "
         "'graphiti_core' in sys.modules, 'graphweft_workers.features.episodes.extraction' in sys.modules]))"
     )

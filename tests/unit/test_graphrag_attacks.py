@@ -9,7 +9,7 @@ import pytest
 from graphweft_workers.features.graphrag.context_block import pack
 from graphweft_workers.features.graphrag.expansion import Expansion
 from graphweft_workers.features.graphrag.rows import EntityNode, Relation
-from graphweft_workers.redaction import REDACTED, redact, redact_beside
+from graphweft_workers.text.redaction import REDACTED, redact, redact_beside
 
 # Put together here, so that no scanner takes this file for a leak.
 WORD: Final = "hunter2" + "-Zx"

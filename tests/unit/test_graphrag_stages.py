@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from graphweft_contracts.memory import SCOPES
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.output.formats import FACTS_END, FACTS_START
-from graphweft_workers import secret_signs
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
@@ -36,9 +35,10 @@ from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
 from graphweft_workers.features.graphrag.seeds import entity_terms, seed
 from graphweft_workers.features.graphrag.starting_entities import Pinned, documents_of, named, pin
-from graphweft_workers.redaction import REDACTED, redact
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.terms import name_key
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.text import secret_signs
+from graphweft_workers.text.redaction import REDACTED, redact
+from graphweft_workers.text.terms import name_key
 
 GIVEN = [given for count in range(len(SCOPES) + 1) for given in combinations(SCOPES, count)]
 """All sets of scopes that a retrieval may have."""

@@ -14,7 +14,7 @@ import pytest
 from tests.services.fixtures import Logs
 
 from graphweft_contracts import InvalidRules
-from graphweft_workers.roles import heartbeat
+from graphweft_workers.processes import heartbeat
 
 MUTATION = ("mutation", "worker")
 

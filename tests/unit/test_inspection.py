@@ -15,7 +15,6 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.conditions import conjuncts
 from graphweft_rules.matching.explain import unmatched
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.cli.options import since_time
 from graphweft_workers.cli.output import printable
 from graphweft_workers.engine.corrections import CORRECTS
@@ -26,6 +25,7 @@ from graphweft_workers.inspection.lookup import corrects
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 

@@ -131,7 +131,7 @@ def test_an_install_with_an_older_python_gets_to_that_message() -> None:
 
 def test_ctrl_c_while_modules_load_prints_no_traceback() -> None:
     code = """
-import sys, graphweft_workers.roles.heartbeat as heartbeat
+import sys, graphweft_workers.processes.heartbeat as heartbeat
 from graphweft_workers.main import main
 def interrupted(arguments): raise KeyboardInterrupt
 heartbeat.main, sys.argv = interrupted, ["graphweft", "doctor"]

@@ -16,7 +16,6 @@ from tests.chaos.memory_bus import MemoryLetters, memory_bus
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidSettings, RefusedEvent, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.doctor import _key_files
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.history import known_before
@@ -29,7 +28,8 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.rule_sets.active_rules import FixedRules
+from graphweft_workers.settings.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

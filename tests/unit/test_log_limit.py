@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.log_limit import LimitedLines, LogLimit
+from graphweft_workers.support.log_limit import LimitedLines, LogLimit
 
 
 def test_one_line_of_a_kind_a_minute_and_the_others_counted() -> None:

@@ -16,7 +16,7 @@ from graphweft_workers.injection.reply import ReplyBuilder
 from graphweft_workers.injection.rows import RequestRows
 from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.ports.graph_store import Table
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 KEY = "sk-" + "a1B2c3D4" * 6
 CYPHER = parse("RETURN 1", role="injection")

@@ -17,7 +17,7 @@ from graphweft_rules.matching.parameters import Scope
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.injection.pipeline import ContextPipeline
-from graphweft_workers.long_values import are_long
+from graphweft_workers.text.long_values import are_long
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import override
 import pytest
 from tests.services.loop_holds import check_log
 
-from graphweft_workers.roles.loop_monitor import Hold, LoopMonitor
+from graphweft_workers.processes.loop_monitor import Hold, LoopMonitor
 
 LIMIT_S = 0.02
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphweft_rules.output.passages import passage
 from graphweft_workers.retrieval.passages import best_place
-from graphweft_workers.terms import query_terms
+from graphweft_workers.text.terms import query_terms
 
 BEFORE, AFTER = "We spoke of the weather and of the week. " * 100, "And of other things, too. " * 100
 

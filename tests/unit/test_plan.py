@@ -17,7 +17,6 @@ from tests.services.rules import load_rules, rule_set, rules_of_parts
 
 from graphweft_contracts import Event, GraphUnavailable, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -26,6 +25,7 @@ from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, Progress, Write
+from graphweft_workers.rule_sets.active_rules import FixedRules
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PARTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphweft_workers.doctor import check_python
-from graphweft_workers.python_build import PythonBuild
+from graphweft_workers.support.python_build import PythonBuild
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers import redaction
-from graphweft_workers.redaction import REDACTED, is_value, redact, redact_beside, redact_cell, redact_value
-from graphweft_workers.secret_signs import hold_none_together
+from graphweft_workers.text import redaction
+from graphweft_workers.text.redaction import REDACTED, is_value, redact, redact_beside, redact_cell, redact_value
+from graphweft_workers.text.secret_signs import hold_none_together
 
 # Put together here, so that no scanner takes this file for a leak.
 AWS: Final = "AKIA" + "IOSFODNN7EXAMPLE"

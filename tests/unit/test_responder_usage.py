@@ -15,8 +15,8 @@ from graphweft_workers.apps.quotas import Quotas
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.engine.app_use import FORGOTTEN_S, AppUse, read_uses
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.app_uses import AppUses
-from graphweft_workers.roles.responder_usage import ResponderUsage
+from graphweft_workers.processes.responder_usage import ResponderUsage
+from graphweft_workers.wiring.app_uses import AppUses
 
 NOW = 1_000_000.0
 

@@ -21,10 +21,10 @@ from graphweft.settings import ClientSettings
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.neo4j.url import NEO4J_SCHEMES, split_neo4j_url
-from graphweft_workers.logs import set_up_logs
-from graphweft_workers.roles import service_variables as names_of_services
-from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
-from graphweft_workers.roles.settings import CONFIG_FILE, Settings
+from graphweft_workers.settings import service_variables as names_of_services
+from graphweft_workers.settings.settings import CONFIG_FILE, Settings
+from graphweft_workers.support.logs import set_up_logs
+from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 
 ROOT = Path(__file__).parents[2]
 
@@ -702,7 +702,7 @@ def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(("variable", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_logs_on_a_terminal_have_colours_unless_no_color_is_set(variable: dict[str, str], has_colours: bool) -> None:
     ours, theirs = pty.openpty()
-    set_up = "import graphweft_workers.logs as logs; logs.set_up_logs('info', 'console')"
+    set_up = "import graphweft_workers.support.logs as logs; logs.set_up_logs('info', 'console')"
     code = f"{set_up}; logs.structlog.get_logger('graphweft').info(1)"
     environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", **variable}
     subprocess.run([sys.executable, "-c", code], env=environment, stderr=theirs, check=True)

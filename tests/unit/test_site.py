@@ -25,7 +25,7 @@ from graphweft_contracts.dead_letters import DeadLetterReason
 from graphweft_workers.apps.policies import read_policies
 from graphweft_workers.cli.command_table import COMMANDS, Group
 from graphweft_workers.gateway.app import make_app
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import InvalidSettings, channels
-from graphweft_workers.roles import features as jobs
-from graphweft_workers.roles.connections import make_graph
-from graphweft_workers.roles.consolidation import make_consolidation, make_summariser
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import features as jobs
+from graphweft_workers.wiring.connections import make_graph
+from graphweft_workers.wiring.consolidation import make_consolidation, make_summariser
 
 
 @pytest.fixture(autouse=True)

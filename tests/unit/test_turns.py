@@ -17,7 +17,6 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine import turns
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_queue import AppQueue
@@ -28,7 +27,8 @@ from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import last_page
-from graphweft_workers.timing import TIMING, CostTiming
+from graphweft_workers.rule_sets.active_rules import FixedRules
+from graphweft_workers.support.timing import TIMING, CostTiming
 
 T0 = datetime(2026, 2, 1, tzinfo=UTC)
 

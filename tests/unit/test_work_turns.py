@@ -7,7 +7,7 @@ import asyncio
 from tests.services.virtual_time import VIRTUAL
 
 from graphweft_workers.injection.work_turns import WorkTurns
-from graphweft_workers.timing import ContextTiming
+from graphweft_workers.support.timing import ContextTiming
 
 TIMING = ContextTiming(begin_s=0.005, most_rest_s=0.05)
 

@@ -15,7 +15,6 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import DeadLetter, Event, QueryFailed, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
@@ -25,7 +24,8 @@ from graphweft_workers.engine.write_budget import SlowWrites, WriteBudget
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Applied, Progress, Write
-from graphweft_workers.timing import Timing, WriteTiming
+from graphweft_workers.rule_sets.active_rules import FixedRules
+from graphweft_workers.support.timing import Timing, WriteTiming
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 SLOW = "MERGE (s:Slow {id: $s}) SET s.v = $v"

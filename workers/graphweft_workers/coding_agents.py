@@ -29,7 +29,7 @@ from graphweft_contracts import (
 )
 from graphweft_contracts.events import data_of
 from graphweft_contracts.memory import derived_id
-from graphweft_workers.redaction import redact_cell
+from graphweft_workers.text.redaction import redact_cell
 
 SOURCE: Final = "/graphweft/hook"
 _MAX_VALUES: Final = 2_000

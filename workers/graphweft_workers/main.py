@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from graphweft_workers.garbage_collection import collect_less_while_loading
+from graphweft_workers.support.garbage_collection import collect_less_while_loading
 
 _OLDEST: Final = (3, 12)
 """The oldest Python of workers and commands. The client may have an older one, and is in the same wheel."""
@@ -36,7 +36,7 @@ def _run() -> None:
         )
         raise SystemExit(_code(arguments))
     if arguments[:1] == ["doctor"]:
-        from graphweft_workers.roles import heartbeat
+        from graphweft_workers.processes import heartbeat
 
         code = heartbeat.main(arguments)
         if code is not None:

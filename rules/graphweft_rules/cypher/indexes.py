@@ -19,8 +19,8 @@ class SearchIndex:
     name: str
     """The name of the index, on servers whose indexes have names."""
     terms: bool = False
-    """For ``fulltext``: the properties hold terms of graphweft (``graphweft_workers.terms``), so the server must only
-    split them at blanks, without stemming and stop words."""
+    """For ``fulltext``: the properties hold terms of graphweft (``graphweft_workers.text.terms``), so the server must
+    only split them at blanks, without stemming and stop words."""
     dimensions: int | None = None
     """For ``vector``, the length of each vector."""
 

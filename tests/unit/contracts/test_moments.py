@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.episodes import Structure
-from graphweft_workers import event_decoder
 from graphweft_workers.engine.key_file import _Entry
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.report import ImportReport, RefusedItem
+from graphweft_workers.ports import event_decoder
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 MEANT_AS_DATES: list[Any] = [

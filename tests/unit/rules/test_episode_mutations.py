@@ -30,7 +30,7 @@ from graphweft_workers.features.episodes.mutations import EpisodeMutations, enti
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.dialect import GraphDialect
-from graphweft_workers.terms import terms
+from graphweft_workers.text.terms import terms
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 PACK = EpisodeMutations()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_workers.terms import STOP_WORDS, EventTerms, TooManyWords, query_terms, scope_term, terms
+from graphweft_workers.text.terms import STOP_WORDS, EventTerms, TooManyWords, query_terms, scope_term, terms
 
 
 @pytest.mark.parametrize(

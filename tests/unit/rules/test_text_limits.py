@@ -24,12 +24,12 @@ from graphweft_rules.matching.rule_set import InvalidValue
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.searches import parse_retrieval
 from graphweft_rules.text_limits import MOST_KEYS, MOST_KEYS_OF_LABEL
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers import dialects
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.injection.match import bind_search
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.rule_sets.active_rules import FixedRules
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 ENDING: Final = {

@@ -9,7 +9,7 @@ import pytest
 from graphweft_rules import lint
 from graphweft_rules.files.findings import Finding, errors
 from graphweft_rules.files.loader import unread_files
-from graphweft_workers.roles.rules import known_labels
+from graphweft_workers.wiring.rules import known_labels
 
 MUTATION = """
 version: "1.0"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graphweft_contracts.events import AppId, Name
 from graphweft_workers.apps.quotas import Quotas
-from graphweft_workers.yaml_model import read_model
+from graphweft_workers.text.yaml_model import read_model
 
 _EVERY: Final = "*"
 _FORM: Final = (

@@ -20,13 +20,13 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import Partitions
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, Timing
 
 logger = get_logger("graphweft.archive")
 

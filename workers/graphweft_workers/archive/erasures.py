@@ -19,7 +19,7 @@ from uuid import uuid4
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.timing import TIMING, ArchiveTiming
+from graphweft_workers.support.timing import TIMING, ArchiveTiming
 
 _FOLDER: Final = "erasures"
 _RUNNING: Final = "erasing"

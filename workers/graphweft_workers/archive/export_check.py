@@ -14,8 +14,8 @@ from graphweft_workers.archive.app_part import app_named, app_of_letter, applies
 from graphweft_workers.archive.export_file import History, InvalidExport, UnpackedExport
 from graphweft_workers.archive.segments import DamagedSegment, Segment
 from graphweft_workers.archive.state import letters_of
-from graphweft_workers.content_limits import check_values
 from graphweft_workers.ports.offsets import OffsetForm, offset_order
+from graphweft_workers.text.content_limits import check_values
 
 _MOST_PARTITIONS: Final = 4_096
 _MOST_LETTERS: Final = 1_000_000

@@ -22,7 +22,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId
 from graphweft_contracts.wire import explain
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.content_limits import TooMuch, check_values
+from graphweft_workers.text.content_limits import TooMuch, check_values
 
 VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024**2

@@ -25,9 +25,9 @@ from typing import Any, Final, cast
 import zstandard
 
 from graphweft_contracts import wire
-from graphweft_workers.content_limits import MOST_VALUES, TooMuch, zstd_lines
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import offset_order
+from graphweft_workers.text.content_limits import MOST_VALUES, TooMuch, zstd_lines
 
 FOLDER: Final = "segments"
 _LEVEL: Final = 3

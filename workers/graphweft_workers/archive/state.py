@@ -23,10 +23,10 @@ from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import MOST_BYTES
-from graphweft_workers.content_limits import TooMuch, zstd_lines
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
+from graphweft_workers.text.content_limits import TooMuch, zstd_lines
 
 _RULES: Final = "rules/sets/"
 _ACTIVATIONS: Final = "rules/activations/"

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group
-from graphweft_workers.garbage_collection import collect_nothing_at_the_end
+from graphweft_workers.support.garbage_collection import collect_nothing_at_the_end
 
 __all__ = ("app", "main")
 

@@ -8,8 +8,8 @@ import typer
 
 from graphweft_workers.cli.options import Json, check_app, command
 from graphweft_workers.cli.output import print_json
-from graphweft_workers.roles.rights import RightsRole
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rights import RightsRole
 
 
 @command
@@ -27,7 +27,7 @@ async def acl(
     json: Json = False,
 ) -> None:
     """Print what gives a user of a server exactly the rights of a role. It changes nothing."""
-    from graphweft_workers.roles.rights import commands
+    from graphweft_workers.wiring.rights import commands
 
     if app is not None:
         check_app(app)

@@ -7,7 +7,7 @@ from typing import Final
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import print_table, say, warn
 from graphweft_workers.engine.app_use import AppUse
-from graphweft_workers.roles.app_uses import AppUses
+from graphweft_workers.wiring.app_uses import AppUses
 
 _KEEPS_NO: Final = "dead letter keeps no event"
 _KEEP_NO: Final = "dead letters keep no event"

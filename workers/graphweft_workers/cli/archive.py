@@ -21,9 +21,9 @@ from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.connections import make_archive, make_bus
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_archive, make_bus
+from graphweft_workers.wiring.running import running_bus
 
 _MOST_FAULTS: Final = 50
 _MOST_ROWS: Final = 10

@@ -12,12 +12,12 @@ from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import past_time
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.roles.running import running_bus, running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus, running_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.replay.replay import Replayed
-    from graphweft_workers.roles.past_graph import PastGraph
+    from graphweft_workers.wiring.past_graph import PastGraph
 
 OPTION: Final = "--as-of"
 
@@ -32,7 +32,7 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
     set_up_command_logs(settings)
     async with running_bus(settings) as bus, running_graph(settings) as live, AsyncExitStack() as stack:
         from graphweft_workers.replay.app_log import AppLog
-        from graphweft_workers.roles.past_graph import replay_past
+        from graphweft_workers.wiring.past_graph import replay_past
 
         log = AppLog(bus=bus, app_id=app, live=live)
         with replay_progress(app) as (tell, _):

@@ -9,9 +9,9 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.options import Data, command
 from graphweft_workers.cli.output import say
-from graphweft_workers.roles import mending
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import mending
+from graphweft_workers.wiring.running import running_bus
 
 _REQUESTS: Final = "requests"
 _ALL: Final = "all"

@@ -12,9 +12,9 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, Rules, command, number, words
 from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
-from graphweft_workers.roles import heartbeat
-from graphweft_workers.roles.rights import RightsRole
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes import heartbeat
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rights import RightsRole
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
 Order = Literal["app", "chat"]
@@ -56,9 +56,9 @@ async def lint(
     from graphweft_rules.files.loader import TESTS
     from graphweft_rules.matching.chat_order import order_across_chats
     from graphweft_rules.rule_tests.folder import load_tests
-    from graphweft_workers.roles.connections import dialects
-    from graphweft_workers.roles.ontologies import apart, lint_ontologies
-    from graphweft_workers.roles.rules import known_labels
+    from graphweft_workers.wiring.connections import dialects
+    from graphweft_workers.wiring.ontologies import apart, lint_ontologies
+    from graphweft_workers.wiring.rules import known_labels
 
     others, ontologies = apart(paths or [Settings.load().rules])
     rules = [path for path in others if path.is_dir() or not path.name.endswith(TESTS)]
@@ -74,8 +74,8 @@ async def lint(
         findings = ordered([*findings, *order_across_chats(compiled)])
     parts = [part for workflow in compiled for part in workflow.parts if part.cypher is not None]
     if server:
-        from graphweft_workers.roles.query_check import check_queries
-        from graphweft_workers.roles.running import running_graph
+        from graphweft_workers.wiring.query_check import check_queries
+        from graphweft_workers.wiring.running import running_graph
 
         async with running_graph(Settings.load(data=data)) as graph:
             checked = await check_queries(graph, parts)

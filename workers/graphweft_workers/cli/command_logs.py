@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from graphweft_workers.lazy_logger import before_next_entry
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.lazy_logger import before_next_entry
 
 
 def set_up_command_logs(settings: Settings) -> None:
@@ -18,6 +18,6 @@ def set_up_command_logs(settings: Settings) -> None:
 
 
 def _set_up(level: str, settings: Settings) -> None:
-    from graphweft_workers.logs import set_up_logs  # imports structlog and rich, a fifth of a command's start
+    from graphweft_workers.support.logs import set_up_logs  # imports structlog and rich, a fifth of a command's start
 
     set_up_logs(level, settings.log_format)

@@ -28,9 +28,9 @@ from graphweft_workers.cli.options import (
     command,
 )
 from graphweft_workers.cli.output import print_json, say, say_aligned, stderr, warn
-from graphweft_workers.roles.connections import make_transport
-from graphweft_workers.roles.running import check_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_transport
+from graphweft_workers.wiring.running import check_bus
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _MAX_EVENTS: Final = 5

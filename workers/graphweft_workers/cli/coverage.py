@@ -29,9 +29,9 @@ from graphweft_workers.inspection.coverage import Coverage
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.rules import load_rules, rules_maker
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rules import load_rules, rules_maker
+from graphweft_workers.wiring.running import running_bus
 
 _MOST: Final = 50
 _CELL: Final = 120

@@ -16,8 +16,8 @@ from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of letters, from `dlq list`.")]
 Every = Annotated[bool, typer.Option("--all", help="All letters.")]

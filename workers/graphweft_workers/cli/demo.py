@@ -27,8 +27,8 @@ from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_r
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
-from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 
 _APP: Final = "airline"
 _WORKFLOW: Final = "AirlineSupport"
@@ -75,8 +75,8 @@ async def demo(
     Then a rule changes: the demo shows what that changes in history, and which event wrote a node. On a terminal it
     runs on until Ctrl-C, and the last line is the link of the console.
     """
-    from graphweft_workers.logs import set_up_logs
-    from graphweft_workers.roles.supervisor import Supervisor, empty_data
+    from graphweft_workers.processes.supervisor import Supervisor, empty_data
+    from graphweft_workers.support.logs import set_up_logs
 
     example = _installed() if example is None else example
     settings = _settings(data, example)

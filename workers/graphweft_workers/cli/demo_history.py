@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_workers.cli.output import say
-from graphweft_workers.roles.own_command import own_command
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.processes.own_command import own_command
+from graphweft_workers.settings.settings import Settings
 
 _FILE: Final = Path("_shared/graph_injection_base.yaml")
 _BEFORE: Final = "MERGE (p:Problem {text: $problem})"

@@ -18,11 +18,11 @@ from graphweft_workers.cli.output import print_json, warn
 from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.default_rules import with_default_rules
-from graphweft_workers.roles.rules import active_files, load_given_rules, logged_rules
-from graphweft_workers.roles.running import running_graph, running_log
-from graphweft_workers.roles.second_graph import scratch_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.default_rules import with_default_rules
+from graphweft_workers.wiring.rules import active_files, load_given_rules, logged_rules
+from graphweft_workers.wiring.running import running_graph, running_log
+from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.replay.causes import Side
@@ -65,7 +65,7 @@ async def diff(
         from graphweft_workers.cli.diff_report import DiffReport
         from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.history_diff import HistoryComparison
-        from graphweft_workers.roles.query_check import refuse_wrong_queries
+        from graphweft_workers.wiring.query_check import refuse_wrong_queries
 
         given = with_default_rules(given, rules, await active_files(bus, app))
         await refuse_wrong_queries(live, (*given.mutations, *given.injections))

@@ -14,11 +14,11 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command, number
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus
-from graphweft_workers.roles.rules import logged_rules
-from graphweft_workers.roles.running import running_bus, running_graph
-from graphweft_workers.roles.second_graph import second_place
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import judged_bus, make_archive, make_bus
+from graphweft_workers.wiring.rules import logged_rules
+from graphweft_workers.wiring.running import running_bus, running_graph
+from graphweft_workers.wiring.second_graph import second_place
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.replay.remains import PlaceOfRemains

@@ -20,8 +20,8 @@ from graphweft_workers.inspection.entry_dicts import dict_of, fate_dict
 from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.running import running_bus, running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus, running_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.inspection.effects import EntryEffect, Letters
@@ -91,7 +91,7 @@ async def events_why(
 ) -> None:
     """Explain what an event did and why: the active rules, which match and which do not, skips and dead letters."""
     from graphweft_workers.inspection.reasons import explain
-    from graphweft_workers.roles.rules import rules_maker
+    from graphweft_workers.wiring.rules import rules_maker
 
     limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)

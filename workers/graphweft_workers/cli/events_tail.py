@@ -22,8 +22,8 @@ from graphweft_workers.inspection.entry_dicts import dict_of
 from graphweft_workers.inspection.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus
 
 _HIDDEN: Final = (
     "entry that cannot be decoded is not shown: run without filters to see it",

@@ -15,8 +15,8 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command, number
 from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.roles.running import running_bus, running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus, running_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.replay.export import Exported

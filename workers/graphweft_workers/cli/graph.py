@@ -15,8 +15,8 @@ from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, a
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.inspection.graph_names import names_of
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.running import running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_graph
 
 _QUERY_TIMEOUT_S: Final = 60.0
 _HINT_TIMEOUT_S: Final = 3.0

@@ -23,7 +23,7 @@ from graphweft_workers.imports.report import MOST_LISTED, ImportReport
 from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.imports.stored_events import events_of_items, grouped
 from graphweft_workers.imports.stored_memories import Mem0, PlainMemories
-from graphweft_workers.roles.running import check_bus
+from graphweft_workers.wiring.running import check_bus
 
 _MOST_SHOWN: Final = 20
 _MOST_CAUSES: Final = 20

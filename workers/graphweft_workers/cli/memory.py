@@ -42,10 +42,10 @@ from graphweft_workers.cli.options import (
 from graphweft_workers.cli.output import INVALID_LINES, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
-from graphweft_workers.iso_time import iso_time
-from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
-from graphweft_workers.roles.running import check_bus, running_bus, running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.text.iso_time import iso_time
+from graphweft_workers.wiring.connections import has_archive, make_archive, make_bus, make_transport
+from graphweft_workers.wiring.running import check_bus, running_bus, running_graph
 
 _MAX_MESSAGES: Final = 1_000
 _MAX_TEXT_BYTES: Final = 500_000

@@ -26,8 +26,8 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
-from graphweft_workers.iso_time import in_utc, iso_time
-from graphweft_workers.lazy_logger import before_next_entry
+from graphweft_workers.support.lazy_logger import before_next_entry
+from graphweft_workers.text.iso_time import in_utc, iso_time
 
 MAX_BUDGET_MS: Final = 3_600_000
 
@@ -131,7 +131,7 @@ def _warn_on_standard_error() -> None:
     """Set up the logs of a command that has not: structlog would write to standard output, which is for results."""
     import structlog
 
-    from graphweft_workers.logs import set_up_logs
+    from graphweft_workers.support.logs import set_up_logs
 
     if not structlog.is_configured():
         set_up_logs("warning", "console")

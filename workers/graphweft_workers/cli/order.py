@@ -13,8 +13,8 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, check_app, command, words
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus
 
 
 @command
@@ -83,8 +83,8 @@ async def order(
 
 async def _check_moves(settings: Settings, bus: Bus, app: str) -> None:
     """Refuse what is for good and looks like a mistake. Raises ``InvalidSettings`` and ``NotRunning``."""
-    from graphweft_workers.roles.apps import apps_of_graphs
-    from graphweft_workers.roles.connections import make_graph
+    from graphweft_workers.wiring.apps import apps_of_graphs
+    from graphweft_workers.wiring.connections import make_graph
 
     async with aclosing(make_graph(settings)) as graph:
         if app not in await apps_of_graphs(graph):

@@ -21,8 +21,8 @@ from graphweft_workers.engine.series import AppRecord
 from graphweft_workers.engine.series_store import read_marks
 from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.connections import make_bus, make_transport
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus, make_transport
 
 _MOST_NUMBERS: Final = 8
 _MARKS_S: Final = 2.0
@@ -169,7 +169,7 @@ async def _without_rule(settings: Settings, bus: Bus, sent: Sent) -> Sequence[Wi
     assert sent.kinds is not None
     if not sent.kinds.counted():
         return ()
-    from graphweft_workers.roles.rules import rules_maker
+    from graphweft_workers.wiring.rules import rules_maker
 
     try:
         return await without_rule(bus, sent.kinds, rules_maker(settings))

@@ -19,20 +19,20 @@ from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, co
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
 from graphweft_workers.cli.rebuild_report import RebuildReport, losses_of
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.garbage_collection import collect_less_often
-from graphweft_workers.iso_time import in_utc, iso_time
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.default_rules import with_default_rules
-from graphweft_workers.roles.rules import active_files, load_given_rules, logged_rules
-from graphweft_workers.roles.running import running_graph, running_log
-from graphweft_workers.roles.second_graph import drop_second, second_place
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.snapshots import make_restoring
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.garbage_collection import collect_less_often
+from graphweft_workers.text.iso_time import in_utc, iso_time
+from graphweft_workers.wiring.default_rules import with_default_rules
+from graphweft_workers.wiring.rules import active_files, load_given_rules, logged_rules
+from graphweft_workers.wiring.running import running_graph, running_log
+from graphweft_workers.wiring.second_graph import drop_second, second_place
+from graphweft_workers.wiring.snapshots import make_restoring
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
-    from graphweft_workers.active_rules import LoggedRules
+    from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 BESIDE: Final = ".rebuilt"
 """Its dot cannot be in the id of an app."""
@@ -123,7 +123,7 @@ async def rebuild(
     given = None if options.rules is None else load_given_rules(settings, options.rules)
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         if given is not None and options.rules is not None:
-            from graphweft_workers.roles.query_check import refuse_wrong_queries
+            from graphweft_workers.wiring.query_check import refuse_wrong_queries
 
             given = with_default_rules(given, options.rules, await active_files(bus, app or ALL_APPS))
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
@@ -222,7 +222,7 @@ async def _one(work: _Work, app: str, *, json: bool) -> int | None:
 
 async def _all(work: _Work, *, json: bool) -> int | None:
     from graphweft_workers.replay.app_log import apps_of_log
-    from graphweft_workers.roles.apps import apps_of_graphs
+    from graphweft_workers.wiring.apps import apps_of_graphs
 
     apps = sorted({*await apps_of_graphs(work.live), *await apps_of_log(work.bus)})
     rows: list[dict[str, Any]] = []

@@ -11,12 +11,12 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import say, warn
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.active_rules import ActiveRules
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.replay.app_log import AppLog
     from graphweft_workers.replay.graph_losses import GraphLosses
     from graphweft_workers.replay.rebuild import Compared, Restated
     from graphweft_workers.replay.replay import Replayed
+    from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 
 async def losses_of(

@@ -16,11 +16,11 @@ from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.roles.connections import make_archive
-from graphweft_workers.roles.rules import logged_rules, rules_maker
-from graphweft_workers.roles.running import running_bus, running_graph
-from graphweft_workers.roles.second_graph import second_place
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_archive
+from graphweft_workers.wiring.rules import logged_rules, rules_maker
+from graphweft_workers.wiring.running import running_bus, running_graph
+from graphweft_workers.wiring.second_graph import second_place
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.archive.export_file import UnpackedExport

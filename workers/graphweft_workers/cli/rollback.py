@@ -10,9 +10,9 @@ from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.rebuild import SecondPlace
 from graphweft_workers.cli.rebuild_report import RebuildReport, losses_of
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.roles.rules import logged_rules
-from graphweft_workers.roles.running import running_bus, running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rules import logged_rules
+from graphweft_workers.wiring.running import running_bus, running_graph
 
 
 @command

@@ -13,16 +13,16 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import why_no_rule
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
 from graphweft_rules.rule_tests.outcome import CaseOutcome, CaseRows, Counts, NotRan, Ran, Trouble, UnmatchedEvent
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import Range, letter_for, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.rule_sets.active_rules import FixedRules
+from graphweft_workers.settings.settings import Settings
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.roles.rule_tests import RuleTestServer
+    from graphweft_workers.wiring.rule_tests import RuleTestServer
 
 _APPLY_S: Final = 300.0
 _QUERY_S: Final = 30.0
@@ -39,7 +39,7 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
     outcomes = [_matched(rules, case) for case in cases]
     served = [(case, outcome) for case, outcome in zip(cases, outcomes, strict=True) if case.needs_server]
     if served:
-        from graphweft_workers.roles.rule_tests import rule_test_server
+        from graphweft_workers.wiring.rule_tests import rule_test_server
 
         async with rule_test_server(settings) as server:
             await _serve(server, rules, served)
@@ -122,7 +122,7 @@ async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[
 
 
 async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, CaseOutcome]]) -> None:
-    from graphweft_workers.roles.query_check import refuse_wrong_queries
+    from graphweft_workers.wiring.query_check import refuse_wrong_queries
 
     await refuse_wrong_queries(server.graph, (*rules.mutations, *rules.injections))
     letters = await _apply(server, rules, [case for case, _ in served])

@@ -20,8 +20,8 @@ from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Json, command
 from graphweft_workers.cli.output import print_json, say, stderr
 from graphweft_workers.cli.rule_test_run import run_cases
-from graphweft_workers.roles.rules import load_rules
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rules import load_rules
 
 _EXAMPLE: Final = """\
 tests:

@@ -15,11 +15,11 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, changed_files, newest
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
-from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus
 
 if TYPE_CHECKING:
     from graphweft_rules.matching.sound_rules import SoundRules
@@ -54,10 +54,10 @@ async def rules_push(
     Rules with errors are not pushed. Events that were published before follow the rules that were active then.
     """
     from graphweft_rules import RuleSet
-    from graphweft_workers.roles.connections import make_graph
-    from graphweft_workers.roles.default_rules import with_default_rules
-    from graphweft_workers.roles.query_check import refuse_wrong_queries
-    from graphweft_workers.roles.rules import active_files, load_rules, load_sound_rules, push, store
+    from graphweft_workers.wiring.connections import make_graph
+    from graphweft_workers.wiring.default_rules import with_default_rules
+    from graphweft_workers.wiring.query_check import refuse_wrong_queries
+    from graphweft_workers.wiring.rules import active_files, load_rules, load_sound_rules, push, store
 
     scope = _scope(app)
     settings = Settings.load(data=data, rules=folder)
@@ -111,7 +111,7 @@ async def rules_push(
 
 
 def _say_changes(changes: Mapping[str, list[str]], files: Mapping[str, bytes], root: Path) -> None:
-    from graphweft_workers.roles.default_rules import has_default_rules
+    from graphweft_workers.wiring.default_rules import has_default_rules
 
     for change, names in changes.items():
         for name in names:
@@ -168,7 +168,7 @@ async def rules_diff(
     json: Json = False,
 ) -> None:
     """Show how a rule set, or a folder, differs from the active one. Exits with 0 in any case."""
-    from graphweft_workers.roles.rules import load_rules
+    from graphweft_workers.wiring.rules import load_rules
 
     if not other:
         raise InvalidSettings("OTHER is empty: give the hash of a rule set, or a folder of workflows")

@@ -16,11 +16,11 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command, one_of
 from graphweft_workers.cli.output import say, warn
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.optional_dependencies import naming_extra
-from graphweft_workers.roles import run as roles
-from graphweft_workers.roles.heartbeat import beating
-from graphweft_workers.roles.settings import CONFIG_FILE, Settings
+from graphweft_workers.processes import run as roles
+from graphweft_workers.processes.heartbeat import beating
+from graphweft_workers.settings.settings import CONFIG_FILE, Settings
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.optional_dependencies import naming_extra
 
 logger = get_logger("graphweft.settings")
 
@@ -72,8 +72,8 @@ async def up(data: Data = None, rules: Rules = None) -> None:
     GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER, GRAPHWEFT_MEMORY_KEEP_DAYS or
     GRAPHWEFT_MEMORY_KEEP_COUNT, and the archive role if you set GRAPHWEFT_ARCHIVE_URL or GRAPHWEFT_ARCHIVE_TRIM.
     """
-    from graphweft_workers.logs import set_up_logs
-    from graphweft_workers.roles.supervisor import Supervisor
+    from graphweft_workers.processes.supervisor import Supervisor
+    from graphweft_workers.support.logs import set_up_logs
 
     settings = Settings.load(data=data, rules=rules)
     set_up_logs(settings.log_level, settings.log_format)
@@ -123,7 +123,7 @@ async def run(
     data: Data = None,
 ) -> None:
     """Run one role until SIGTERM. It uses the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name."""
-    from graphweft_workers.logs import set_up_logs
+    from graphweft_workers.support.logs import set_up_logs
 
     # Containers often share their variables with other programs, so an unknown one is only a warning here.
     unknown: list[str] = []

@@ -11,8 +11,8 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import App, Data, command
 from graphweft_workers.cli.output import say, warn
-from graphweft_workers.roles.running import running_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_graph
 
 _MOST = 150
 

@@ -10,10 +10,10 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
-from graphweft_workers.lost_rule_sets import how_to_restore
-from graphweft_workers.roles.running import running_bus
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.status import MAX_LETTERS, ServiceStatus, read_status
+from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.running import running_bus
+from graphweft_workers.wiring.status import MAX_LETTERS, ServiceStatus, read_status
 
 _MAX_CAUSES: Final = 50
 _FEW: Final = 8

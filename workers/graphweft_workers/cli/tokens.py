@@ -13,8 +13,8 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.options import App, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say
-from graphweft_workers.iso_time import iso_time
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.text.iso_time import iso_time
 
 if TYPE_CHECKING:
     from graphweft_workers.gateway.tokens import AccessToken

@@ -16,8 +16,8 @@ from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import INVALID_EVENTS, print_json, printable, say
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.imports.files import read_whole
-from graphweft_workers.roles.rules import load_rules
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rules import load_rules
 
 if TYPE_CHECKING:  # the options are checked before what matches is loaded
     from graphweft_workers.testing.rule_replay import EventReplay

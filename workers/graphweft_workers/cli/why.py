@@ -15,10 +15,10 @@ from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.event_lines import clock
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import plain, print_json, printable, say, short, warn
-from graphweft_workers.roles.rules import logged_rules
-from graphweft_workers.roles.running import running_graph, running_log
-from graphweft_workers.roles.second_graph import scratch_graph
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rules import logged_rules
+from graphweft_workers.wiring.running import running_graph, running_log
+from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_rules.cypher.node_writes import NodeTarget

@@ -40,8 +40,8 @@ from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_to
 from graphweft_workers.gateway.limits import GatewayLimits, RequestLimiter, media_type, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.lost_rules import RulesLost
+from graphweft_workers.rule_sets.lost_rules import RulesLost
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.console")
 

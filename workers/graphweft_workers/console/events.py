@@ -17,7 +17,7 @@ from graphweft_workers.inspection.judging import Judged
 from graphweft_workers.inspection.lookup import at_position, relatives_of
 from graphweft_workers.inspection.reasons import Reasons, explain
 from graphweft_workers.inspection.scan import ScanLimits, ends
-from graphweft_workers.roles.rules import rules_maker
+from graphweft_workers.wiring.rules import rules_maker
 
 _SEARCHED: Final = 2_000
 """Entries after an event in which its copies and retries are looked for."""

@@ -27,9 +27,9 @@ from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
 from graphweft_workers.replay.why import Why
 from graphweft_workers.replay.why_dicts import why_dict
-from graphweft_workers.roles.past_graph import replay_past
-from graphweft_workers.roles.rules import logged_rules
-from graphweft_workers.roles.second_graph import scratch_graph
+from graphweft_workers.wiring.past_graph import replay_past
+from graphweft_workers.wiring.rules import logged_rules
+from graphweft_workers.wiring.second_graph import scratch_graph
 
 _REPLAY_S: Final = 30.0
 """A longer replay is for the command line."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from graphweft_contracts import Layout
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_workers.roles.status import ServiceStatus
+from graphweft_workers.wiring.status import ServiceStatus
 
 MOST: Final = 200
 """Rows of each table."""

@@ -23,8 +23,8 @@ from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.inspection.judging import judge_event
 from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
-from graphweft_workers.roles.connections import dialects
-from graphweft_workers.roles.rules import known_labels
+from graphweft_workers.wiring.connections import dialects
+from graphweft_workers.wiring.rules import known_labels
 
 _FILES: Final = 100
 _CHARS: Final = 100_000

@@ -15,11 +15,11 @@ from graphweft_workers.console.app import make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.sources import open_sources
 from graphweft_workers.gateway.tokens import NO_TOKENS, AccessToken, Tokens, read_tokens
-from graphweft_workers.roles.console_process import RuleFaults
-from graphweft_workers.roles.http_server import HttpServer, auditing, limited_logs, listening, server_config
-from graphweft_workers.roles.policies import may_use, open_policies
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.watched_file import WatchedFile
+from graphweft_workers.processes.console import RuleFaults
+from graphweft_workers.processes.http_server import HttpServer, auditing, limited_logs, listening, server_config
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.watched_file import WatchedFile
+from graphweft_workers.wiring.policies import may_use, open_policies
 
 _OPERATOR: Final = "GRAPHWEFT_CONSOLE_TOKEN"
 

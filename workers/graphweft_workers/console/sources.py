@@ -18,11 +18,11 @@ from graphweft_workers.inspection.rules_at import RulesAt
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
-from graphweft_workers.roles.console_process import RuleFaults
-from graphweft_workers.roles.rules import rules_maker
-from graphweft_workers.roles.settings import Settings
-from graphweft_workers.roles.status import ServiceStatus, read_status
+from graphweft_workers.processes.console import RuleFaults
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
+from graphweft_workers.wiring.rules import rules_maker
+from graphweft_workers.wiring.status import ServiceStatus, read_status
 
 _STATUS_S: Final = 2.0
 """Status is read at most once in this time, however many people look."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any, Final, cast
 
-from graphweft_workers.redaction import redact_cell
+from graphweft_workers.text.redaction import redact_cell
 
 TEXT: Final = 2_000
 """Characters of a text that are shown."""

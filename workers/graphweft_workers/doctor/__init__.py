@@ -16,25 +16,25 @@ from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, prelud
 from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.older_graph import is_graph_behind
 from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.python_build import PythonBuild, this_build
 from graphweft_workers.retrieval.embedded_models import models_text, other_models
-from graphweft_workers.roles import connections
-from graphweft_workers.roles import features as jobs
-from graphweft_workers.roles.apps import apps_of_graphs
-from graphweft_workers.roles.archive_state import archive_state
-from graphweft_workers.roles.connections import make_archive, make_bus, make_graph
-from graphweft_workers.roles.embedder import make_embedder
-from graphweft_workers.roles.extractor import make_extractor
-from graphweft_workers.roles.policies import file_faults
-from graphweft_workers.roles.query_check import check_queries
-from graphweft_workers.roles.rules import load_rules
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.python_build import PythonBuild, this_build
+from graphweft_workers.wiring import connections
+from graphweft_workers.wiring import features as jobs
+from graphweft_workers.wiring.apps import apps_of_graphs
+from graphweft_workers.wiring.archive_state import archive_state
+from graphweft_workers.wiring.connections import make_archive, make_bus, make_graph
+from graphweft_workers.wiring.embedder import make_embedder
+from graphweft_workers.wiring.extractor import make_extractor
+from graphweft_workers.wiring.policies import file_faults
+from graphweft_workers.wiring.query_check import check_queries
+from graphweft_workers.wiring.rules import load_rules
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet

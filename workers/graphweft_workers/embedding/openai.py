@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
-from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer
+from graphweft_workers.support.timing import TIMING
 
 _PROBE: Final = "graphweft"
 """A text that every model accepts."""

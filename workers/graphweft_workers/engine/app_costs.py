@@ -16,8 +16,8 @@ from typing import Final
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.matching.condition_cost import MOST_STEPS
-from graphweft_workers.timing import TIMING, CostTiming
-from graphweft_workers.work_pace import WorkPace
+from graphweft_workers.support.timing import TIMING, CostTiming
+from graphweft_workers.support.work_pace import WorkPace
 
 _MANY: Final = 1_000
 """Apps with a debt; beyond that, those are forgotten that have paid."""

@@ -17,8 +17,6 @@ from typing import Final
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.backoff import backoff_s
-from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.older_graph import NeedsRebuild, OlderGraph
@@ -26,12 +24,14 @@ from graphweft_workers.engine.position_note import MOST_PARKED, Parked, Position
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.write_budget import SlowWrites
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.log_limit import LogLimit
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.offsets import is_after, later
-from graphweft_workers.timing import TIMING, QueueTiming
+from graphweft_workers.rule_sets.lost_rules import RulesLost
+from graphweft_workers.support.backoff import backoff_s
+from graphweft_workers.support.cancellation import is_being_cancelled
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")
 

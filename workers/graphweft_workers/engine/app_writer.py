@@ -13,7 +13,6 @@ from typing import Final
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
@@ -30,8 +29,6 @@ from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import begun_events, planned_end
 from graphweft_workers.engine.read import Decoded, MatchedEvent, Range, letter_of_lost
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, PartitionGraph, Progress, Write
@@ -40,7 +37,10 @@ from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.ports.records import RecordLog
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
+from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
 

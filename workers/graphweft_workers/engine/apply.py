@@ -33,11 +33,11 @@ from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_erro
 from graphweft_workers.engine.skips import MOST_OFFSETS
 from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.engine.write_budget import WriteBudget
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphWrites, Progress, Write, WriteLimit
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
 

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.batch_query import Dialect
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 _MOST_WORKFLOWS: Final = 32
 """An arranger grows with the workflows that its app uses, up to this number."""

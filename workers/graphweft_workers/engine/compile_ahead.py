@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.rule_sets.active_rules import RulesCursor
 
 
 async def read_compiled(

@@ -16,15 +16,15 @@ from typing import Final
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.backoff import backoff_s
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.turns import TurnClock
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.job import Job, JobEvent
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.support.backoff import backoff_s
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, Timing
 
 _BATCH_EVENTS: Final = 200
 """Also the most entries whose work is repeated after an interruption."""

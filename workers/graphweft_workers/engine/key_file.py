@@ -17,7 +17,7 @@ from graphweft_contracts.events import AppId
 from graphweft_contracts.moments import Moment
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
 from graphweft_workers.engine.keyring import Keyring, KeyringKey, Role
-from graphweft_workers.yaml_model import fault_without_value, place_in, place_of_fault
+from graphweft_workers.text.yaml_model import fault_without_value, place_in, place_of_fault
 
 _ORIGIN: Final = "signing_keys"
 _OTHERS: Final = 0o077

@@ -15,7 +15,7 @@ from typing import Any
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.leases import LeaseKeeper
-from graphweft_workers.timing import TIMING, LeaseTiming
+from graphweft_workers.support.timing import TIMING, LeaseTiming
 
 
 class LeaseThread:

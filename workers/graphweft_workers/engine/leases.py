@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.backoff import backoff_s
-from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.engine.lease_thread import LeaseThread
-from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
-from graphweft_workers.timing import TIMING, LeaseTiming
+from graphweft_workers.support.backoff import backoff_s
+from graphweft_workers.support.cancellation import is_being_cancelled
+from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.timing import TIMING, LeaseTiming
 
 LEASE_S: Final = 10.0
 """Other workers take over the partitions of a dead worker after this time."""

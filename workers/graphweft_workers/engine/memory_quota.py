@@ -8,7 +8,7 @@ from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.usage_reporter import MeasuredGraphs
-from graphweft_workers.timing import TIMING, QuotaTiming
+from graphweft_workers.support.timing import TIMING, QuotaTiming
 
 
 class MemoryQuota:

@@ -21,12 +21,12 @@ from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
 from graphweft_rules.files.findings import errors
 from graphweft_rules.matching.pack import Logged
 from graphweft_rules.matching.rule_set import Failed, InvalidValue
-from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.series import Numbered, number_of
-from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.rule_sets.active_rules import RulesCursor
+from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
 
 _NOTHING: Final = Matched()
 EXTRACT: Final = ("graphweft:extract", "extract")

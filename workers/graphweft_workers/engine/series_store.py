@@ -8,8 +8,8 @@ from typing import Final
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.series import AppRecord
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.records import RecordLog
+from graphweft_workers.support.lazy_logger import get_logger
 
 MARKS_EVERY: Final = 2_500
 """Entries of an app after which its marks are stored again. A worker that starts reads back so many more."""

@@ -12,13 +12,13 @@ from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.history import in_order
 from graphweft_workers.engine.plan import begun_events
 from graphweft_workers.engine.read import letter_for
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
 

@@ -16,13 +16,13 @@ from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.matching.condition_cost import MOST_STEPS
-from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range, decode_range, match_range
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.timing import TIMING
+from graphweft_workers.rule_sets.active_rules import RulesCursor
+from graphweft_workers.support.timing import TIMING
 
 LARGE: Final = 16 * 1024
 """Bytes of an event that is matched in a thread: what its conditions, terms and facts take follows its contents."""

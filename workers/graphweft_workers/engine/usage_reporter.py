@@ -16,10 +16,10 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_use import LETTERS, PARTITION, encode_letters
 from graphweft_workers.engine.partition_usage import Measured, PartitionUsage, loads_of
 from graphweft_workers.engine.read import Decoded
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersOfApp
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.mutation")
 

@@ -23,7 +23,6 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import named
-from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.apps import Quotas
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
@@ -45,13 +44,14 @@ from graphweft_workers.engine.set_aside import counted_letter
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns
 from graphweft_workers.engine.usage_reporter import MeasuredGraphs, UsageReporter
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore, PositionMove
 from graphweft_workers.ports.offsets import is_after, later
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules, RulesCursor
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, Timing
 
 logger = get_logger("graphweft.mutation")
 

@@ -14,7 +14,7 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.graph_store import WriteLimit
-from graphweft_workers.timing import TIMING, WriteTiming
+from graphweft_workers.support.timing import TIMING, WriteTiming
 
 
 class SlowWrites(GraphUnavailable):

@@ -10,7 +10,7 @@ from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.mutation import CompiledMutation
-from graphweft_workers.terms import MOST_TERMS_OF_EVENT, MOST_WORDS_OF_EVENT, EventTerms, TooManyWords
+from graphweft_workers.text.terms import MOST_TERMS_OF_EVENT, MOST_WORDS_OF_EVENT, EventTerms, TooManyWords
 
 SOURCE: Final = "/graphweft/memory"
 """The source of events that memory workers emit."""

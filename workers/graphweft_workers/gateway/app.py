@@ -49,8 +49,8 @@ from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.log_limit import LogLimit
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 
 logger = get_logger("graphweft.gateway")
 

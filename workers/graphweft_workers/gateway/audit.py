@@ -23,8 +23,8 @@ from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES
 from graphweft_workers.gateway.tokens import AccessToken
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.log_limit import LogLimit
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 
 logger = get_logger("graphweft.gateway")
 

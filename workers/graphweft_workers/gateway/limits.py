@@ -11,8 +11,8 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 from starlette.requests import Request
 
-from graphweft_workers.content_limits import count_json
 from graphweft_workers.gateway.problems import Problem, pointer
+from graphweft_workers.text.content_limits import count_json
 
 _INFINITY: Final = b"Infinity"
 _VALUES: Final = 300_000

@@ -15,7 +15,7 @@ from typing import Any, Final, override
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.gateway")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from graphweft_contracts import ContextReply, ReasonCode
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.gateway")
 

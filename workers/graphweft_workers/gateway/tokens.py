@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId, Name
 from graphweft_contracts.moments import Moment
-from graphweft_workers.yaml_model import place_in, read_model
+from graphweft_workers.text.yaml_model import place_in, read_model
 
 Role = Literal["emit", "read", "erase", "admin", "operator"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)

@@ -16,8 +16,8 @@ from typing import BinaryIO, Final
 
 from pydantic import JsonValue
 
-from graphweft_workers.content_limits import TooMuch, UnpackedGzip, check_values
 from graphweft_workers.imports.runs import ImportProblem, RecordedRun, parse_json, records_in, run_of, session_of
+from graphweft_workers.text.content_limits import TooMuch, UnpackedGzip, check_values
 
 STANDARD_INPUT: Final = "-"
 LINES: Final = (".jsonl", ".ndjson")

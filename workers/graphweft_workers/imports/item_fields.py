@@ -14,7 +14,7 @@ from graphweft_contracts.admission import MOST_AHEAD
 from graphweft_contracts.memory import SCOPE_PATTERN
 from graphweft_contracts.moments import since_1970
 from graphweft_workers.imports.report import ImportReport, RefusedItem
-from graphweft_workers.iso_time import in_utc, iso_time
+from graphweft_workers.text.iso_time import in_utc, iso_time
 
 _MOST_SCOPE: Final = 256
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -14,11 +14,11 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from pydantic import JsonValue
 
-from graphweft_workers.content_limits import TooMuch, UnpackedGzip, check_values
 from graphweft_workers.imports.files import DAMAGED, GZIP_MAGIC, LINES, STANDARD_INPUT, WHOLE, damaged
 from graphweft_workers.imports.item_fields import in_snake_case
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.imports.runs import ImportProblem, parse_json
+from graphweft_workers.text.content_limits import TooMuch, UnpackedGzip, check_values
 
 MOST_LINE_BYTES: Final = 4 * 1024**2
 """Largest line. A bus takes events of 1 MB, so a larger item could not be sent."""

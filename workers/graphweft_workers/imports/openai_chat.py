@@ -25,7 +25,7 @@ from graphweft_contracts.moments import since_1970
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.runs import ImportProblem, RecordedRun, named
 from graphweft_workers.imports.turns import ImportedTurn, parts_left_out, read_run, turns_of
-from graphweft_workers.iso_time import in_utc, iso_time
+from graphweft_workers.text.iso_time import in_utc, iso_time
 
 _CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
 _TIME_FIELDS: Final = ("created", "created_at", "timestamp")

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphweft_workers.eager_task import begun
+from graphweft_workers.support.eager_task import begun
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.timing import TIMING, ContextTiming
+from graphweft_workers.support.timing import TIMING, ContextTiming
 
 _FAILURES: Final = 5
 

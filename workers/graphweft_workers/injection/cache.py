@@ -17,9 +17,9 @@ from typing import Any, Final
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.versions import Version
-from graphweft_workers.long_values import are_long
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.text.long_values import are_long
 
 type Key = tuple[str, str, Any]
 """App, statement, and the row limit with the frozen parameters. A search has an empty statement and all its options as

@@ -8,9 +8,9 @@ from typing import Final
 
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import RequestQueue
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.injection")
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.active_rules import LoggedRules
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.timing import TIMING
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.rules")
 

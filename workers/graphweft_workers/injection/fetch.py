@@ -22,7 +22,7 @@ from graphweft_workers.injection.countdown import Countdown
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.rows import QueryFailure, QueryResult, RequestRows
 from graphweft_workers.injection.versions import GraphVersions, Version
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.injection")
 

@@ -17,7 +17,7 @@ from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.searches import parse_retrieval
 from graphweft_workers.injection.work_turns import WorkTurns
-from graphweft_workers.long_values import are_long
+from graphweft_workers.text.long_values import are_long
 
 _LONG: Final = 1_000
 """Characters and items of a context that is matched in a thread: the conversion for one condition takes long, too."""

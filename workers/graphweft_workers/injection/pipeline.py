@@ -18,7 +18,6 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import MatchedQueries, RuleSet
 from graphweft_rules.files.findings import errors
 from graphweft_rules.output.token_count import TokenCounter, count_characters
-from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.apps import no_rules
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.injection.background import Background
@@ -35,14 +34,15 @@ from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.injection.work_turns import WorkTurns
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.lost_rules import MissingRules, RulesLost
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import IndexNames, Searcher
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
+from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, Timing
 
 logger = get_logger("graphweft.injection")
 

@@ -10,14 +10,14 @@ from typing import Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidEvent, QueryFailed, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import GraphVersions, Version
-from graphweft_workers.lost_rules import MissingRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.timing import TIMING, ContextTiming
+from graphweft_workers.rule_sets.active_rules import ActiveRules
+from graphweft_workers.rule_sets.lost_rules import MissingRules
+from graphweft_workers.support.timing import TIMING, ContextTiming
 
 _MOST: Final = 100
 """Events before a position that are examined."""

@@ -14,11 +14,11 @@ from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.injection")
 

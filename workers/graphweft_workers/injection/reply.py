@@ -20,11 +20,11 @@ from graphweft_workers.injection.cache import Cache, key_of
 from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.work_turns import WorkTurns
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.long_values import are_long
-from graphweft_workers.redaction import REDACTED, redact_cell
 from graphweft_workers.retrieval.passages import best_place
-from graphweft_workers.terms import query_terms
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.text.long_values import are_long
+from graphweft_workers.text.redaction import REDACTED, redact_cell
+from graphweft_workers.text.terms import query_terms
 
 logger = get_logger("graphweft.injection")
 
@@ -64,8 +64,8 @@ class _Redaction:
 class ReplyBuilder:
     """Builds replies; takes rows up to ``last_good_s`` old out of the cache when the graph gives none in time.
 
-    With ``redact``, texts have no secrets (``graphweft_workers.redaction``); values for programs keep them. Places of
-    rules are shown from ``root`` on.
+    With ``redact``, texts have no secrets (``graphweft_workers.text.redaction``); values for programs keep them. Places
+    of rules are shown from ``root`` on.
     """
 
     def __init__(

@@ -10,9 +10,9 @@ from typing import Final
 from graphweft_contracts import ContextReply, ContextRequest, Transient
 from graphweft_contracts.channels import app_of_replies
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import Requester, RequestQueue
-from graphweft_workers.timing import TIMING, ContextTiming
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, ContextTiming
 
 logger = get_logger("graphweft.injection")
 

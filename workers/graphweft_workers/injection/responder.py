@@ -16,14 +16,14 @@ from graphweft.transport import MAX_BUDGET_MS
 from graphweft_contracts import ContextReply, ContextRequest, RefusedEvent, Transient, wire
 from graphweft_contracts.channels import app_of_replies
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.backoff import backoff_s
-from graphweft_workers.eager_task import begun
 from graphweft_workers.injection.clock_skew import ClockSkew
 from graphweft_workers.injection.reply_sender import ReplySender
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.request_queue import PendingRequest, Requester, RequestQueue, read_requester
-from graphweft_workers.timing import TIMING, ContextTiming
+from graphweft_workers.support.backoff import backoff_s
+from graphweft_workers.support.eager_task import begun
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.timing import TIMING, ContextTiming
 
 logger = get_logger("graphweft.injection")
 

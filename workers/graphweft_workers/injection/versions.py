@@ -18,7 +18,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
-from graphweft_workers.timing import TIMING, ContextTiming
+from graphweft_workers.support.timing import TIMING, ContextTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

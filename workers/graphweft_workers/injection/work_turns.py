@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from graphweft_contracts.clock import Clock
-from graphweft_workers.timing import ContextTiming
-from graphweft_workers.work_pace import WorkPace
+from graphweft_workers.support.timing import ContextTiming
+from graphweft_workers.support.work_pace import WorkPace
 
 
 class WorkTurns:

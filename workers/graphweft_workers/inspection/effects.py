@@ -17,7 +17,7 @@ from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 """- ``applied``: the checkpoint in the app's graph is at or after the event.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest, restated_scope
-from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet

@@ -17,7 +17,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 _FIRST: Final = 16
 """Entries of the first page, before their size is known."""

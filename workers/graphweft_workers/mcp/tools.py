@@ -13,9 +13,9 @@ from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
 from graphweft_contracts.search import EMBEDDED
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mcp")
 

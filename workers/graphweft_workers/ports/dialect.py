@@ -34,7 +34,7 @@ class TextSide:
     properties: tuple[str, ...]
     """The indexed text properties."""
     terms: str | None = None
-    """The property with the terms (``graphweft_workers.terms``), joined by blanks; None: terms come from the text."""
+    """The property with the terms (``graphweft_workers.text.terms``), with blanks; None: they come from the text."""
     length: str | None = None
     """The property with the number of terms."""
     scopes: str | None = None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from graphweft_contracts import Event, Layout, wire
 from graphweft_contracts.errors import MisplacedEvent
-from graphweft_workers import event_decoder
+from graphweft_workers.ports import event_decoder
 
 
 class Judge(Protocol):

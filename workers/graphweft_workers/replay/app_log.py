@@ -22,7 +22,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.moments import places_at
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 LACKING: Final = (
     "entry: it was trimmed and is not in an archive",

@@ -14,7 +14,6 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
@@ -28,7 +27,6 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.engine.series_store import forget_marks
-from graphweft_workers.lost_rules import RulesLost
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
@@ -39,7 +37,9 @@ from graphweft_workers.replay.graph_losses import find_losses, labels_of
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.rule_sets.active_rules import ActiveRules
+from graphweft_workers.rule_sets.lost_rules import RulesLost
+from graphweft_workers.support.timing import TIMING, Timing
 
 _UNDECIDED: Final = (
     "entry without a user stays, in a chat with others",

@@ -21,7 +21,6 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
-from graphweft_workers.lost_rule_sets import how_to_restore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry
@@ -29,7 +28,8 @@ from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
-from graphweft_workers.timing import TIMING, ReplayTiming
+from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
+from graphweft_workers.support.timing import TIMING, ReplayTiming
 
 _MOST_LETTERS: Final = 1_000_000
 _MOST_ENTRIES: Final = 10_000

@@ -13,7 +13,7 @@ from typing import Final
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 _LABEL: Final = f"{INTERNAL_PREFIX}Basis"
 _READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept, b.erasures"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.preludes import Prelude, checkpoint_number
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.replay.prelude_graph import PreludeGraph
 from graphweft_workers.replay.replay import Replay, Replayed
+from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 
 async def replay_preludes(

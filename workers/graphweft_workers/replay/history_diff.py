@@ -16,7 +16,6 @@ from typing import Final, Literal
 from graphweft_contracts import DeadLetter
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.merge_keys import merge_keys
-from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.engine.dead_letter_counts import SKIPS
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
@@ -27,6 +26,7 @@ from graphweft_workers.replay.causes import Causes, MutationDifference, Side
 from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 from graphweft_workers.replay.matched_log import Matcher, matched_log
 from graphweft_workers.replay.replay import Replay, Replayed
+from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 
 _MOST_LETTERS: Final = 1_000_000
 

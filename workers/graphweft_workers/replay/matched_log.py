@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.app_log import AppLog
+from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
 
 type Matcher = tuple[ActiveRules, Callable[[Bus, int], Awaitable[PassedOver]]]
 """Rules, and a function that returns which entries of a partition have no effect by them."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 from graphweft_contracts import InvalidSettings, QueryFailed
 from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 _INDEXED: Final = 1_000
 """Characters of a text that an index surely finds."""

@@ -8,11 +8,11 @@ from datetime import datetime
 
 from graphweft_contracts import InvalidSettings
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.moments import places_at
+from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 type Position = tuple[int, str]
 """Partition and offset."""

@@ -17,7 +17,6 @@ from graphweft_contracts import GraphUnavailable, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.digest import Digest, read_digest
@@ -33,7 +32,8 @@ from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.restoring import Restoring
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.replay.swap import GraphSwap, move
-from graphweft_workers.timing import TIMING, Timing
+from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
+from graphweft_workers.support.timing import TIMING, Timing
 
 _LETTERS_AT_ONCE: Final = 50
 _ROUNDS: Final = 20

@@ -11,7 +11,6 @@ from typing import Any, Final, override
 from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier
@@ -24,6 +23,7 @@ from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphWrites, PartitionGraph, Write
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.node_state import Change, NodeReader, State, changes
+from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 _BATCH: Final = 1_000
 

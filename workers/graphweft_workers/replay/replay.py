@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -26,6 +25,7 @@ from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import Restoring
+from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
 
 type Cause = tuple[str | None, str | None, str]
 """Rule, mutation and message of a skip."""

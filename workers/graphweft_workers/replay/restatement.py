@@ -16,7 +16,6 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidEvent, wire
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.passed_over import PassedOver, is_of_rules
 from graphweft_workers.engine.read import EXTRACT, Skip
 from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
@@ -24,6 +23,7 @@ from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.matched_log import matched_log
+from graphweft_workers.rule_sets.active_rules import FixedRules
 
 _MOST_LETTERS: Final = 1_000_000
 _LETTERS_AT_ONCE: Final = 100

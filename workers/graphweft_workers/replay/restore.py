@@ -17,7 +17,6 @@ from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, Inva
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import StoredRules, active_for
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_file import PENDING, InvalidExport, UnpackedExport
@@ -32,7 +31,8 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import Replayed
-from graphweft_workers.timing import TIMING
+from graphweft_workers.rule_sets.active_rules import ActiveRules
+from graphweft_workers.support.timing import TIMING
 
 _LETTERS_AT_ONCE: Final = 500
 _MOST_LETTERS: Final = 1_000_000

@@ -20,7 +20,7 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshot_key import LogHash, Scan, snapshot_key
 from graphweft_workers.replay.snapshots import Snapshots, Stored
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 _LAST_SHARE: Final = 10
 """At the end of a replay, a snapshot is due after a tenth of the events."""

@@ -13,9 +13,9 @@ from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_rules import RuleSet
-from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.app_log import AppLog
+from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 _AT_ONCE: Final = 16
 

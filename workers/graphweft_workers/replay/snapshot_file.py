@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 import zstandard
 
 from graphweft_rules.cypher.indexes import SearchIndex
-from graphweft_workers.content_limits import MOST_LINE_BYTES, TooMuch, check_values
 from graphweft_workers.ports.graph_store import Checkpoint, Progress
+from graphweft_workers.text.content_limits import MOST_LINE_BYTES, TooMuch, check_values
 
 FORMAT: Final = 1
 _LEVEL: Final = 3

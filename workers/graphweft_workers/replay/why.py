@@ -21,7 +21,6 @@ from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary
 from graphweft_rules.cypher.node_writes import NodeTarget, NodeWriters, Slice
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
-from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
@@ -33,6 +32,7 @@ from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.replay.app_log import LACKING, AppLog
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
+from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 MOST_SINGLE: Final = 20_000
 """Rows that run alone, the newest ones: each takes about a millisecond."""

@@ -15,7 +15,7 @@ from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.selection import Selection, select
 from graphweft_workers.retrieval.statements import Statement
-from graphweft_workers.terms import terms as terms_of
+from graphweft_workers.text.terms import terms as terms_of
 
 type Ask = Callable[[Statement], Awaitable[Table]]
 """Runs a read query within the remaining time."""

@@ -14,7 +14,7 @@ from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.fulltext import Ask
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
 from graphweft_workers.retrieval.statements import Statement
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.timing import TIMING
 
 _MOST_APPS: Final = 1_000
 _NAMED: Final = 20

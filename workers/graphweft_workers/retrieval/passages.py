@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from graphweft_workers.terms import placed_terms
+from graphweft_workers.text.terms import placed_terms
 
 _READ: Final = 50_000
 """Characters of a text that are read: 1,000 take about 0.2 ms."""

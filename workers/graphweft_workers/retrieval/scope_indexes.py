@@ -17,14 +17,14 @@ from typing import Final, Protocol
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.eager_task import begun
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of
 from graphweft_workers.retrieval.statements import Statement
-from graphweft_workers.timing import TIMING, RetrievalTiming
+from graphweft_workers.support.eager_task import begun
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, RetrievalTiming
 
 logger = get_logger("graphweft.retrieval")
 

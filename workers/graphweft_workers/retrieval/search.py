@@ -26,8 +26,8 @@ from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.targets import scoped
-from graphweft_workers.terms import query_terms
-from graphweft_workers.timing import TIMING, RetrievalTiming
+from graphweft_workers.support.timing import TIMING, RetrievalTiming
+from graphweft_workers.text.terms import query_terms
 
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""

@@ -23,7 +23,7 @@ from graphweft_workers.ports.dialect import (
     TextSide,
     VectorSide,
 )
-from graphweft_workers.terms import scope_term
+from graphweft_workers.text.terms import scope_term
 
 _NARROW: Final = ("thread_id", "user_id", "agent_id", "application_id")
 """Scopes, the most selective first."""

@@ -22,7 +22,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.dialect import BUILT
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 

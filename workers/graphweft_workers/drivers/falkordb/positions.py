@@ -12,9 +12,9 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft_contracts import channels
 from graphweft_workers.drivers.falkordb.errors import translate
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import PositionMove
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 

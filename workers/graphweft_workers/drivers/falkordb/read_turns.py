@@ -28,7 +28,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 

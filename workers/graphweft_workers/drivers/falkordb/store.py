@@ -68,8 +68,6 @@ from graphweft_workers.drivers.falkordb.statements import (
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.falkordb.write_times import WriteTimes
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.long_values import are_long
 from graphweft_workers.ports.dialect import GraphDialect, of_another_length
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import (
@@ -82,6 +80,8 @@ from graphweft_workers.ports.graph_store import (
     WholeGraphs,
     Write,
 )
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.text.long_values import are_long
 
 logger = get_logger("graphweft.graph")
 

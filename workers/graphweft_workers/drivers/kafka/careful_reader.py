@@ -26,8 +26,8 @@ from aiokafka.record.legacy_records import _LegacyRecordBatchPy  # pyright: igno
 
 from graphweft.transports.kafka.connection import Servers
 from graphweft_contracts import wire
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.log_limit import LogLimit
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 
 logger = get_logger("graphweft.bus")
 

@@ -15,7 +15,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.drivers.kafka.reader import open_consumer, stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.log_limit import LogLimit
+from graphweft_workers.support.log_limit import LogLimit
 
 _FETCH_BYTES: Final = 1024**2
 """Of one partition in one response. Up to two responses of each partition wait in memory."""

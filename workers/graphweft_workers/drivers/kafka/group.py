@@ -20,7 +20,7 @@ from graphweft.transports.kafka.connection import Servers, bus_errors, start_cli
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.bus")
 

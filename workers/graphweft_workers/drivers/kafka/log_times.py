@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from graphweft_contracts import channels
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.bus")
 

@@ -35,9 +35,9 @@ from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.drivers.kafka.held_requests import HeldRequests
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 
 logger = get_logger("graphweft.injection")
 

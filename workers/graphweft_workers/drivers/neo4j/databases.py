@@ -27,7 +27,7 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 

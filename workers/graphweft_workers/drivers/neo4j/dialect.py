@@ -16,7 +16,7 @@ from graphweft_workers.ports.dialect import (
     TextSide,
     VectorSide,
 )
-from graphweft_workers.terms import scope_term
+from graphweft_workers.text.terms import scope_term
 
 
 def quoted(name: str) -> str:

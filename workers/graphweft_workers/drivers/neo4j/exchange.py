@@ -27,8 +27,8 @@ from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
 from graphweft_workers.drivers.neo4j.statements import LOCK, READ_CHECKPOINTS, VALUES, timed
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import SIMPLE
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.graph_store import NOT_DUMPED, Checkpoint
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 

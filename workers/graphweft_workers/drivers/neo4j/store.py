@@ -67,7 +67,6 @@ from graphweft_workers.drivers.neo4j.statements import (
 from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import plain, whole
 from graphweft_workers.drivers.neo4j.whole_graphs import Neo4jGraphs
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import GraphDialect, of_another_length
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import (
@@ -80,6 +79,7 @@ from graphweft_workers.ports.graph_store import (
     WholeGraphs,
     Write,
 )
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 

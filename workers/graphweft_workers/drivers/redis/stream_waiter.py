@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.bus")
 

@@ -21,13 +21,13 @@ from graphweft_workers.engine.read import EXTRACT, letter_for
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.features.episodes.extraction.protocol import ExtractionFailed, Extractor, TextEpisode
 from graphweft_workers.features.episodes.ontologies import Ontologies
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.pages import pages
-from graphweft_workers.timing import TIMING, MemoryTiming
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, MemoryTiming
 
 logger = get_logger("graphweft.memory")
 

@@ -47,7 +47,7 @@ from graphweft_workers.features.declarations import compiled, shared_terms, stor
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, PROFILE, RELATION
-from graphweft_workers.terms import EventTerms, name_key, scope_term
+from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
 ATTRIBUTE: Final = "Attribute"
 

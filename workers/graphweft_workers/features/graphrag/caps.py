@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
-from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.support.lazy_logger import get_logger
 
 MOST_HOPS: Final = 2
 LIMIT_CAP: Final = 100

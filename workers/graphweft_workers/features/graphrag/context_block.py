@@ -18,7 +18,7 @@ from graphweft_workers.features.graphrag.expansion import Expansion
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
-from graphweft_workers.redaction import (
+from graphweft_workers.text.redaction import (
     REDACTED,
     is_invisible,
     is_value,
@@ -26,7 +26,7 @@ from graphweft_workers.redaction import (
     redact_beside,
     redact_value,
 )
-from graphweft_workers.secret_signs import hold_none_together
+from graphweft_workers.text.secret_signs import hold_none_together
 
 _NAME: Final = 120
 _KIND: Final = 60

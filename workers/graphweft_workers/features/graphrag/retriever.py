@@ -27,11 +27,11 @@ from graphweft_workers.features.graphrag.rows import EntityNode, Handle
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
 from graphweft_workers.features.graphrag.starting_entities import Path, documents_of, named, pin
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.timing import TIMING, FactTiming
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, FactTiming
 
 EXECUTED: Final = "GRAPHRAG_EXTENSION_EXECUTED"
 INJECTED: Final = "GRAPHRAG_CONTEXT_INJECTED"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from graphweft_workers.features.graphrag.caps import MOST_DOCUMENTS, MOST_NAMES
-from graphweft_workers.terms import STOP_WORDS, name_key
+from graphweft_workers.text.terms import STOP_WORDS, name_key
 
 _LONGEST_ID: Final = 512
 _LONGEST_TEXT: Final = 20_000

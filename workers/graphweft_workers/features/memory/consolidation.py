@@ -21,13 +21,13 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import Remembered, Summariser
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.retrieval.records import MEMORY_LABEL
-from graphweft_workers.timing import TIMING, MemoryTiming
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, MemoryTiming
 
 logger = get_logger("graphweft.memory")
 

@@ -10,8 +10,8 @@ from graphweft_contracts import Event, channels
 from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.features.declarations import SOURCE
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.memory")
 

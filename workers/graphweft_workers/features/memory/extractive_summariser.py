@@ -26,7 +26,7 @@ from typing import Final, override
 
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
 from graphweft_workers.features.memory.summariser import Remembered, Summariser, Summary
-from graphweft_workers.terms import STOP_WORDS, terms
+from graphweft_workers.text.terms import STOP_WORDS, terms
 
 _MODEL: Final = "extractive"
 _READ: Final = 200_000

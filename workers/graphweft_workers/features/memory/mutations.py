@@ -29,7 +29,7 @@ from graphweft_rules.matching.pack import Logged
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
-from graphweft_workers.terms import EventTerms, scope_term
+from graphweft_workers.text.terms import EventTerms, scope_term
 
 _FILE: Final = "graphweft:memory"
 """Stands for the rule file where errors name a mutation."""

@@ -12,9 +12,9 @@ from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, Memor
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser, speaker
 from graphweft_workers.features.memory.summariser import Remembered, Summariser, SummariserUnavailable, Summary
-from graphweft_workers.lazy_logger import get_logger
-from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
+from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.memory")
 

@@ -14,10 +14,10 @@ from graphweft_contracts import Event, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.matching.clock import utc_text
-from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.records import MEMORY_LABEL, SUMMARY
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.memory")
 

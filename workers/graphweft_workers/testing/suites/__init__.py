@@ -5,7 +5,7 @@ Derive a class whose name begins with ``Test`` from the suite of a port, and giv
 
 from pkgutil import iter_modules
 
-from graphweft_workers.optional_dependencies import naming_extra
+from graphweft_workers.support.optional_dependencies import naming_extra
 
 with naming_extra("a suite of the ports", "testing", "pytest", "pytest_asyncio", "hypothesis"):
     import hypothesis as hypothesis

@@ -15,7 +15,7 @@ from graphweft_contracts.memory import SCOPES
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.retrieval.empty_turns import tells_nothing
-from graphweft_workers.terms import query_terms, terms
+from graphweft_workers.text.terms import query_terms, terms
 
 DIMENSIONS: Final = 64
 T0: Final = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)

@@ -33,8 +33,8 @@ from graphweft_workers.features.episodes.extraction.protocol import (
     TextEpisode,
 )
 from graphweft_workers.features.episodes.extraction.shaping import SaidEntity, SaidRelation, shaped
-from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
-from graphweft_workers.timing import TIMING
+from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
+from graphweft_workers.support.timing import TIMING
 
 
 def _load_nothing(*_: Any, **__: Any) -> bool:

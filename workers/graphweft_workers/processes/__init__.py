@@ -1,0 +1,1 @@
+"""What a process can be: each role, how it starts, serves and ends."""

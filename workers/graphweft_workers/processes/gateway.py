@@ -1,0 +1,118 @@
+"""Runs the HTTP gateway with uvicorn until it is stopped and the current requests are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from graphweft import Client
+from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
+from graphweft_workers.apps import AppPolicies
+from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.quotas import QuotaLimiter
+from graphweft_workers.gateway.tokens import NO_TOKENS, read_tokens
+from graphweft_workers.processes.gateway_usage import GatewayUsage, gateway_name
+from graphweft_workers.processes.http_server import (
+    HttpServer,
+    auditing,
+    limited_logs,
+    listening,
+    server_config,
+)
+from graphweft_workers.processes.loop_monitor import watched
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.watched_file import WatchedFile
+from graphweft_workers.wiring.connections import make_bus, make_transport
+from graphweft_workers.wiring.ontologies import load_ontologies, make_refusal
+from graphweft_workers.wiring.policies import may_use, open_policies
+
+_LOOPBACK: Final = "127.0.0.1"
+_GONE: Final = "the file is empty or is not there any more: no token is valid"
+_FAULTY: Final = "the changed file is faulty, so its earlier content stays in use; the log says what to correct"
+
+
+async def run_gateway(
+    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` gets the URL once connections are accepted.
+
+    Raises ``InvalidSettings`` without tokens, unless ``insecure_app`` is given and ``host`` is this machine's loopback
+    address; also if it cannot listen on the address.
+    """
+    if settings.gateway_tokens is None and insecure_app is None:
+        raise InvalidSettings(
+            "the gateway has no tokens: create one with `graphweft token new --app APP`, which prints what to put into "
+            "a file, and set GRAPHWEFT_GATEWAY_TOKENS to that file. On this machine only, --insecure-app APP needs none"
+        )
+    if settings.gateway_tokens is not None and insecure_app is not None:
+        raise InvalidSettings("--insecure-app and GRAPHWEFT_GATEWAY_TOKENS exclude each other: drop one")
+    if insecure_app is not None and host != _LOOPBACK:
+        raise InvalidSettings(f"--insecure-app requires --host {_LOOPBACK}, not {host}")
+    tokens = (
+        None if settings.gateway_tokens is None else WatchedFile(settings.gateway_tokens, read_tokens, gone=NO_TOKENS)
+    )
+    policies = open_policies(settings)
+    files = {"tokens": tokens, "apps": policies}
+    ontologies = load_ontologies(settings)
+
+    def faults() -> dict[str, str]:
+        faulty = {name: file for name, file in files.items() if file is not None and file.problem is not None}
+        found = {name: _GONE if file.is_gone else _FAULTY for name, file in faulty.items()}
+        if audit is not None and audit.failed:
+            found["audit"] = f"{counted(audit.failed, 'line')} could not be written; the log says why"
+        return found
+
+    def current() -> AppPolicies:
+        return AppPolicies() if policies is None else policies.current
+
+    quotas = QuotaLimiter(lambda app_id: current().of(app_id).quotas)
+    with auditing(settings) as audit, listening(host, port) as listener:
+        client = Client(transport=make_transport(settings))
+        config = server_config(
+            make_app(
+                client,
+                connect=lambda: make_transport(settings),
+                tokens=None if tokens is None else lambda: tokens.current,
+                insecure_app=insecure_app,
+                may_use=may_use(policies),
+                faults=faults,
+                audit=audit,
+                refusal=make_refusal(ontologies),
+                schema_ids=ontologies.ids,
+                quotas=quotas,
+            ),
+            connections=settings.gateway_connections,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        own_port = listener.getsockname()[1]
+        following = [asyncio.create_task(file.follow()) for file in files.values() if file is not None]
+        try:
+            async with _counting(settings, quotas, current, name=gateway_name(own_port)):
+                with limited_logs(), watched(settings.loop_limit_ms):
+                    await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _counting(
+    settings: Settings, quotas: QuotaLimiter, current: Callable[[], AppPolicies], *, name: str
+) -> AsyncGenerator[None]:
+    """Learn what apps keep, and report what is refused. Without policies nothing is asked of the bus."""
+    if settings.apps is None:
+        yield
+        return
+    async with contextlib.aclosing(make_bus(settings, archived=False)) as bus:
+        usage = GatewayUsage(bus.usage, quotas, current, name=name)
+        task = asyncio.create_task(usage.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await usage.exchange()

@@ -1,0 +1,85 @@
+"""The gateway's part in quotas: it learns what apps keep, and reports what it refused."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from graphweft_contracts import Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.apps import AppPolicies, QuotaName
+from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
+from graphweft_workers.gateway.quotas import QuotaLimiter
+from graphweft_workers.ports.records import RecordLog
+from graphweft_workers.support.lazy_logger import get_logger
+
+logger = get_logger("graphweft.gateway")
+
+EVERY_S: Final = 5.0
+_STORED: Final[tuple[QuotaName, ...]] = ("stored_bytes", "dead_letters", "graph_bytes")
+
+
+class GatewayUsage:
+    """Exchanges records of usage with the bus for one gateway. ``name`` stays the same when the gateway restarts."""
+
+    def __init__(
+        self,
+        log: RecordLog,
+        gate: QuotaLimiter,
+        policies: Callable[[], AppPolicies],
+        *,
+        name: str,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._log = log
+        self._gate = gate
+        self._policies = policies
+        self._reporter = f"{GATEWAY}{name}"
+        self._clock = clock
+        self._before: dict[str, Counter[str]] | None = None
+        """Refusals of earlier runs; None until they are read."""
+        self._written = 0
+        self._failed = False
+
+    async def run(self) -> None:
+        """Exchange every few seconds until cancelled."""
+        while True:
+            await self.exchange()
+            await self._clock.sleep(EVERY_S)
+
+    async def exchange(self) -> None:
+        """Read what apps keep, and write what was refused. While the bus is unavailable, the last state counts."""
+        try:
+            await self._exchange()
+        except Transient as error:
+            if not self._failed:
+                logger.warning(
+                    "usage_unknown", error=str(error), next="quotas of what apps keep on the bus count as before"
+                )
+            self._failed = True
+        else:
+            self._failed = False
+
+    async def _exchange(self) -> None:
+        now = self._clock.now().timestamp()
+        records = (await self._log.after(None)).found
+        if self._before is None:
+            self._before = refusals_of(records.get(self._reporter)).apps
+            for reporter in forgotten(records, GATEWAY, now):
+                await self._log.put(reporter, None)
+        uses, _ = read_uses(records, self._policies(), now)
+        self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
+        refused = sum(counts.total() for counts in self._gate.refused.values())
+        if refused != self._written:
+            apps = {app_id: Counter(counts) for app_id, counts in self._before.items()}
+            for app_id, counts in self._gate.refused.items():
+                apps.setdefault(app_id, Counter()).update({str(quota): number for quota, number in counts.items()})
+            await self._log.put(self._reporter, Refusals(time=now, apps=apps).encode())
+            self._written = refused
+
+
+def gateway_name(port: int) -> str:
+    """Return the name of the gateway on a port of this machine."""
+    return f"{socket.gethostname()}:{port}"

@@ -1,0 +1,97 @@
+"""Runs one role until SIGTERM or SIGINT.
+
+Roles are imported when they run, so that other commands start quickly.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.optional_dependencies import naming_extra
+
+if TYPE_CHECKING:
+    from graphweft_workers.mcp.access import McpScope
+
+_FASTSTREAM: Final = logging.DEBUG
+"""Level of FastStream's own lines about the start and the end, which the roles log themselves."""
+_TURN_S: Final = 0.001
+"""Turn of a thread. With Python's 5 ms, each step of the event loop waits so long for a thread that reads a large body
+or matches a dear event, and a request or an event takes ten steps."""
+
+
+def _settle() -> None:
+    """Set the process up for events and requests by the thousand, when its start is over."""
+    from graphweft_workers.support.garbage_collection import collect_less_often
+
+    sys.setswitchinterval(_TURN_S)
+    collect_less_often()
+
+
+async def run_mutation(settings: Settings) -> None:
+    """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
+    from graphweft_workers.processes.hosting import mutation_app
+
+    worker = mutation_app(settings)
+    _settle()
+    await worker.run(log_level=_FASTSTREAM)
+
+
+async def run_injection(settings: Settings) -> None:
+    """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
+    from graphweft_workers.processes.hosting import injection_app
+
+    responder = injection_app(settings)
+    _settle()
+    await responder.run(log_level=_FASTSTREAM)
+
+
+async def run_memory(settings: Settings) -> None:
+    """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
+    from graphweft_workers.processes.hosting import memory_app
+
+    jobs = memory_app(settings)
+    _settle()
+    await jobs.run(log_level=_FASTSTREAM)
+
+
+async def run_archive(settings: Settings) -> None:
+    """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
+    from graphweft_workers.processes.hosting import archive_app
+    from graphweft_workers.wiring.connections import make_archive
+
+    make_archive(settings)  # says what is missing before anything starts
+    archiver = archive_app(settings)
+    _settle()
+    await archiver.run(log_level=_FASTSTREAM)
+
+
+async def run_gateway(
+    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+) -> None:
+    """Run the HTTP gateway until SIGTERM or SIGINT, then finish its requests. See ``processes.gateway``."""
+    # google is protobuf.
+    with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
+        from graphweft_workers.processes import gateway as serving
+    from graphweft_workers.processes.heartbeat import beating
+
+    _settle()
+    async with beating("gateway") as heartbeat:
+
+        def listens(url: str) -> None:
+            heartbeat.begin()
+            ready(url)
+
+        await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=listens)
+
+
+async def run_mcp(settings: Settings, access: McpScope) -> None:
+    """Run the MCP server on standard input and output until the client closes them. See ``processes.mcp.run_mcp``."""
+    # mcp before 2.0 has no mcp_types.
+    with naming_extra("`run mcp`", "mcp", "mcp", "mcp_types"):
+        from graphweft_workers.processes import mcp as serving
+
+    await serving.run_mcp(settings, access)

@@ -1,0 +1,354 @@
+"""``graphweft up``: the embedded server, a mutation worker, a responder and, if the settings need it, a memory worker.
+
+The processes are those of a real deployment (``graphweft run …``). A process that dies is restarted; the log and the
+graph's checkpoint prevent lost and repeated events. A process that dies several times before all are ready ends the
+supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from graphweft_contracts import BusUnavailable, InvalidRules, InvalidSettings, NotRunning
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
+from graphweft_workers.drivers.settings import GRAPH_VARIABLES
+from graphweft_workers.processes import heartbeat
+from graphweft_workers.processes.console import ConsoleProcess, RuleFaults
+from graphweft_workers.processes.own_command import own_command
+from graphweft_workers.processes.readiness import waits_for
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.wiring import features as jobs
+from graphweft_workers.wiring.connections import make_bus, make_graph
+from graphweft_workers.wiring.rules import check_usable, load_rules
+from graphweft_workers.wiring.rules_folder import RulesFolder, RulesState, brings_defaults, state_of
+
+logger = get_logger("graphweft.up")
+
+PROCESSES_FILE: Final = "processes.json"
+"""The file in the data folder with the process ids, for people."""
+_ROLES: Final = ("mutation", "injection")
+_STOP_S: Final = 20.0
+_FIRST_RESTART_S: Final = 0.2
+_LAST_RESTART_S: Final = 5.0
+_STEADY_S: Final = 10.0
+"""A process that ran this long is restarted at once; a shorter run doubles the wait."""
+_LOOK_S: Final = 0.1
+_DISK_S: Final = 5.0
+"""How often the free space of the disk is looked at."""
+_DISK_LINE_S: Final = 600.0
+"""At most one line about a full disk in this time."""
+_MOST_DEATHS: Final = 3
+"""The supervisor gives up when a role has died this often before all were ready."""
+
+
+class Supervisor:
+    """Runs the embedded server and the services on one data folder."""
+
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None] = print, *, log: Path | None = None,
+        unready_s: float = 60.0, clock: Clock = SYSTEM_CLOCK,
+    ) -> None:  # fmt: skip
+        """``say`` prints a line for the user. The roles log to the file ``log``, or to standard error without one.
+
+        While they are starting, a warning says every ``unready_s`` what they wait for.
+        """
+        self._say = say
+        self._log = log
+        self._unready_s = unready_s
+        self._clock = clock
+        self._settings = settings
+        self._folder = DataFolder(settings.data)
+        self._faults = RuleFaults(self._folder.path)
+        self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        more = ("memory",) if jobs.groups(settings) else ()
+        self._roles = (*_ROLES, *more, *(("archive",) if settings.archive_url or settings.archive_trim else ()))
+        self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
+        """By role: how its processes ended."""
+        self._stopping = asyncio.Event()
+        self.console = ""
+        """What to tell the user about the console, once all roles serve; empty: nothing."""
+        self.uses_default_rules = False
+        """Whether the default rules were active at the start."""
+        self.uses_own_rules = True
+        """Whether the folder held rules at the start."""
+
+    def stop(self) -> None:
+        """Ask everything to stop."""
+        self._stopping.set()
+
+    async def run(self, ready: Callable[[], Awaitable[None] | None] | None = None) -> None:
+        """Start everything, call ``ready`` once all roles serve, restart processes that die, and end after ``stop``.
+
+        Raises ``InvalidRules`` or ``InvalidSettings`` before it starts a role, ``InvalidRules`` also if the server
+        refuses queries of the rules, and ``NotRunning`` if a role dies several times before all serve.
+        """
+        if self._settings.bus_url or self._settings.graph_url:
+            raise InvalidSettings(
+                f"`graphweft up` starts a server of its own: unset GRAPHWEFT_BUS_URL and {GRAPH_VARIABLES}, or start "
+                "`graphweft run mutation` and `graphweft run injection` with the servers that they name"
+            )
+        try:
+            heartbeat.check_folder()
+        except OSError as error:
+            raise InvalidSettings(
+                f"the roles cannot write their heartbeats: {error}; set {heartbeat.FOLDER_VARIABLE} to a folder that "
+                "this user may write"
+            ) from error
+        # With data of an earlier run, the bus may have the rules already, so they are loaded only if it lacks them.
+        seen = state_of(self._settings.rules)
+        rules = None if self._server.has_data() else self._load_first()
+        await jobs.try_out(self._settings)
+        self._folder.acquire()
+        try:
+            if not await self._start_server():
+                return
+            await self._push_rules(rules)
+            watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(seen))]
+            watchers += [asyncio.create_task(self._watch_disk())]
+            watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
+            console = ConsoleProcess(self._settings, self._folder.path)
+            self.console = console.listen()
+            watching = asyncio.create_task(console.watch(self._settings.as_environment()))
+            starting = asyncio.create_task(self._until_ready())
+            try:
+                await asyncio.wait([starting, *watchers], return_when=asyncio.FIRST_COMPLETED)
+                if starting.done() and starting.result():
+                    called = ready() if ready is not None else None
+                    if called is not None:
+                        await called
+                    stopped = asyncio.create_task(self._stopping.wait())
+                    await asyncio.wait([stopped, *watchers], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._stopping.set()
+                starting.cancel()
+                watching.cancel()
+                # No watcher may start a process after all have been ended.
+                await asyncio.gather(starting, watching, *watchers, return_exceptions=True)
+            await asyncio.gather(*watchers)
+        finally:
+            await self._end_children()
+            await self._server.stop()
+            with contextlib.suppress(OSError):
+                (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
+            self._folder.release()
+
+    @contextlib.asynccontextmanager
+    async def _rules_folder(self) -> AsyncGenerator[RulesFolder]:
+        async with (
+            contextlib.aclosing(make_bus(self._settings)) as bus,
+            contextlib.aclosing(make_graph(self._settings)) as graph,
+        ):
+            yield RulesFolder(self._settings, bus, graph, self._say, self._faults.keep)
+
+    def _load_first(self) -> RuleSet | InvalidRules:
+        """Load the rules of the folder, or return their errors. Raises ``RulesError`` if nothing of it can be used."""
+        try:
+            return load_rules(self._settings, as_stored=True)
+        except InvalidRules as error:
+            if not brings_defaults(self._settings):
+                check_usable(self._settings, error)
+            return error
+
+    async def _push_rules(self, rules: RuleSet | InvalidRules | None) -> None:
+        """Make the rules of the folder active, as far as they have no errors.
+
+        Raises ``RulesError`` if there would be no rules at all.
+        """
+        async with self._rules_folder() as folder:
+            if rules is None:
+                rules = await folder.load()
+            try:
+                await folder.start(rules)
+                self.uses_default_rules = await folder.uses_defaults()
+                self.uses_own_rules = folder.has_own
+            except BusUnavailable as error:
+                logger.warning("rules_not_pushed", reason=str(error), next="the services push them")
+
+    async def _watch_rules(self, seen: RulesState) -> None:
+        async with self._rules_folder() as folder:
+            with contextlib.suppress(BusUnavailable):
+                await folder.know_active()
+            following = asyncio.create_task(folder.follow(seen))
+            stop = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
+                if following.done():  # it ends with an unexpected error only
+                    following.result()
+            finally:
+                for task in (following, stop):
+                    task.cancel()
+                await asyncio.gather(following, stop, return_exceptions=True)
+
+    async def _watch(self, role: str) -> None:
+        wait_s = _FIRST_RESTART_S
+        while not self._stopping.is_set():
+            child = await self._start(role)
+            self._children[role] = child
+            self._note()
+            began = self._clock.monotonic()
+            code = await self._ended(child)
+            if self._stopping.is_set():
+                return
+            if self._clock.monotonic() - began > _STEADY_S:
+                wait_s = _FIRST_RESTART_S
+            beat = heartbeat.read(role, child.pid)
+            heartbeat.forget(role, child.pid)
+            error = beat.error if beat is not None and beat.error else f"see {self._log or 'its log above'}"
+            self._deaths[role].append(f"exit code {code}, {error}")
+            logger.error("service_ended", role=role, code=code, error=error, restart_after_s=wait_s)
+            await self._pause(wait_s)
+            wait_s = min(wait_s * 2, _LAST_RESTART_S)
+
+    async def _until_ready(self) -> bool:
+        """Wait until all roles serve, and log the reasons for waiting. Return False after ``stop``."""
+        began = told_at = self._clock.monotonic()
+        told: dict[str, str] = {}
+        while not self._stopping.is_set():
+            for role, deaths in self._deaths.items():
+                if len(deaths) >= _MOST_DEATHS:
+                    raise NotRunning(
+                        f"graphweft is not up: {role} ended {len(deaths)} times before everything was ready, at last "
+                        f"with {deaths[-1]}. All is stopped again; the data stays in {str(self._folder.path)!r}"
+                    )
+            waiting = {role: reason for role in self._roles if (reason := await self._waits_for(role))}
+            if not waiting:
+                return True
+            if waiting != told:
+                logger.info("starting", **waiting)
+                told = waiting
+            if self._clock.monotonic() - told_at > self._unready_s:
+                told_at = self._clock.monotonic()
+                logger.warning("not_ready", after_s=round(told_at - began), **waiting)
+            await self._pause(_LOOK_S)
+        return False
+
+    async def _waits_for(self, role: str) -> str:
+        child = self._children.get(role)
+        if child is None or child.returncode is not None:
+            return "is being started"
+        return await waits_for(self._settings, role, pid=child.pid, worker_name=self._worker_name(role))
+
+    async def _watch_server(self) -> None:
+        wait_s = _FIRST_RESTART_S
+        while not self._stopping.is_set():
+            process = self._server.process
+            if process is None or await self._ended(process) is None:
+                return
+            logger.error(
+                "server_ended", code=process.returncode, restart_after_s=wait_s, last_words=self._server.last_words()
+            )
+            await self._pause(wait_s)
+            if not self._stopping.is_set() and await self._start_server():
+                self._note()
+
+    async def _watch_disk(self) -> None:
+        lines = LogLimit(every_s=_DISK_LINE_S, clock=self._clock)
+        while not self._stopping.is_set():
+            if (fault := self._server.disk_fault()) and lines.admit("disk_full") is not None:
+                logger.error("disk_full", message=fault)
+            await self._pause(_DISK_S)
+
+    async def _start_server(self) -> bool:
+        """Start the server, which takes long with much data. Return False after ``stop``."""
+        started = asyncio.create_task(self._server.start())
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([started, stop], return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                started.result()
+                return True
+            return False
+        finally:
+            for task in (started, stop):
+                task.cancel()
+            await asyncio.gather(started, stop, return_exceptions=True)
+
+    async def _start(self, role: str) -> asyncio.subprocess.Process:
+        with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *own_command("run", role),
+                env=self._environment(role),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
+            )
+
+    def _environment(self, role: str) -> dict[str, str]:
+        environment = self._settings.as_environment()
+        environment["GRAPHWEFT_WORKER_NAME"] = self._worker_name(role)
+        return environment
+
+    def _worker_name(self, role: str) -> str:
+        return self._settings.worker_name or f"up-{role}"
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> int | None:
+        """Wait for the end of the process and return its exit code. Return None after ``stop``."""
+        ended = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not ended.done():
+            ended.cancel()
+            return None
+        return ended.result()
+
+    async def _end_children(self) -> None:
+        for child in self._children.values():
+            if child.returncode is None:
+                child.terminate()
+        for role, child in self._children.items():
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await child.wait()
+            except TimeoutError:
+                logger.warning("service_killed", role=role, after_s=_STOP_S)
+                child.kill()
+                await child.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    def _note(self) -> None:
+        server = self._server.process
+        pids = {"up": os.getpid(), "server": server.pid if server else None}
+        pids |= {role: child.pid for role, child in self._children.items()}
+        path: Path = self._folder.path / PROCESSES_FILE
+        # Replaced, not rewritten: a reader sees the old or the new file.
+        draft = path.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps(pids) + "\n")
+            draft.replace(path)
+        except OSError as error:  # a full disk stops the server; the supervisor continues, so that space can be freed
+            logger.error("processes_not_noted", file=str(path), error=error.strerror)
+
+
+def empty_data(data: Path) -> None:
+    """Remove the contents of a data folder. Raises ``InvalidSettings`` while a process uses the folder."""
+    folder = DataFolder(data)
+    folder.acquire()
+    try:
+        for path in data.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
+    except OSError as error:
+        raise InvalidSettings(f"the old data in {data} cannot be removed: {error}; remove it yourself") from error
+    finally:
+        folder.release()

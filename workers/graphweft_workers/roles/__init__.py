@@ -1,1 +1,0 @@
-"""What a process can be, put together from drivers, features and the engine."""

@@ -1,0 +1,1 @@
+"""Small tools of all folders: logs, timing, tasks, files. They know nothing of graphs and events."""

@@ -1,0 +1,167 @@
+"""An HTTP endpoint for models with OpenAI's protocol: requests with a timeout, and a meaning for each failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Annotated, Any, Final
+
+import httpx
+from pydantic import BaseModel, Field, SecretStr
+
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.errors import Permanent, Transient
+from graphweft_workers.support.timing import TIMING
+
+_REFUSALS: Final = frozenset({400, 413, 422})
+"""May be about the content of a request; others are about the key (401), the model (404) or a quota (429)."""
+_SOON: Final = frozenset({408, 409, 425, 429})
+_FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+
+class EndpointUnavailable(Transient):
+    """The endpoint did not answer, or refused for a reason other than the content of the request.
+
+    ``status`` is the HTTP status, None without an answer. ``sent`` is False if the request was not sent.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float,
+        status: int | None = None,
+        sent: bool = True,
+        timed_out: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.status = status
+        self.sent = sent
+        self.timed_out = timed_out
+
+
+class EndpointRefused(Permanent):
+    """The endpoint refuses the content of the request (400, 413 or 422)."""
+
+
+class Endpoint:
+    """Posts JSON below one base URL, with a connection pool.
+
+    Errors name the URL, the status and the endpoint's error code, but not the rest of the answer, which may quote the
+    request. Redirects are not followed, because the key is for this host. ``HTTPS_PROXY``, ``NO_PROXY``,
+    ``SSL_CERT_FILE`` and similar variables apply.
+    """
+
+    def __init__(self, url: str, *, headers: Mapping[str, str], timeout_s: float, concurrency: int) -> None:
+        """``url`` is the part before ``/embeddings`` or ``/chat/completions``; ``headers`` carry the key.
+
+        ``timeout_s`` limits one request from the first byte sent to the last byte read. At most ``concurrency``
+        requests run at a time; the wait for a turn has no limit.
+        """
+        self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._turns = asyncio.Semaphore(concurrency)
+        self._client = httpx.AsyncClient(
+            headers={**headers, "Content-Type": "application/json"},
+            timeout=timeout_s,
+            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+        )
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Return the body of a 2xx answer. Raises ``EndpointUnavailable`` or ``EndpointRefused``."""
+        url = self.url + path
+        try:
+            # As ASCII, because UTF-8 cannot encode lone surrogates.
+            content = json.dumps(body).encode("ascii")
+            async with self._turns, asyncio.timeout(self._timeout_s):
+                answer = await self._client.post(url, content=content)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            message = f"{url} did not answer in {self._timeout_s:g} s"
+            sent = not isinstance(error, httpx.ConnectTimeout)
+            raise EndpointUnavailable(message, retry_after_s=TIMING.models.soon_s, sent=sent, timed_out=True) from None
+        except (httpx.LocalProtocolError, httpx.InvalidURL) as error:
+            # The message may quote a header, and with it the key.
+            message = f"cannot send a request to {url} ({type(error).__name__}): check the URL and the key"
+            raise EndpointUnavailable(message, retry_after_s=TIMING.models.set_up_s, sent=False) from None
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            message = f"cannot reach {url} ({type(error).__name__}: {error})"
+            sent = not isinstance(error, httpx.ConnectError)
+            raise EndpointUnavailable(message, retry_after_s=TIMING.models.soon_s, sent=sent) from error
+        if answer.is_success:
+            return answer.content
+        raise _failure(url, answer)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+
+
+class _Completion(BaseModel):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+
+
+def bearer(api_key: SecretStr | None) -> dict[str, str]:
+    """Return the header for a key; no header without one."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
+
+
+def chat_text(content: bytes) -> str:
+    """Return the text of a ``/chat/completions`` answer, without reasoning (``</think>``) and code fence.
+
+    Raises pydantic's ``ValidationError``, whose message quotes the answer.
+    """
+    text = (_Completion.model_validate_json(content).choices[0].message.content or "").rpartition("</think>")[2]
+    fenced = _FENCE.match(text)
+    return fenced[1] if fenced else text
+
+
+def _failure(url: str, answer: httpx.Response) -> EndpointUnavailable | EndpointRefused:
+    status = answer.status_code
+    message = f"{url} answered {status}{_code(answer)}"
+    if status in _REFUSALS:
+        return EndpointRefused(message)
+    soon = status in _SOON or status >= 500
+    if not soon:
+        hint = {401: "the key", 403: "the key and its permissions", 404: "the URL and the model"}.get(status, "the URL")
+        message += f": check {hint}"
+    wait_s = _retry_after_s(answer)
+    if wait_s is None:
+        wait_s = TIMING.models.soon_s if soon else TIMING.models.set_up_s
+    return EndpointUnavailable(message, retry_after_s=wait_s, status=status)
+
+
+def _code(answer: httpx.Response) -> str:
+    """Return the code of an error in OpenAI's form, such as ``insufficient_quota``; never a sentence."""
+    try:
+        error: Any = answer.json()["error"]
+        codes = [error.get(name) for name in ("code", "type")]
+    except (ValueError, TypeError, KeyError, AttributeError):  # not JSON, or of another form
+        return ""
+    return next((f" ({code})" for code in codes if isinstance(code, str) and _CODE.fullmatch(code)), "")
+
+
+def _retry_after_s(answer: httpx.Response, clock: Clock = SYSTEM_CLOCK) -> float | None:
+    """Return the wait of ``retry-after-ms``, or of ``Retry-After`` in seconds or as a date."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = answer.headers.get(name, "")
+        if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value, re.ASCII):
+            return min(float(value) * unit_s, TIMING.models.longest_s)
+    try:
+        date = parsedate_to_datetime(answer.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    wait_s = (date.replace(tzinfo=date.tzinfo or UTC) - clock.now()).total_seconds()
+    return min(max(wait_s, 0.0), TIMING.models.longest_s)

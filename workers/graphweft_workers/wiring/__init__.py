@@ -1,0 +1,1 @@
+"""What the settings name, put together from drivers, features and the engine."""

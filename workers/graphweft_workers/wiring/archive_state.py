@@ -1,0 +1,98 @@
+"""What tools tell about the archive that the settings name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from graphweft_contracts import Transient, channels
+from graphweft_contracts.plurals import counted
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import has_archive, make_archive, make_bus
+
+_MOST_NAMES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveState:
+    """The archive; see ``ArchiveProgress`` for the numbers."""
+
+    enabled: bool
+    """Whether the settings name an archive."""
+    behind: int = 0
+    trimmable: int = 0
+    held_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    lost: int = 0
+    breaks: Sequence[str] = ()
+    """How the bus does not continue the archive; such a partition is not archived any more."""
+    to_rebuild: Sequence[str] = ()
+    """Apps whose graphs went on without events that the bus had lost."""
+    error: str = ""
+    """Why the archive or the bus does not say how far it is."""
+
+    def text(self) -> str:
+        """Return one line for people."""
+        lost = counted(
+            self.lost, "entry was trimmed before it was archived", "entries were trimmed before they were archived"
+        )
+        if not self.enabled:
+            return f"no archive; {lost}" if self.lost else "no archive"
+        if self.error:
+            return f"archive: not known: {self.error}"
+        parts = [f"{counted(self.behind, 'entry')} behind" if self.behind else "up to date"]
+        parts.append(f"{counted(self.trimmable, 'entry')} on the bus can be trimmed")
+        if self.held_by:
+            parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
+        if self.lost:
+            parts.append(lost)
+        if self.to_rebuild:
+            names = ", ".join(self.to_rebuild[:_MOST_NAMES]) + (", …" if len(self.to_rebuild) > _MOST_NAMES else "")
+            parts.append(f"graphs that may lack events since the bus had lost its end: {names}")
+        return "archive: " + "; ".join([*parts, *self.breaks])
+
+
+async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[PartitionStatus]) -> ArchiveState:
+    """Return the state of the archive, for the status of any group of ``bus``. It lists the archive once.
+
+    An archive that does not answer is an ``error`` of the state.
+    """
+    if not has_archive(settings):  # all that was trimmed is lost
+        return ArchiveState(enabled=False, lost=sum(each.trimmed for each in partitions))
+    from graphweft_workers.archive.continuation import breaks
+    from graphweft_workers.archive.joins import to_rebuild
+    from graphweft_workers.archive.progress import progress
+    from graphweft_workers.archive.reader import ArchiveReader
+    from graphweft_workers.wiring import features as jobs
+
+    try:
+        groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
+        reader = ArchiveReader(make_archive(settings))
+        found = await progress(reader, bus, partitions, groups)
+        rebuild = await to_rebuild(make_archive(settings))
+        async with contextlib.aclosing(make_bus(settings, archived=False)) as alone:
+            broken = await breaks(alone, reader, partitions)
+    except Transient as error:
+        return ArchiveState(enabled=True, error=" ".join(str(error).split()))
+    return ArchiveState(
+        enabled=True,
+        behind=found.behind,
+        trimmable=found.trimmable,
+        held_by=found.held_by,
+        lost=found.lost,
+        breaks=broken,
+        to_rebuild=rebuild,
+    )
+
+
+async def _status(settings: Settings, group: str) -> Sequence[PartitionStatus]:
+    bus = make_bus(settings, group=group, archived=False)
+    try:
+        status = await bus.partitions.status()
+    finally:
+        await bus.aclose()
+    # Partitions without a position of a job do not hold up trimming.
+    return [each for each in status if each.position or group == channels.MUTATION_GROUP]

@@ -1,0 +1,119 @@
+"""Connections to the bus and the graph for a short work. Each is checked first; an error says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphweft.transports.embedded import embedded_socket
+from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import judged_bus, make_archive, make_bus, make_graph
+
+if TYPE_CHECKING:  # a command that asks the bus alone need not wait for it
+    from graphweft_workers.ports.graph_store import GraphStore
+
+_MOST_FOLDERS: Final = 100
+_ANSWER_S: Final = 15.0
+"""A suspended server keeps its connections open and never answers."""
+
+
+@asynccontextmanager
+async def running_bus(settings: Settings) -> AsyncGenerator[Bus]:
+    """Yield the bus. Raises ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
+    bus = make_bus(settings)
+    try:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await bus.partitions.count()
+        except (BusUnavailable, TimeoutError) as error:
+            raise NotRunning(_no_bus(settings, _reason(error))) from error
+        yield bus
+    finally:
+        await bus.aclose()
+
+
+@asynccontextmanager
+async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerator[Bus]:
+    """Yield the bus, or with ``archive_only`` the archive without one. Raises ``NotRunning`` like ``running_bus``."""
+    if not archive_only:
+        async with running_bus(settings) as bus:
+            yield bus
+        return
+    from graphweft_workers.archive.archive_bus import archive_bus
+
+    alone = judged_bus(settings, archive_bus(make_archive(settings)))
+    await alone.partitions.layout()  # says that the archive is empty
+    yield alone
+
+
+@asynccontextmanager
+async def running_graph(settings: Settings, *, live: Settings | None = None) -> AsyncGenerator[GraphStore]:
+    """Yield the graph store, with ``live`` that of second graphs: see ``make_graph``.
+
+    Raises ``NotRunning``, which says what to do, when it does not answer within 15 s.
+    """
+    graph = make_graph(settings, live=live)
+    try:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await graph.check()
+        except (GraphUnavailable, TimeoutError) as error:
+            raise NotRunning(_no_graph(settings, _reason(error))) from error
+        yield graph
+    finally:
+        await graph.aclose()
+
+
+async def check_bus(settings: Settings) -> None:
+    """Raise ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
+    async with running_bus(settings):
+        pass
+
+
+def _no_bus(settings: Settings, reason: str) -> str:
+    if settings.bus_url is not None:
+        return f"the bus that GRAPHWEFT_BUS_URL names does not work: run `graphweft doctor` for details. {reason}"
+    if settings.graph_url is None:
+        return _no_embedded(settings)
+    return (
+        "the settings name a graph server and no bus, and no embedded server runs on the data folder "
+        f"{str(settings.data)!r}: set GRAPHWEFT_BUS_URL too"
+    )
+
+
+def _no_graph(settings: Settings, reason: str) -> str:
+    if settings.graph_url is not None:
+        return (
+            "the graph server that the settings name (GRAPHWEFT_GRAPH_URL) does not work: run `graphweft doctor` for "
+            f"details. {reason}"
+        )
+    if settings.bus_url is None:
+        return _no_embedded(settings)
+    return "GRAPHWEFT_BUS_URL is set and GRAPHWEFT_GRAPH_URL is not: set GRAPHWEFT_GRAPH_URL too"
+
+
+def _no_embedded(settings: Settings) -> str:
+    return (
+        f"no embedded server runs on the data folder {str(settings.data)!r}: run `graphweft up --data "
+        f"{settings.data}`, or set GRAPHWEFT_DATA to the folder of a running one"
+        + (f". One may run in the folder {str(near)!r}: change to it" if (near := _near(settings.data)) else "")
+    )
+
+
+def _near(data: Path) -> Path | None:
+    """Return the folder below this one in which a server runs; None if ``data`` is a path, or none does."""
+    if data.parts != (data.name,):
+        return None
+    folders = islice(Path().glob(f"*/{data}"), _MOST_FOLDERS)
+    return min((folder.parent for folder in folders if embedded_socket(folder).exists()), default=None)
+
+
+def _reason(error: Exception) -> str:
+    words = " ".join(str(error).split())  # some drivers write several lines
+    return f"Reason: {words}" if words else f"Reason: no answer within {_ANSWER_S:.0f} s"

@@ -19,7 +19,7 @@ CLOCK = "contracts/graphweft_contracts/clock.py"
 READS = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns", "process_time"})
 DATES = frozenset({"now", "today", "utcnow"})
 EDGES = (
-    *(f"workers/graphweft_workers/{folder}/" for folder in ("cli", "console", "gateway", "mcp", "roles")),
+    *(f"workers/graphweft_workers/{folder}/" for folder in ("cli", "console", "gateway", "mcp", "processes", "wiring")),
     "client/graphweft/adapters/",  # of runtimes, whose callbacks come with no clock
     "client/graphweft/memory.py",
     "contracts/graphweft_contracts/",  # the time of what is made now

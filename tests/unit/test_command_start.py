@@ -64,6 +64,7 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
     assert {each for each in found if each.startswith("graphweft_workers.")} == {
         "graphweft_workers.cli",
         "graphweft_workers.cli.command_table",
+        "graphweft_workers.support",
         "graphweft_workers.support.garbage_collection",
     }
 

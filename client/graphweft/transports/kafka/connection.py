@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     CorruptRecordException,
+    GroupAuthorizationFailedError,
     KafkaError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCodecError,
     for_code,
 )
@@ -23,11 +26,18 @@ from graphweft.transport import MAX_CONTEXT_BYTES
 from graphweft.transports.access import tls_context
 from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
 from graphweft.transports.kafka.url import split_kafka_url
-from graphweft_contracts import BusUnavailable, channels, wire
+from graphweft_contracts import BusUnavailable, MissingRight, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _REPLICAS: Final = 3
 """Replicas of each topic, if present are enough brokers."""
+_OF_RIGHTS: Final = (
+    TopicAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    ClusterAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+_RIGHTS: Final = "`graphweft acl kafka` prints the rights of each role"
 _CONTEXT_PARTITIONS: Final = 16
 _LETTER_BYTES: Final = 8 * 1024**2
 """Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields. Also the largest rule set."""
@@ -94,15 +104,25 @@ def servers(url: str) -> Servers:
 
 @contextlib.contextmanager
 def bus_errors(what: str) -> Generator[None]:
-    """Turn errors of Kafka in the block into ``BusUnavailable``; ``what`` begins its text."""
+    """Turn errors of Kafka in the block into those of the bus; see ``unavailable``."""
     try:
         yield
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
-        named = isinstance(error, KafkaError) and str(error)  # its text starts with its name
-        reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
-        if isinstance(error, UnsupportedCodecError):
-            reason += ": pip install 'graphweft[kafka]'"
-        raise BusUnavailable(f"{what}: {reason}") from error
+        raise unavailable(error, what) from error
+
+
+def unavailable(error: KafkaError | OSError, what: str) -> BusUnavailable:
+    """Return an error of Kafka as one of the bus; ``what`` begins its text.
+
+    A user without a right gets ``MissingRight``.
+    """
+    named = isinstance(error, KafkaError) and str(error)  # its text starts with its name
+    reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
+    if isinstance(error, _OF_RIGHTS):
+        return MissingRight(f"the bus refuses this user a right: {what}: {reason}; {_RIGHTS}")
+    if isinstance(error, UnsupportedCodecError):
+        reason += ": pip install 'graphweft[kafka]'"
+    return BusUnavailable(f"{what}: {reason}")
 
 
 def is_of_content(error: Exception) -> bool:
@@ -214,8 +234,8 @@ async def _make(
         for _, code, *rest in response.topic_errors:
             if code and for_code(code) is TopicAuthorizationFailedError:
                 raise TopicAuthorizationFailedError(
-                    f"this user may neither use nor make all of the topics {', '.join(missing)}: `graphweft acl kafka` "
-                    "prints the rights of each role, and workers and responders make the topics"
+                    f"this user may neither use nor make all of the topics {', '.join(missing)}, which workers and "
+                    "responders make"
                 )
             if code and for_code(code) is not TopicAlreadyExistsError:
                 raise for_code(code)(*rest)

@@ -16,7 +16,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.structs import OffsetAndMetadata
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
+from graphweft.transports.kafka.connection import Servers, bus_errors, start_client, unavailable
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
@@ -205,5 +205,5 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             return False
         except KafkaError as error:
             await self.aclose()
-            raise BusUnavailable(f"the membership in the group of workers has ended: {error}") from error
+            raise unavailable(error, "the membership in the group of workers has ended") from error
         return True

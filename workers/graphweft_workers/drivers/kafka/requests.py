@@ -25,7 +25,14 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transports.kafka.connection import bus_errors, is_of_content, make_context_topics, servers, start_client
+from graphweft.transports.kafka.connection import (
+    bus_errors,
+    is_of_content,
+    make_context_topics,
+    servers,
+    start_client,
+    unavailable,
+)
 from graphweft.transports.kafka.context import SENT_AGAIN, end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -275,9 +282,12 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                             # It returns nothing, because all is paused, but raises errors.
                             await self._group.getmany(timeout_ms=0)
             except Exception as error:  # defects too: otherwise nobody would follow the assignment
-                if not isinstance(error, KafkaError | OSError):
+                ended = "the membership in the group of responders has ended"
+                if isinstance(error, KafkaError | OSError):
+                    self._ended = unavailable(error, ended)
+                else:
                     logger.exception("requests_not_kept")
-                self._ended = BusUnavailable(f"the membership in the group of responders has ended: {error}")
+                    self._ended = BusUnavailable(f"{ended}: {error}")
                 self.wake()
                 return
 

@@ -105,6 +105,7 @@ GIVEN = {
     "fsync": "everysec",
     "log_level": "debug",
     "loop_limit_ms": 20,
+    "probe_address": "0.0.0.0:8080",
     "log_format": "json",
 }
 CAPPED = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results")
@@ -866,3 +867,14 @@ def test_a_role_that_is_to_run_is_warned_of_variables_only(monkeypatch: pytest.M
     (folder / CONFIG_FILE).write_text("partitons: 5\n")
     with pytest.raises(InvalidSettings, match="unknown setting 'partitons'"):
         Settings.load(unknown=[])
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8080", "localhost:0", "[::]:65535", "pod-1.svc:1"])
+def test_an_address_of_probes_is_a_host_and_a_port(address: str) -> None:
+    assert Settings.load(probe_address=address).probe_address == address
+
+
+@pytest.mark.parametrize("address", ["8080", ":8080", "host:", "host:65536", "http://host:80", "a b:1", "::1:80"])
+def test_another_address_of_probes_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"probe_address: invalid address .* as 0\.0\.0\.0:8080"):
+        Settings.load(probe_address=address)

@@ -25,7 +25,7 @@ from faststream.specification import AsyncAPI
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.ports.check import layout_checks
-from graphweft_workers.processes.heartbeat import beating
+from graphweft_workers.processes.health import healthy
 from graphweft_workers.processes.loop_monitor import watched
 from graphweft_workers.processes.service import Service
 from graphweft_workers.settings.settings import Settings
@@ -104,7 +104,7 @@ class _App(FastStream):
 
         @asynccontextmanager
         async def lifespan() -> AsyncGenerator[None]:
-            async with beating(role) as heartbeat, open_service(settings) as service:
+            async with healthy(role, settings) as heartbeat, open_service(settings) as service:
                 working = asyncio.create_task(service.run(), name="graphweft-service")
                 heartbeat.begin()
                 # A service that ends by itself has a defect; FastStream would wait for a signal for ever.

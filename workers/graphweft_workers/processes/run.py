@@ -75,10 +75,10 @@ async def run_gateway(
     # google is protobuf.
     with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.processes import gateway as serving
-    from graphweft_workers.processes.heartbeat import beating
+    from graphweft_workers.processes.health import healthy
 
     _settle()
-    async with beating("gateway") as heartbeat:
+    async with healthy("gateway", settings) as heartbeat:
 
         def listens(url: str) -> None:
             heartbeat.begin()

@@ -16,6 +16,7 @@ No other module of this package reads the environment, except ``setting_sources`
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from string import Formatter
@@ -44,6 +45,7 @@ from graphweft_workers.settings.sources import (
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_LAST_PORT: Final = 65_535
 CONFIG_FILE: Final = "graphweft.yaml"
 _CONFIG: Final = "config"
 _MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
@@ -263,6 +265,11 @@ class Settings(ConsoleSettings):
         description="YAML file with what each app may do: the workflows whose rules it uses. A change takes effect "
         "without a restart.",
     )
+    probe_address: str | None = Field(
+        default=None,
+        description="Address, as 0.0.0.0:8080, at which a role answers the probes /livez, /readyz and /startupz; "
+        "port 0 takes a free one, which the log names. Without it, it answers none.",
+    )
     fsync: Literal["always", "everysec"] = Field(
         default="always", description="Embedded server: write each change to disk at once, or every second."
     )
@@ -304,6 +311,15 @@ class Settings(ConsoleSettings):
         except RuntimeError as error:
             msg = f"{str(value)!r} starts with ~ or ~user, and that user has no home folder here: write the full path"
             raise ValueError(msg) from error
+
+    @field_validator("probe_address")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        found = value and re.fullmatch(r"(?:\[[0-9A-Fa-f:]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})", value, re.ASCII)
+        if value is not None and not (found and int(found[1]) <= _LAST_PORT):
+            msg = f"invalid address {value!r}: expected host:port, as 0.0.0.0:8080 or [::]:8080"
+            raise ValueError(msg)
+        return value
 
     @field_validator("graph_template")
     @classmethod

@@ -11,8 +11,8 @@ from tests.services.pattern_steps import Steps, TooManySteps
 
 from graphweft_workers.text import redaction, secret_words
 from graphweft_workers.text.redaction import REDACTED, redact
-from graphweft_workers.text.secret_keys import KEYS, Key, key_pattern
-from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, Shape
+from graphweft_workers.text.secret_keys import KEYS, KeyKind, key_pattern
+from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, SecretShape
 
 SHAPE_ROWS: Final = (*LOGINS, *SHAPES, *NAMED)
 LENGTH: Final = 300
@@ -40,7 +40,7 @@ AT_ONE_PLACE: Final = {
 }
 
 
-def key_row(key: Key) -> re.Pattern[str]:
+def key_row(key: KeyKind) -> re.Pattern[str]:
     return re.compile(f"(?<![A-Za-z0-9])(?:{'|'.join(key.starts)}){key.rest}", re.ASCII)
 
 
@@ -53,7 +53,7 @@ def hostile(example: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.of)
-def test_a_key_of_each_kind_goes_and_its_neighbour_stays(key: Key) -> None:
+def test_a_key_of_each_kind_goes_and_its_neighbour_stays(key: KeyKind) -> None:
     example = "".join(key.example)
     assert key_row(key).fullmatch(example)
     assert redact(f"It is {example} here.") == f"It is {REDACTED} here."
@@ -61,7 +61,7 @@ def test_a_key_of_each_kind_goes_and_its_neighbour_stays(key: Key) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPE_ROWS, ids=lambda shape: shape.name)
-def test_a_secret_of_each_shape_goes_and_its_neighbour_stays(shape: Shape) -> None:
+def test_a_secret_of_each_shape_goes_and_its_neighbour_stays(shape: SecretShape) -> None:
     before, secret, after = re.split("[«»]", shape.example)
     found = [match[match.lastgroup or 0] for match in re.finditer(shape.pattern, before + secret + after)]
     assert [value for value in found if shape.counts(value)] == [secret]

@@ -31,7 +31,7 @@ from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import MOST_TIMEOUT_MS
 from graphweft_workers.settings.console import ConsoleSettings
 from graphweft_workers.settings.sources import (
-    Given,
+    SettingValue,
     as_field,
     as_variable,
     header_value,
@@ -370,10 +370,10 @@ class Settings(ConsoleSettings):
             unknown += map(_warning, strangers)
         if faults:
             raise InvalidSettings("\n".join(faults))
-        set_ones = {name: Given(value, name) for name, value in variables.items() if value}
+        set_ones = {name: SettingValue(value, name) for name, value in variables.items() if value}
         environment = {as_field(name): given for name, given in set_ones.items() if as_field(name) in fields}
         chosen = in_file | in_secret_files | environment
-        options = {name: Given(value, "an option") for name, value in more.items() if value is not None}
+        options = {name: SettingValue(value, "an option") for name, value in more.items() if value is not None}
         if "data" in options and "bus_url" not in options:
             gateway = set_ones.get(as_variable("gateway_url")) if through_gateway else None
             _refuse_beside(str(options["data"].value), variables, chosen.get("bus_url"), gateway)
@@ -440,17 +440,17 @@ class Settings(ConsoleSettings):
         return self.graph_access.applied(self.graph_url.get_secret_value(), "graph")
 
 
-def _file_faults(in_file: Mapping[str, Given]) -> Iterator[str]:
+def _file_faults(in_file: Mapping[str, SettingValue]) -> Iterator[str]:
     """Yield what is wrong with the settings of a file before the model sees them."""
     fields = Settings.model_fields
     for name, given in in_file.items():
         if name not in fields:
             yield _unknown(f"{given.origin}: unknown setting {name!r}", name, fields.keys(), str)
-        elif isinstance(given.value, bool) and fields[name].annotation in (int, float):
+        elif isinstance(given.value, bool) and (fields[name].annotation is int or fields[name].annotation is float):
             yield f"{name}: expected a number, not {str(given.value).lower()} (set by {given.origin})"
 
 
-def _refuse_beside(data: str, variables: Mapping[str, str], *servers: Given | None) -> None:
+def _refuse_beside(data: str, variables: Mapping[str, str], *servers: SettingValue | None) -> None:
     """Raise if there is a server beside ``--data``: it would be used, and not the folder."""
     other = next((given for given in servers if given is not None and given.value), None)
     if other is not None and data not in {"", variables.get(as_variable("data"))}:

@@ -26,7 +26,7 @@ _MOST_BYTES: Final = 64_000
 """A folder that others wrote may hold such a file, and a byte of YAML takes a kilobyte to read."""
 
 
-class Given(NamedTuple):
+class SettingValue(NamedTuple):
     """A value of a setting, and the variable, or the line of a file, that gives it."""
 
     value: Any
@@ -72,7 +72,7 @@ def own_variables() -> dict[str, str]:
     return by_upper_name({name: value for name, value in os.environ.items() if name not in others})
 
 
-def of_file(path: Path) -> dict[str, Given]:
+def of_file(path: Path) -> dict[str, SettingValue]:
     """Return the settings of a file. Raises ``InvalidSettings``."""
     import yaml  # most commands find no such file
 
@@ -99,18 +99,20 @@ def of_file(path: Path) -> dict[str, Given]:
         raise InvalidSettings(f"{path}: repeated setting {', '.join(map(repr, twice))}: keep one")
     # A key that YAML takes for something else than text, or merges, has no line here.
     lines = {str(key.value): f":{key.start_mark.line + 1}" for key, _ in tree.value}
-    found: dict[str, Given] = {}
+    found: dict[str, SettingValue] = {}
     for name, value in values.items():  # pyright: ignore[reportUnknownVariableType]
-        found[str(name)] = Given(value, f"{path}{lines.get(str(name), '')}")  # pyright: ignore[reportUnknownArgumentType]
+        found[str(name)] = SettingValue(value, f"{path}{lines.get(str(name), '')}")  # pyright: ignore[reportUnknownArgumentType]
     return found
 
 
-def of_secret_files(secrets: Collection[str], variables: dict[str, str], in_file: dict[str, Given]) -> dict[str, Given]:
+def of_secret_files(
+    secrets: Collection[str], variables: dict[str, str], in_file: dict[str, SettingValue]
+) -> dict[str, SettingValue]:
     """Return the secrets that ``GRAPHWEFT_X_FILE``, or ``x_file`` in the settings file, name a file of.
 
     The names of the files are removed from both. Raises ``InvalidSettings`` if the secret is given beside its file.
     """
-    found: dict[str, Given] = {}
+    found: dict[str, SettingValue] = {}
     for name in secrets:
         variable, setting = as_variable(name) + FILE, f"{name}{FILE.lower()}"
         named = variables.pop(variable, "")
@@ -118,28 +120,30 @@ def of_secret_files(secrets: Collection[str], variables: dict[str, str], in_file
         if named:
             if variables.get(as_variable(name)):
                 raise InvalidSettings(f"{as_variable(name)} and {variable} are both set: keep one")
-            found[name] = Given(read_secret_file(Path(named), variable), variable)
+            found[name] = SettingValue(read_secret_file(Path(named), variable), variable)
         elif path is not None and path.value is not None:
             if name in in_file and in_file[name].value is not None:
                 raise InvalidSettings(f"{path.origin}: {name} and {setting} are both given: keep one")
-            found[name] = Given(read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"), path.origin)
+            found[name] = SettingValue(
+                read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"), path.origin
+            )
     return found
 
 
-def of_other_tools(chosen: Mapping[str, Given]) -> dict[str, Given]:
+def of_other_tools(chosen: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Return the settings that the variables of other tools give, because nothing in ``chosen`` does.
 
     Raises ``InvalidSettings`` if the variables of Neo4j contradict each other.
     """
-    found: dict[str, Given] = {}
+    found: dict[str, SettingValue] = {}
 
     def take(name: str, variables: tuple[str, ...]) -> None:
         variable = next(filter(os.environ.get, variables), None)
         if variable is not None and _value(chosen, name) is None:
-            found[name] = Given(os.environ[variable], variable)
+            found[name] = SettingValue(os.environ[variable], variable)
 
     if _value(chosen, "graph_url") is None and (graph_url := graph_url_of_environment()):
-        found["graph_url"] = Given(SecretStr(graph_url), "NEO4J_URI")
+        found["graph_url"] = SettingValue(SecretStr(graph_url), "NEO4J_URI")
     for name, variables in _UNPREFIXED.items():
         take(name, variables)
     for tool in _TOOLS:
@@ -147,13 +151,13 @@ def of_other_tools(chosen: Mapping[str, Given]) -> dict[str, Given]:
         if named.partition(":")[0] != tool.name:
             continue
         if named == tool.name and (model := os.environ.get(tool.model)):
-            found[tool.setting] = Given(f"{named}:{model}", tool.model)
+            found[tool.setting] = SettingValue(f"{named}:{model}", tool.model)
         for name, variables in tool.others.items():
             take(name, variables)
     return found
 
 
-def _value(chosen: Mapping[str, Given], name: str) -> Any:
+def _value(chosen: Mapping[str, SettingValue], name: str) -> Any:
     return chosen[name].value if name in chosen else None
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from graphweft_workers.text.look_alikes import plain
 from graphweft_workers.text.secret_keys import key_pattern
-from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, Shape
+from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, SecretShape
 from graphweft_workers.text.secret_signs import LONG, holds_none, may_break, may_name_a_secret, signs_of
 from graphweft_workers.text.secret_words import (
     CREDENTIAL,
@@ -175,7 +175,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _matches(shapes: Iterable[Shape], text: str, signs: str) -> Iterator[tuple[int, int]]:
+def _matches(shapes: Iterable[SecretShape], text: str, signs: str) -> Iterator[tuple[int, int]]:
     for shape in shapes:
         one, other = shape.signs
         for match in _compiled(shape.pattern).finditer(text) if one in signs and other in signs else ():

@@ -96,7 +96,7 @@ class _App(FastStream):
             settings = Settings.load(unknown=unknown)
             set_up_logs(settings.log_level, settings.log_format)
             for warning in unknown:
-                logger.warning("setting_unknown", message=warning)
+                logger.warning("unknown_variable", message=warning)
         return cls(role, settings, open_service)
 
     def __init__(self, role: str, settings: Settings, open_service: _Open) -> None:

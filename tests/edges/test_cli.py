@@ -1133,7 +1133,7 @@ def test_an_unknown_key_in_the_file_is_refused(call: Call, tmp_path: Path) -> No
     (tmp_path / "graphweft.yaml").write_text("partitons: 2\nlog_level: info\n")
     done = call("status")
     assert done.code == 2
-    assert "graphweft.yaml: unknown setting 'partitons'; did you mean 'partitions'?" in done.err
+    assert "graphweft.yaml:1: unknown setting 'partitons'; did you mean 'partitions'?" in done.err
 
 
 def test_the_demo_leaves_alone_what_runs_on_its_data(call: Call, tmp_path: Path) -> None:

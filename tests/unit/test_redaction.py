@@ -267,7 +267,7 @@ def test_hostile_texts_are_read_in_proportion_to_their_length(monkeypatch: pytes
     def counting(real: Callable[[str], bool]) -> Callable[[str], bool]:
         return lambda text: (asked.append(len(text)), real(text))[1]
 
-    for name in ("_is_strange", "_is_given", "_is_mixed"):
+    for name in ("is_strange", "is_given", "is_mixed"):
         monkeypatch.setattr(redaction, name, counting(getattr(redaction, name)))
     rnd = random.Random(9)
     units = [*HOSTILE, *("".join(rnd.choices(HOSTILE, k=rnd.choice((2, 3)))) for _ in range(150))]

@@ -105,6 +105,7 @@ GIVEN = {
     "fsync": "everysec",
     "log_level": "debug",
     "loop_limit_ms": 20,
+    "probe_address": "0.0.0.0:8080",
     "log_format": "json",
 }
 CAPPED = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results")
@@ -146,9 +147,9 @@ def test_an_explicit_data_folder_does_not_silently_lose_to_another_bus(
     (folder / "url").write_text(url)
     if where == "settings file":
         (folder / CONFIG_FILE).write_text(f"bus_url: {url}\ngraph_url: {url}\n")
-        named = "bus_url in graphweft.yaml"
+        named = "graphweft.yaml:1"
     else:
-        named = "GRAPHWEFT_BUS_URL"
+        named = "GRAPHWEFT_BUS_URL" if where == "variable" else "GRAPHWEFT_BUS_URL_FILE"
         variable = (
             ("GRAPHWEFT_BUS_URL", url) if where == "variable" else ("GRAPHWEFT_BUS_URL_FILE", str(folder / "url"))
         )
@@ -257,8 +258,8 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
     (folder / CONFIG_FILE).write_text("partitons: 5\nzzz: 1\n")
     monkeypatch.setenv("GRAPHWEFT_BATCH_EVENT", "5")
     told = refusal()
-    assert "graphweft.yaml: unknown setting 'partitons'; did you mean 'partitions'?" in told
-    assert "graphweft.yaml: unknown setting 'zzz'; known: apps, archive_every_s, archive_trim, " in told
+    assert "graphweft.yaml:1: unknown setting 'partitons'; did you mean 'partitions'?" in told
+    assert "graphweft.yaml:2: unknown setting 'zzz'; known: apps, archive_every_s, archive_trim, " in told
     assert "unknown environment variable 'GRAPHWEFT_BATCH_EVENT'; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
 
 
@@ -304,11 +305,25 @@ def test_infinity_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ("graph_url", "neo4j://{app}.host"), ("graph_url", "neo4j://host/a/secret"), ("graph_url", "neo4j://ho st"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused_with_the_variable_and_the_file(folder: Path, name: str, value: Any) -> None:
-    (folder / CONFIG_FILE).write_text(f"{name}: {json.dumps(value)}\n")
+def test_what_cannot_work_is_refused_with_its_place(folder: Path, name: str, value: Any) -> None:
+    (folder / CONFIG_FILE).write_text(f"# One line.\n{name}: {json.dumps(value)}\n")
     told = refusal()
     assert told.startswith(f"{name}: ")
-    assert f"(set by GRAPHWEFT_{name.upper()} or in graphweft.yaml)" in told
+    assert told.endswith("(set by graphweft.yaml:2)")
+    if isinstance(value, str) and value:
+        (folder / CONFIG_FILE).write_text(f"{name}: null\n")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(f"GRAPHWEFT_{name.upper()}", value)
+            assert refusal().endswith(f"(set by GRAPHWEFT_{name.upper()})")
+        assert refusal(**{name: value}).endswith("(set by an option)")
+
+
+def test_keys_that_yaml_takes_for_something_else_are_unknown_settings(folder: Path) -> None:
+    (folder / CONFIG_FILE).write_text("partitions: 5\n<<: {partitons: 5}\nyes: 1\n7: 2\n")
+    told = refusal().splitlines()
+    assert told[0].startswith("graphweft.yaml: unknown setting 'partitons'; did you mean 'partitions'?")
+    assert told[1].startswith("graphweft.yaml: unknown setting 'True'; ")
+    assert told[2].startswith("graphweft.yaml:4: unknown setting '7'; ")
 
 
 @pytest.mark.parametrize(
@@ -426,7 +441,7 @@ def test_azure_variables_that_cannot_work_are_refused(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    assert refusal(embedder="azure").startswith(f"{variable}: ")
+    assert refusal(embedder="azure").endswith(f"(set by {variable})")
     Settings.load()
 
 
@@ -866,3 +881,14 @@ def test_a_role_that_is_to_run_is_warned_of_variables_only(monkeypatch: pytest.M
     (folder / CONFIG_FILE).write_text("partitons: 5\n")
     with pytest.raises(InvalidSettings, match="unknown setting 'partitons'"):
         Settings.load(unknown=[])
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8080", "localhost:0", "[::]:65535", "pod-1.svc:1"])
+def test_an_address_of_probes_is_a_host_and_a_port(address: str) -> None:
+    assert Settings.load(probe_address=address).probe_address == address
+
+
+@pytest.mark.parametrize("address", ["8080", ":8080", "host:", "host:65536", "http://host:80", "a b:1", "::1:80"])
+def test_another_address_of_probes_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"probe_address: invalid address .* as 0\.0\.0\.0:8080"):
+        Settings.load(probe_address=address)

@@ -17,7 +17,7 @@ from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command, one_of
 from graphweft_workers.cli.output import say, warn
 from graphweft_workers.processes import run as roles
-from graphweft_workers.processes.heartbeat import beating
+from graphweft_workers.processes.health import healthy
 from graphweft_workers.settings.settings import CONFIG_FILE, Settings
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.optional_dependencies import naming_extra
@@ -175,7 +175,7 @@ async def _run_console(settings: Settings, options: GatewayOptions) -> None:
     with naming_extra("`run console`", "console", "starlette", "uvicorn"):
         from graphweft_workers.console import serving
 
-    async with beating("console") as heartbeat:
+    async with healthy("console", settings) as heartbeat:
 
         def listens(url: str) -> None:
             heartbeat.begin()

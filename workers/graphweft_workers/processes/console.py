@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-import structlog
-
 from graphweft_workers.drivers.embedded.server import die_with_parent
 from graphweft_workers.processes.own_command import own_command
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.lazy_logger import get_logger
 
-logger = structlog.get_logger("graphweft.up")
+logger = get_logger("graphweft.up")
 
 TOKEN_FILE: Final = "console-token"
 """The file in the data folder with the operator's token of this run."""

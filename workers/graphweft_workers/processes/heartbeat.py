@@ -68,16 +68,23 @@ class Heartbeat:
         self._error = ""
         self._started = SYSTEM_CLOCK.now().timestamp()
         self._unwritten = False
+        self._turned = SYSTEM_CLOCK.monotonic()
+
+    @property
+    def turn_age_s(self) -> float:
+        """Seconds since the event loop last turned for the heartbeat; more than a second or two: it was held."""
+        return SYSTEM_CLOCK.monotonic() - self._turned
 
     def beat(self) -> None:
         """Write the file. Never raises: the process also works without it. A warning is logged once."""
+        self._turned = SYSTEM_CLOCK.monotonic()
         content = {
             "role": self.role,
             "pid": os.getpid(),
             "state": self.state,
             "started": self._started,
             "time": SYSTEM_CLOCK.now().timestamp(),
-            "monotonic": SYSTEM_CLOCK.monotonic(),
+            "monotonic": self._turned,
             "error": self._error,
         }
         try:

@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway and of the console: uvicorn with strict parsing, limits and graphweft's log."""
+"""The HTTP server of gateway, console and probes: uvicorn with strict parsing, limits and graphweft's log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
-from typing import Any, Final, override
+from typing import Any, Final, Literal, override
 
 import uvicorn
 
@@ -24,7 +24,7 @@ _CONNECTIONS: Final = 2_000
 """uvicorn answers 503 beyond this number of connections."""
 
 
-def server_config(app: Any, *, connections: int) -> uvicorn.Config:
+def server_config(app: Any, *, connections: int, lifespan: Literal["on", "off"] = "on") -> uvicorn.Config:
     """Return the configuration of a server; ``connections`` limits those of one address."""
     return uvicorn.Config(
         app,
@@ -33,7 +33,7 @@ def server_config(app: Any, *, connections: int) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        lifespan="on",
+        lifespan=lifespan,
         ws="none",
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_STOP_S,
@@ -82,15 +82,15 @@ def auditing(settings: Settings) -> Generator[AuditLog | None]:
 
 
 @contextlib.contextmanager
-def listening(host: str, port: int, *, what: str = "gateway") -> Generator[socket.socket]:
+def listening(
+    host: str, port: int, *, what: str = "gateway", advice: str = "give another --host or --port"
+) -> Generator[socket.socket]:
     """Bind the address; uvicorn would end the process without saying what to do."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
-        raise InvalidSettings(
-            f"the {what} cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
-        ) from error
+        raise InvalidSettings(f"the {what} cannot listen on {host}:{port}: {error.strerror}; {advice}") from error
     with listener:
         # Accepted connections inherit it. asyncio does not set it for them, and without it the second answer on a
         # connection comes 40 ms late.

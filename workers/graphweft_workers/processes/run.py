@@ -14,6 +14,8 @@ from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
 
 if TYPE_CHECKING:
+    from faststream import FastStream
+
     from graphweft_workers.mcp.access import McpScope
 
 _FASTSTREAM: Final = logging.DEBUG
@@ -31,31 +33,30 @@ def _settle() -> None:
     collect_less_often()
 
 
+async def _host(app: FastStream) -> None:
+    _settle()
+    await app.run(log_level=_FASTSTREAM)
+
+
 async def run_mutation(settings: Settings) -> None:
     """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
     from graphweft_workers.processes.hosting import mutation_app
 
-    worker = mutation_app(settings)
-    _settle()
-    await worker.run(log_level=_FASTSTREAM)
+    await _host(mutation_app(settings))
 
 
 async def run_injection(settings: Settings) -> None:
     """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
     from graphweft_workers.processes.hosting import injection_app
 
-    responder = injection_app(settings)
-    _settle()
-    await responder.run(log_level=_FASTSTREAM)
+    await _host(injection_app(settings))
 
 
 async def run_memory(settings: Settings) -> None:
     """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
     from graphweft_workers.processes.hosting import memory_app
 
-    jobs = memory_app(settings)
-    _settle()
-    await jobs.run(log_level=_FASTSTREAM)
+    await _host(memory_app(settings))
 
 
 async def run_archive(settings: Settings) -> None:
@@ -64,9 +65,7 @@ async def run_archive(settings: Settings) -> None:
     from graphweft_workers.wiring.connections import make_archive
 
     make_archive(settings)  # says what is missing before anything starts
-    archiver = archive_app(settings)
-    _settle()
-    await archiver.run(log_level=_FASTSTREAM)
+    await _host(archive_app(settings))
 
 
 async def run_gateway(
@@ -76,10 +75,10 @@ async def run_gateway(
     # google is protobuf.
     with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.processes import gateway as serving
-    from graphweft_workers.processes.heartbeat import beating
+    from graphweft_workers.processes.health import healthy
 
     _settle()
-    async with beating("gateway") as heartbeat:
+    async with healthy("gateway", settings) as heartbeat:
 
         def listens(url: str) -> None:
             heartbeat.begin()

@@ -100,6 +100,8 @@ class Supervisor:
                 f"`graphweft up` starts a server of its own: unset GRAPHWEFT_BUS_URL and {GRAPH_VARIABLES}, or start "
                 "`graphweft run mutation` and `graphweft run injection` with the servers that they name"
             )
+        if self._settings.probe_address is not None:
+            logger.warning("probes_off", next="the roles of `graphweft up` answer none: ask `graphweft doctor --role`")
         try:
             heartbeat.check_folder()
         except OSError as error:
@@ -290,6 +292,7 @@ class Supervisor:
     def _environment(self, role: str) -> dict[str, str]:
         environment = self._settings.as_environment()
         environment["GRAPHWEFT_WORKER_NAME"] = self._worker_name(role)
+        environment.pop("GRAPHWEFT_PROBE_ADDRESS", None)  # one address is for one role
         return environment
 
     def _worker_name(self, role: str) -> str:

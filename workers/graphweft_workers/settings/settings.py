@@ -9,14 +9,15 @@ given by the variables of other tools: the graph by those of its product (see ``
 An unknown setting stops a command, because a misspelled one would otherwise be found in production; a process that runs
 a role only logs a warning about a variable.
 
-No other module of this package reads the environment, except ``setting_sources``, ``heartbeat`` and
+No other module of this package reads the environment, except ``settings.sources``, ``heartbeat`` and
 ``drivers.settings``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -27,23 +28,24 @@ from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft.variables import PREFIX
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
-from graphweft_workers.drivers.settings import MOST_TIMEOUT_MS, UNPREFIXED, graph_url_of_environment
+from graphweft_workers.drivers.settings import MOST_TIMEOUT_MS
 from graphweft_workers.settings.console import ConsoleSettings
 from graphweft_workers.settings.sources import (
+    SettingValue,
     as_field,
     as_variable,
-    azure_settings,
-    file_values,
-    graphiti_settings,
     header_value,
     http_url,
+    of_file,
+    of_other_tools,
+    of_secret_files,
     own_variables,
-    secrets_of_files,
 )
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_LAST_PORT: Final = 65_535
 CONFIG_FILE: Final = "graphweft.yaml"
 _CONFIG: Final = "config"
 _MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
@@ -51,14 +53,6 @@ _HOOK: Final = ("hook_app", "hook_user", "hook_workflow", "hook_agent")
 _CLIENT: Final = ("context", "capture", "gateway_url", "gateway_token", "gateway_token_file")
 _NO_SETTINGS: Final = frozenset({_CONFIG, "heartbeat_dir", *_CLIENT, *_HOOK, *_MCP})
 """``_CONFIG`` names the settings file; the others are the client's, options of commands, and the health check's."""
-_UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
-    **UNPREFIXED,
-    "graphrag_enabled": ("GRAPHRAG_ENABLED", "GRAPH_RAG_ENABLED"),
-    "graph_expand_max_hops": ("GRAPH_EXPAND_MAX_HOPS",),
-    "graph_expand_limit": ("GRAPH_EXPAND_LIMIT",),
-    "graph_max_results": ("GRAPH_MAX_RESULTS",),
-}
-"""Settings, and the variables that give them if nothing else does: the first that is set."""
 
 
 class Settings(ConsoleSettings):
@@ -263,6 +257,11 @@ class Settings(ConsoleSettings):
         description="YAML file with what each app may do: the workflows whose rules it uses. A change takes effect "
         "without a restart.",
     )
+    probe_address: str | None = Field(
+        default=None,
+        description="Address, as 0.0.0.0:8080, at which a role answers the probes /livez, /readyz and /startupz; "
+        "port 0 takes a free one, which the log names. Without it, it answers none.",
+    )
     fsync: Literal["always", "everysec"] = Field(
         default="always", description="Embedded server: write each change to disk at once, or every second."
     )
@@ -305,6 +304,15 @@ class Settings(ConsoleSettings):
             msg = f"{str(value)!r} starts with ~ or ~user, and that user has no home folder here: write the full path"
             raise ValueError(msg) from error
 
+    @field_validator("probe_address")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        found = value and re.fullmatch(r"(?:\[[0-9A-Fa-f:]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})", value, re.ASCII)
+        if value is not None and not (found and int(found[1]) <= _LAST_PORT):
+            msg = f"invalid address {value!r}: expected host:port, as 0.0.0.0:8080 or [::]:8080"
+            raise ValueError(msg)
+        return value
+
     @field_validator("graph_template")
     @classmethod
     def _plain_template(cls, value: str) -> str:
@@ -344,53 +352,38 @@ class Settings(ConsoleSettings):
             raise InvalidSettings(
                 f"the settings file {str(path)!r} {'is not a file' if path.exists() else 'does not exist'}"
             )
-        cwd, path = cwd or path is not None, path or Path(CONFIG_FILE)
-        values: dict[str, Any] = file_values(path) if cwd and path.is_file() else {}
-        known = set(cls.model_fields)
-        numbers = {
-            name for name, field in cls.model_fields.items() if field.annotation is int or field.annotation is float
-        }
-        secrets = secrets_of_files(cls.model_fields, variables, values, path)
-        faults = [
-            _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
-        ]
-        faults += [
-            f"{name}: expected a number, not {str(value).lower()} ({path})"
-            for name, value in values.items()
-            if isinstance(value, bool) and name in numbers
-        ]
-        strangers = [name for name in variables if as_field(name) not in known | _NO_SETTINGS]
+        if path is None and cwd and Path(CONFIG_FILE).is_file():
+            path = Path(CONFIG_FILE)
+        fields = cls.model_fields
+        in_file = {} if path is None else of_file(path)
+        secrets = [name for name, field in fields.items() if field.annotation == SecretStr | None]
+        in_secret_files = of_secret_files(secrets, variables, in_file)
+        faults = [*_file_faults(in_file)]
+        strangers = [name for name in variables if as_field(name) not in fields.keys() | _NO_SETTINGS]
         if unknown is None:
+            names = fields.keys() | _NO_SETTINGS
             faults += [
-                _unknown(f"unknown environment variable {name!r}", as_field(name), known | _NO_SETTINGS, as_variable)
+                _unknown(f"unknown environment variable {name!r}", as_field(name), names, as_variable)
                 for name in strangers
             ]
         else:
-            unknown += [_warning(name, known | _NO_SETTINGS) for name in strangers]
+            unknown += map(_warning, strangers)
         if faults:
             raise InvalidSettings("\n".join(faults))
-        given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-        if "bus_url" not in given and str(given.get("data", "")) not in {"", variables.get(as_variable("data"))}:
-            buses: dict[str, Any] = {as_variable(name): value for name, value in secrets.items()} | variables
-            buses[f"bus_url in {path}"] = values.get("bus_url") or ""
-            _refuse_beside(given["data"], buses, through_gateway=through_gateway)
-        environment = {as_field(name): value for name, value in variables.items() if value}
-        chosen: dict[str, Any] = values | secrets | {name: environment[name] for name in environment.keys() & known}
-        chosen |= given
-        if chosen.get("graph_url") is None and (graph_url := graph_url_of_environment()):
-            chosen["graph_url"] = SecretStr(graph_url)
-        unprefixed = {
-            name: variable
-            for name, variables_of in _UNPREFIXED.items()
-            if chosen.get(name) is None and (variable := next(filter(os.environ.get, variables_of), None))
-        }
-        chosen |= {name: os.environ[variable] for name, variable in unprefixed.items()}
+        set_ones = {name: SettingValue(value, name) for name, value in variables.items() if value}
+        environment = {as_field(name): given for name, given in set_ones.items() if as_field(name) in fields}
+        chosen = in_file | in_secret_files | environment
+        options = {name: SettingValue(value, "an option") for name, value in more.items() if value is not None}
+        if "data" in options and "bus_url" not in options:
+            gateway = set_ones.get(as_variable("gateway_url")) if through_gateway else None
+            _refuse_beside(str(options["data"].value), variables, chosen.get("bus_url"), gateway)
+        chosen |= options
+        chosen |= of_other_tools(chosen)
         try:
-            return cls(**{**chosen, **azure_settings(chosen), **graphiti_settings(chosen)})
+            return cls(**{name: given.value for name, given in chosen.items()})
         except ValidationError as error:
             lines = [
-                f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} "
-                f"({_origin(str(fault['loc'][0]), unprefixed, path)})"
+                f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} (set by {chosen[str(fault['loc'][0])].origin})"
                 if fault["loc"]
                 else _said(fault)  # of several settings, which its text names
                 for fault in error.errors(include_input=False, include_url=False, include_context=False)
@@ -447,13 +440,22 @@ class Settings(ConsoleSettings):
         return self.graph_access.applied(self.graph_url.get_secret_value(), "graph")
 
 
-def _refuse_beside(data: object, named: Mapping[str, Any], *, through_gateway: bool) -> None:
-    """Raise if a value of ``named`` is another bus than that of ``--data``: it would be used, and not the folder."""
-    buses = {as_variable("gateway_url")} if through_gateway else set[str]()
-    other = next((name for name in named if "bus_url" in name.lower() or name in buses if named[name]), None)
-    if other is not None:
+def _file_faults(in_file: Mapping[str, SettingValue]) -> Iterator[str]:
+    """Yield what is wrong with the settings of a file before the model sees them."""
+    fields = Settings.model_fields
+    for name, given in in_file.items():
+        if name not in fields:
+            yield _unknown(f"{given.origin}: unknown setting {name!r}", name, fields.keys(), str)
+        elif isinstance(given.value, bool) and (fields[name].annotation is int or fields[name].annotation is float):
+            yield f"{name}: expected a number, not {str(given.value).lower()} (set by {given.origin})"
+
+
+def _refuse_beside(data: str, variables: Mapping[str, str], *servers: SettingValue | None) -> None:
+    """Raise if there is a server beside ``--data``: it would be used, and not the folder."""
+    other = next((given for given in servers if given is not None and given.value), None)
+    if other is not None and data not in {"", variables.get(as_variable("data"))}:
         raise InvalidSettings(
-            f"--data {str(data)!r} names the folder of an embedded server, and {other} another server, which would "
+            f"--data {data!r} names the folder of an embedded server, and {other.origin} another server, which would "
             "take its place: leave out one of them"
         )
 
@@ -464,21 +466,17 @@ def _said(fault: ErrorDetails) -> str:
     return fault["msg"].removeprefix("Value error, ")
 
 
-def _origin(name: str, unprefixed: Mapping[str, str], path: Path) -> str:
-    return f"set by {unprefixed[name]}" if name in unprefixed else f"set by {as_variable(name)} or in {path}"
-
-
-def _warning(variable: str, known: set[str]) -> str:
+def _warning(variable: str) -> str:
     import difflib  # for a misspelled name only
 
-    close = difflib.get_close_matches(as_field(variable), known, n=1)
+    close = difflib.get_close_matches(as_field(variable), Settings.model_fields.keys() | _NO_SETTINGS, n=1)
     hint = f"; did you mean {as_variable(close[0])!r}?" if close else ""
     return f"unknown environment variable {variable!r} is ignored{hint}"
 
 
-def _unknown(where: str, name: str, known: set[str], spell: Any) -> str:
+def _unknown(where: str, name: str, known: Collection[str], spell: Callable[[str], str]) -> str:
     import difflib  # for a misspelled name only
 
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {spell(close[0])!r}?" if close else f"known: {', '.join(sorted(spell(k) for k in known))}"
+    hint = f"did you mean {spell(close[0])!r}?" if close else f"known: {', '.join(sorted(map(spell, known)))}"
     return f"{where}; {hint}"

@@ -1,25 +1,69 @@
-"""Where settings come from: the environment, the settings file, files with secrets, variables of other tools."""
+"""Where settings come from: the settings file, files with secrets, the environment, variables of other tools.
+
+Each is a layer: values by the name of the setting, and where each stands. pydantic-settings is not used: see
+``docs/decisions/0084-settings-redaction-and-probes.md``.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
-from pydantic.fields import FieldInfo
 
 from graphweft.secret_files import FILE, read_secret_file
 from graphweft.variables import PREFIX, by_upper_name
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.settings.service_variables import service_variables
 from graphweft_workers.text.yaml_model import fault_without_value
 
 _MOST_BYTES: Final = 64_000
 """A folder that others wrote may hold such a file, and a byte of YAML takes a kilobyte to read."""
+
+
+class SettingValue(NamedTuple):
+    """A value of a setting, and the variable, or the line of a file, that gives it."""
+
+    value: Any
+    origin: str
+
+
+class _Tool(NamedTuple):
+    """Another tool, whose variables complete a setting that names it: they are for nothing else."""
+
+    setting: str
+    name: str
+    model: str
+    """The variable with the model, for a setting that is the name alone."""
+    others: Mapping[str, tuple[str, ...]]
+
+
+_TOOLS: Final = (
+    _Tool(
+        "embedder", "azure", "AZURE_AI_EMBEDDING_NAME",
+        {
+            "embedder_url": ("AZURE_AI_PROJECT_ENDPOINT",),
+            "embedder_api_key": ("AZURE_AI_API_KEY", "AZURE_OPENAI_API_KEY"),
+        },
+    ),
+    _Tool(
+        "extractor", "graphiti", "MODEL_NAME",
+        {"extractor_url": ("OPENAI_BASE_URL",), "extractor_api_key": ("OPENAI_API_KEY",)},
+    ),
+)  # fmt: skip
+_UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
+    **UNPREFIXED,
+    "graphrag_enabled": ("GRAPHRAG_ENABLED", "GRAPH_RAG_ENABLED"),
+    "graph_expand_max_hops": ("GRAPH_EXPAND_MAX_HOPS",),
+    "graph_expand_limit": ("GRAPH_EXPAND_LIMIT",),
+    "graph_max_results": ("GRAPH_MAX_RESULTS",),
+}
+"""Settings, and the variables that give them if nothing else does: the first that is set."""
 
 
 def own_variables() -> dict[str, str]:
@@ -28,7 +72,7 @@ def own_variables() -> dict[str, str]:
     return by_upper_name({name: value for name, value in os.environ.items() if name not in others})
 
 
-def file_values(path: Path) -> dict[str, Any]:
+def of_file(path: Path) -> dict[str, SettingValue]:
     """Return the settings of a file. Raises ``InvalidSettings``."""
     import yaml  # most commands find no such file
 
@@ -53,76 +97,68 @@ def file_values(path: Path) -> dict[str, Any]:
     names = [key.value for key, _ in tree.value]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidSettings(f"{path}: repeated setting {', '.join(map(repr, twice))}: keep one")
-    return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    # A key that YAML takes for something else than text, or merges, has no line here.
+    lines = {str(key.value): f":{key.start_mark.line + 1}" for key, _ in tree.value}
+    found: dict[str, SettingValue] = {}
+    for name, value in values.items():  # pyright: ignore[reportUnknownVariableType]
+        found[str(name)] = SettingValue(value, f"{path}{lines.get(str(name), '')}")  # pyright: ignore[reportUnknownArgumentType]
+    return found
 
 
-def secrets_of_files(
-    fields: Mapping[str, FieldInfo], variables: dict[str, str], values: dict[str, Any], path: Path
-) -> dict[str, str]:
+def of_secret_files(
+    secrets: Collection[str], variables: dict[str, str], in_file: dict[str, SettingValue]
+) -> dict[str, SettingValue]:
     """Return the secrets that ``GRAPHWEFT_X_FILE``, or ``x_file`` in the settings file, name a file of.
 
     The names of the files are removed from both. Raises ``InvalidSettings`` if the secret is given beside its file.
     """
-    found: dict[str, str] = {}
-    for name, field in fields.items():
-        if field.annotation != SecretStr | None:
-            continue
+    found: dict[str, SettingValue] = {}
+    for name in secrets:
         variable, setting = as_variable(name) + FILE, f"{name}{FILE.lower()}"
         named = variables.pop(variable, "")
-        in_file = values.pop(setting, None)
+        path = in_file.pop(setting, None)
         if named:
             if variables.get(as_variable(name)):
                 raise InvalidSettings(f"{as_variable(name)} and {variable} are both set: keep one")
-            found[name] = read_secret_file(Path(named), variable)
-        elif in_file is not None:
-            if values.get(name) is not None:
-                raise InvalidSettings(f"{path}: {name} and {setting} are both given: keep one")
-            found[name] = read_secret_file(Path(str(in_file)), f"{path}: {setting}")
+            found[name] = SettingValue(read_secret_file(Path(named), variable), variable)
+        elif path is not None and path.value is not None:
+            if name in in_file and in_file[name].value is not None:
+                raise InvalidSettings(f"{path.origin}: {name} and {setting} are both given: keep one")
+            found[name] = SettingValue(
+                read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"), path.origin
+            )
     return found
 
 
-def azure_settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the variables of Azure's own tools add to the embedder ``azure``."""
-    if chosen.get("embedder") != "azure" and not str(chosen.get("embedder")).startswith("azure:"):
-        return {}
-    added: dict[str, Any] = {}
-    if chosen["embedder"] == "azure" and (name := os.environ.get("AZURE_AI_EMBEDDING_NAME")):
-        added["embedder"] = f"azure:{name}"
-    taken = {
-        "embedder_url": (("AZURE_AI_PROJECT_ENDPOINT",), http_url),
-        "embedder_api_key": (("AZURE_AI_API_KEY", "AZURE_OPENAI_API_KEY"), header_value),
-    }
-    return added | _taken(chosen, taken)
+def of_other_tools(chosen: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
+    """Return the settings that the variables of other tools give, because nothing in ``chosen`` does.
+
+    Raises ``InvalidSettings`` if the variables of Neo4j contradict each other.
+    """
+    found: dict[str, SettingValue] = {}
+
+    def take(name: str, variables: tuple[str, ...]) -> None:
+        variable = next(filter(os.environ.get, variables), None)
+        if variable is not None and _value(chosen, name) is None:
+            found[name] = SettingValue(os.environ[variable], variable)
+
+    if _value(chosen, "graph_url") is None and (graph_url := graph_url_of_environment()):
+        found["graph_url"] = SettingValue(SecretStr(graph_url), "NEO4J_URI")
+    for name, variables in _UNPREFIXED.items():
+        take(name, variables)
+    for tool in _TOOLS:
+        named = str(_value(chosen, tool.setting))
+        if named.partition(":")[0] != tool.name:
+            continue
+        if named == tool.name and (model := os.environ.get(tool.model)):
+            found[tool.setting] = SettingValue(f"{named}:{model}", tool.model)
+        for name, variables in tool.others.items():
+            take(name, variables)
+    return found
 
 
-def graphiti_settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the variables of a Graphiti server add to the extractor ``graphiti``."""
-    extractor = str(chosen.get("extractor"))
-    if extractor != "graphiti" and not extractor.startswith("graphiti:"):
-        return {}
-    added: dict[str, Any] = {}
-    if extractor == "graphiti" and (name := os.environ.get("MODEL_NAME")):
-        added["extractor"] = f"graphiti:{name}"
-    taken = {
-        "extractor_url": (("OPENAI_BASE_URL",), http_url),
-        "extractor_api_key": (("OPENAI_API_KEY",), header_value),
-    }
-    return added | _taken(chosen, taken)
-
-
-def _taken(
-    chosen: Mapping[str, Any], taken: Mapping[str, tuple[tuple[str, ...], Callable[[str], str]]]
-) -> dict[str, str]:
-    """Return settings that nothing else gives, each from the first of its variables that is set, and checked."""
-    added: dict[str, str] = {}
-    for field, (variables, check) in taken.items():
-        found = next((variable for variable in variables if os.environ.get(variable)), None)
-        if chosen.get(field) is None and found is not None:
-            try:
-                added[field] = check(os.environ[found])
-            except ValueError as error:
-                raise InvalidSettings(f"{found}: {error}") from None
-    return added
+def _value(chosen: Mapping[str, SettingValue], name: str) -> Any:
+    return chosen[name].value if name in chosen else None
 
 
 def http_url(value: str) -> str:

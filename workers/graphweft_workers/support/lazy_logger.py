@@ -28,7 +28,7 @@ class _LazyLogger:
             with _setting_up:
                 while _waiting:
                     _waiting.pop()()
-            self._logger = structlog.get_logger(self._name)
+            self._logger = structlog.get_logger(self._name)  # noqa: TID251 - the one place
         return getattr(self._logger, attribute)
 
 

@@ -18,9 +18,9 @@ from graphweft_workers.features.graphrag.expansion import Expansion
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
+from graphweft_workers.text.look_alikes import is_invisible
 from graphweft_workers.text.redaction import (
     REDACTED,
-    is_invisible,
     is_value,
     redact,
     redact_beside,

@@ -1,0 +1,26 @@
+"""What shows from outside that a role's process lives: its heartbeat file, and probes if the settings ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from graphweft_workers.processes.heartbeat import Heartbeat, beating
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.optional_dependencies import naming_extra
+
+
+@asynccontextmanager
+async def healthy(role: str, settings: Settings) -> AsyncGenerator[Heartbeat]:
+    """Write heartbeats and answer probes until the block ends. Call ``begin`` of the heartbeat once the role works.
+
+    Raises ``InvalidSettings`` if probes are asked for and the address is taken, or a package is missing.
+    """
+    async with beating(role) as heartbeat:
+        if settings.probe_address is None:
+            yield heartbeat
+            return
+        with naming_extra("GRAPHWEFT_PROBE_ADDRESS", "gateway", "uvicorn", "h11"):
+            from graphweft_workers.processes.probes import serving
+        async with serving(settings, heartbeat, settings.probe_address):
+            yield heartbeat

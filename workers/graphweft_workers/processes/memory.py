@@ -1,0 +1,46 @@
+"""Opens the jobs of memory of a process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.processes.service import Service, worker_name
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import features as jobs
+from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
+
+
+@asynccontextmanager
+async def open_memory(settings: Settings) -> AsyncGenerator[Service]:
+    """Open a worker for each job. Raises ``InvalidSettings`` when the settings ask for none."""
+    jobs.check(settings)
+    async with AsyncExitStack() as stack:
+        graph, transport = make_graph(settings), make_transport(settings)
+        stack.push_async_callback(graph.aclose)
+        stack.push_async_callback(transport.aclose)
+        workers: list[JobWorker] = []
+        for job in jobs.make_jobs(settings, graph):
+            stack.push_async_callback(job.aclose)
+            bus = make_bus(settings, group=job.group)
+            stack.push_async_callback(bus.aclose)
+            workers.append(JobWorker(bus, transport, job, name=worker_name(settings), lease_s=settings.lease_s))
+        yield _Together(workers)
+
+
+class _Together:
+    """Several workers as one service; an error of one ends all."""
+
+    def __init__(self, workers: Sequence[JobWorker]) -> None:
+        self._workers = workers
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for worker in self._workers:
+                tasks.create_task(worker.run())
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()

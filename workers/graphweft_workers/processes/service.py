@@ -1,0 +1,26 @@
+"""What a role of the graph does: it runs until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Protocol
+
+from graphweft_workers.settings.settings import Settings
+
+
+class Service(Protocol):
+    """A hosted service."""
+
+    async def run(self) -> None:
+        """Work until ``stop``, then finish the current work."""
+        ...
+
+    def stop(self) -> None:
+        """Ask for the end of ``run``."""
+        ...
+
+
+def worker_name(settings: Settings) -> str:
+    """Return the name under which the worker of this process holds partitions."""
+    return settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"

@@ -98,7 +98,7 @@ def call_problems(query: Outline) -> Iterator[Call]:
         if word.text == "$" or (word.kind == "param" and words.text(index + 1) == "(" and words.text(index - 1) != ":"):
             message = "a label or type cannot be an expression: write the name itself, or use a property"
             yield "param-as-label", message, word.start
-    for token in query.tokens:
+    for token in (*words.tokens, *query.comments):
         if escape := _hidden(token):
             message = f"{escape} hides a character from checks: write the character itself"
             yield "escaped-character", message, token.start + token.text.index(escape)
@@ -145,7 +145,7 @@ def _hidden(token: CypherToken) -> str:
 
     Some servers replace these escapes before they read the query. In a string they may stand for letters.
     """
-    if token.kind in ("space", "number") or "\\u" not in token.text:
+    if token.kind == "number" or "\\u" not in token.text:
         return ""
     inside = token.kind in ("string", "comment")
     for match in _ESCAPE.finditer(token.text):

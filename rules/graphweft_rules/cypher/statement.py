@@ -54,9 +54,8 @@ def _calls(words: QueryWords, index: int, function: str) -> bool:
 
 def edited(query: Outline, text: str, edits: list[Edit]) -> tuple[str, tuple[Piece, ...]]:
     """Return the statement and its pieces: the text with the edits, without comments and a closing semicolon."""
-    for token in query.tokens:
-        if token.kind == "comment":  # keep the line count: servers report lines
-            edits.append((token.start, token.end, "\n" * token.text.count("\n") or " "))
+    for token in query.comments:  # keep the line count: servers report lines
+        edits.append((token.start, token.end, "\n" * token.text.count("\n") or " "))
     for word in reversed(query.words.tokens):
         if word.text != ";":
             break

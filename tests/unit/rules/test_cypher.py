@@ -49,7 +49,7 @@ def test_a_contract_mutation_in_full() -> None:
     )
     assert parse(text, role="mutation") == Cypher(
         text=text,
-        statement=text.replace("datetime()", "$__datetime").rstrip(),
+        outline=outline(text.replace("datetime()", "$__datetime").rstrip()),
         params=frozenset({"pattern_name", "chat_id", "context_summary"}),
         clock=frozenset({"__datetime"}),
         uuids=0,
@@ -389,5 +389,5 @@ def test_uuids_follow_from_the_seed() -> None:
     ],
 )
 def test_a_pattern_in_an_expression_counts_as_work_after_a_write_and_is_no_error(statement: str) -> None:
-    assert works_late(statement)
+    assert works_late(outline(statement))
     assert list(late_work(outline(statement))) == []

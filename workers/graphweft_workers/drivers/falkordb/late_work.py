@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline, once
 from graphweft_rules.cypher.expressions import AGGREGATES, uses
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
@@ -36,14 +35,14 @@ _FEW: Final = 1_000
 """Numbers of a constant ``range()`` that are no work to speak of."""
 
 
-@lru_cache(maxsize=4_096)
-def works_late(statement: str) -> bool:
+@once
+def works_late(query: Outline) -> bool:
     """Tell whether a mutation may do more than a little work after its first write.
 
     It does not if all rows before are counted into one, and only plain writes follow. What cannot be read may.
     """
     try:
-        return _works_late(outline(statement))
+        return _works_late(query)
     except PatternError:
         return True
 

@@ -41,14 +41,15 @@ class _Edit:
     text: str
 
 
-def neo4j_batch_query(statement: str, columns: Iterable[str]) -> BatchQuery:
+def neo4j_batch_query(query: Outline, columns: Iterable[str]) -> BatchQuery:
     """Return how rows of a statement run on Neo4j: see ``Dialect.batch_query``. Never raises.
 
     The text is incomplete: the caller appends ``RETURN count(*)``, or a clause that continues with each row.
     """
     names = tuple(columns)
-    statement = with_plain_vectors(statement)
-    query = outline(statement)
+    statement = with_plain_vectors(query.text)
+    if statement != query.text:
+        query = outline(statement)
     values = {name: f"{_VALUE}{number}" for number, name in enumerate(names)}
     try:
         _check_deletes(query)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
-from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, outline
+from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, once, outline
 from graphweft_rules.cypher.names import colons, operands
 from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.neo4j.dialect import quoted
@@ -78,8 +78,8 @@ class Namespace:
 
     def query(self, query: Cypher) -> Cypher:
         """Return a query of a rule for this graph. Raises like ``statement``."""
-        text = self.statement(query.statement)
-        return query if text == query.statement else replace(query, statement=text)
+        written = _written(query.outline, self)
+        return query if written is query.outline else replace(query, outline=written)
 
     def write(self, write: Write) -> Write:
         """Return a write for this graph. Raises like ``statement``."""
@@ -92,10 +92,9 @@ class Namespace:
 LIVE: Final = Namespace()
 
 
-@lru_cache(maxsize=16_384)
-def refusal(text: str) -> str:
+@once
+def refusal(query: Outline) -> str:
     """Return why a mutation keeps an app from having a second graph in the database; empty if it does not."""
-    query = outline(text)
     words = query.words
     if query.stray is not None:
         return "a bracket has no partner"
@@ -116,12 +115,23 @@ def refusal(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def _statement(text: str, space: Namespace) -> str:
-    query = outline(text)
+    return _changed(outline(text), space)
+
+
+@lru_cache(maxsize=16_384)
+def _written(query: Outline, space: Namespace) -> Outline:
+    text = _changed(query, space)
+    return query if text == query.text else outline(text)
+
+
+def _changed(query: Outline, space: Namespace) -> str:
     if not space.name:
-        return _edited(text, list(_hiding(query)))
-    if reason := refusal(text):
-        raise InvalidSettings(f"a query cannot run in a second graph of its database: {reason}. The query: {text}")
-    return _edited(text, list(_moving(query, space)))
+        return _edited(query.text, list(_hiding(query)))
+    if reason := refusal(query):
+        raise InvalidSettings(
+            f"a query cannot run in a second graph of its database: {reason}. The query: {query.text}"
+        )
+    return _edited(query.text, list(_moving(query, space)))
 
 
 def _edited(text: str, edits: list[_Edit]) -> str:

@@ -158,8 +158,8 @@ def _analysed(query: Outline, role: Role, limits: TextLimits) -> tuple[Cypher, t
         return _refused(text, much), (QueryProblem("error", _TOO_MUCH, much.message, much.start),)
     words = query.words
     clock: set[str] = set()
-    edits = list(clock_edits(words, clock))
-    uuids = list(uuid_edits(words)) if role == "mutation" else []
+    edits = list(clock_edits(query, clock))
+    uuids = list(uuid_edits(query)) if role == "mutation" else []
     main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
     statement, pieces = edited(query, text, edits + uuids)
     cypher = Cypher(

@@ -105,6 +105,8 @@ def test_labels_and_types_are_named(text: str, labels: str, types: str) -> None:
         ("timestamp// now\n()", "$__timestamp"),
         ("date()", "date($__date)"),
         ("date.realtime()", "date($__date)"),
+        ("date.`realtime`()", "date($__date)"),
+        ("localdatetime . `Statement`()", "localdatetime($__localdatetime)"),
         ("`date`()", "date($__date)"),
         ("localdatetime()", "localdatetime($__localdatetime)"),
         ("localtime()", "localtime($__localtime)"),

@@ -83,6 +83,7 @@ def test_values_take_the_place_of_parameters(text: str, inside: str) -> None:
         ("MATCH (n:N) CREATE (n)-[:R $p]->(n)", "SET n = $p"),
         ("CREATE (n $p)", "SET n = $p"),
         ("MATCH (n:N) WITH count(*) + $p AS c CREATE (:C {c: c})", "then use $p"),
+        ("MATCH (n:N) WITH `count`(*) + $p AS c CREATE (:C {c: c})", "then use $p"),
         ("MATCH (n:N) WITH {a: $p, c: Collect(n.x)} AS m CREATE (:C {c: m.c})", "then use $p"),
         ("MATCH (n:N) SET n.x = 1 RETURN max(n.x) > $p", "then use $p"),
         ("MATCH (n:N) CALL { WITH n SET n.x = $p }", "CALL (n) { … }"),

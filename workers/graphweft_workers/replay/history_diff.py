@@ -84,9 +84,7 @@ class HistoryComparison:
         Raises ``BusUnavailable`` and ``GraphUnavailable``.
         """
         await self._count_rows()
-        comparison = GraphComparison(
-            {key for query in self._queries for key in merge_keys(query)}, limit=self._limit
-        )
+        comparison = GraphComparison({key for query in self._queries for key in merge_keys(query)}, limit=self._limit)
         await self._count_failures("before", await self._build("before", scratch, tell, comparison))
         comparison.turn()
         await self._count_failures("after", await self._build("after", scratch, tell, comparison))

@@ -13,6 +13,7 @@ from typing import Final
 
 from graphweft_rules.cypher.clauses import Outline, once
 from graphweft_rules.cypher.expressions import AGGREGATES, uses
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
     CallPart,
@@ -129,19 +130,16 @@ def _is_aggregate(query: Outline, expression: range) -> bool:
 
 def _has_lists(query: Outline, first: int) -> bool:
     """Tell whether the words from ``first`` on make lists or loop over them."""
-    words = query.words
-    return any(
-        words.keyword(index) == "IN" or (words.identifier(index).lower() in _LISTS and words.text(index + 1) == "(")
-        for index in range(first, len(words.tokens))
-    )
+    loops = any(token.keyword == "IN" for token in query.words.tokens[first:])
+    return loops or any(call.place >= first and call.lower in _LISTS for call in named_calls(query))
 
 
 def _is_large_range(query: Outline, expression: range) -> bool:
     """Tell whether an expression calls ``range()`` for many numbers, as far as they are written there."""
     words = query.words
-    for index in expression:
-        if words.identifier(index).lower() == "range" and words.text(index + 1) == "(":
-            first, comma, last = words.text(index + 2), words.text(index + 3), words.text(index + 4)
+    for call in named_calls(query):
+        if call.lower == "range" and call.place in expression:
+            first, comma, last = (words.text(call.opening + number) for number in (1, 2, 3))
             if first.isdigit() and comma == "," and last.isdigit() and int(last) - int(first) > _FEW:
                 return True
     return False

@@ -140,10 +140,12 @@ def _is_refused(problems: Iterable[QueryProblem]) -> bool:
     return any(problem.code == _TOO_MUCH for problem in problems)
 
 
-@lru_cache(maxsize=16_384)
 def rule_outline(text: str) -> Outline:
     """Return the outline of a text of a rule, of which the checks of its file and the compiler read the same one."""
-    return outline(text)
+    return _kept_outline(text) if length_problem(text, QUERY) is None else outline(text)
+
+
+_kept_outline: Final = lru_cache(maxsize=16_384)(outline)
 
 
 @lru_cache(maxsize=16_384)

@@ -22,7 +22,7 @@ from graphweft_rules.cypher.problems import Level, QueryProblem
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.model import InjectionSearch
 from graphweft_rules.matching.parameters import Absent, ParameterSource, Scope, compile_param
-from graphweft_rules.text_limits import RETRIEVAL
+from graphweft_rules.text_limits import RETRIEVAL, length_problem
 
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
@@ -132,10 +132,17 @@ def _in_words(fault: ErrorDetails) -> str:
     return fault["msg"].removeprefix("Value error, ")
 
 
-@lru_cache(maxsize=256)  # requests have such queries, too: anybody can send many, and long ones
 def parse_retrieval(text: str) -> Cypher:
     """Parse a ``retrieval_query``: an injection query that goes on from ``node`` and ``score``. Never raises."""
+    return _kept(text) if length_problem(text, RETRIEVAL) is None else _parsed(text)
+
+
+def _parsed(text: str) -> Cypher:
     return parse(text, role="injection", limits=RETRIEVAL, further=_retrieval_problems)
+
+
+_kept: Final = lru_cache(maxsize=256)(_parsed)
+"""Requests have such queries, too, and anybody can send many."""
 
 
 def _retrieval_problems(query: Outline) -> Iterator[QueryProblem]:

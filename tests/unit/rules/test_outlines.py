@@ -16,8 +16,10 @@ from graphweft_rules.cypher.merge_keys import looked_up, merge_keys
 from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.parts import Part
-from graphweft_rules.cypher.query import parse
+from graphweft_rules.cypher.query import parse, rule_outline
 from graphweft_rules.cypher.read_write_sets import read_write_sets, summary_of
+from graphweft_rules.matching.searches import parse_retrieval
+from graphweft_rules.text_limits import QUERY, RETRIEVAL
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.late_work import works_late
 from graphweft_workers.drivers.falkordb.statements import spares_checkpoints
@@ -82,6 +84,14 @@ def test_a_request_reads_its_query_once(read: Counter[str]) -> None:
         assert isinstance(refused, str)
     assert read[f"parts of {text}"] == 1
     assert sum(read.values()) <= 6  # by the search as well, which has only the text
+
+
+def test_texts_beyond_the_limits_are_not_kept() -> None:
+    for read, limits in ((parse_retrieval, RETRIEVAL), (rule_outline, QUERY)):
+        short = "MATCH (node)-[:KEPT]->(m) RETURN m.text AS text, score ORDER BY score DESC"
+        long = f"{short} // {limits.characters * 'x'}"
+        assert read(short) is read(short)
+        assert read(long) is not read(long)
 
 
 def test_an_outline_keeps_what_an_analysis_finds() -> None:

@@ -71,8 +71,11 @@ def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
         # Some graph servers resolve these before they parse, so the server would run another text than was checked.
         return "retrieval_query: backslash escapes (\\u) are not allowed; write the characters themselves"
     cypher = parse_retrieval(search.retrieval_query)
-    if problem := _request_problem(cypher):
-        return f"retrieval_query{problem}"
+    for problem in cypher.problems:
+        if problem.level == "error":
+            return f"retrieval_query, line {problem.line}, column {problem.column}: {problem.message}"
+    if refused := _request_problem(cypher):
+        return f"retrieval_query{refused}"
     params = {**search.params, **clock_values(cypher.clock, now)}
     bound = search.model_copy(update={"retrieval_query": cypher.statement, "params": params})
     return BoundQuery(rule=_NAME, query=_QUERY, cypher=cypher, params=params, search=bound)
@@ -80,10 +83,7 @@ def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
 
 @lru_cache(maxsize=256)
 def _request_problem(cypher: Cypher) -> str:
-    """Return the place and the reason why a request may not run a query; empty if it may."""
-    for problem in cypher.problems:
-        if problem.level == "error":
-            return f", line {problem.line}, column {problem.column}: {problem.message}"
+    """Return the place and the reason why a request may not run a query without errors; empty if it may."""
     query = cypher.outline
     for clause in query.clauses:
         if clause.keyword == "CALL" and query.words.text(clause.words[0] + 1) not in ("{", "("):

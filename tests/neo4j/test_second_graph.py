@@ -219,7 +219,7 @@ def servers(neo4j_server: Neo4jServer) -> Iterator[tuple[Server, Server]]:
 async def _fill(server: Server, example: Example) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rules = rules_of(example, Path(folder))
-    assume(not any(refusal(part.cypher.statement) for part in rules.mutations))
+    assume(not any(refusal(part.cypher.outline) for part in rules.mutations))
     await server.engine(entries_of(example, [APP]), rules, example)
 
 

@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from graphweft_rules.cypher.batch_query import BatchQuery
+from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
@@ -550,10 +551,10 @@ class Outcome:
 
 def judge(server: Server, rng: random.Random, *, told: bool, subquery: bool) -> Outcome:
     case = Maker(rng, told=told).case_of()
-    form = falkordb_batch_query(case.statement, case.names, shared=case.shared)
+    form = falkordb_batch_query(outline(case.statement), case.names, shared=case.shared)
     if form.mode != "ordered":
         return Outcome(form, case, form.mode)
-    if told and falkordb_batch_query(case.statement, case.names).mode == form.mode:
+    if told and falkordb_batch_query(outline(case.statement), case.names).mode == form.mode:
         return Outcome(form, case, "as without being told")
     together = server.at_once("together", case, form, subquery=subquery)
     if together is None:
@@ -596,7 +597,7 @@ def cases_of(rng: random.Random) -> list[tuple[Case, BatchQuery]]:
     found: list[tuple[Case, BatchQuery]] = []
     while len(found) < wanted:
         case = Maker(rng, told=told).case_of()
-        form = falkordb_batch_query(case.statement, case.names, shared=case.shared)
+        form = falkordb_batch_query(outline(case.statement), case.names, shared=case.shared)
         if form.mode == "ordered":
             case.rows[most:] = []
             found.append((case, form))

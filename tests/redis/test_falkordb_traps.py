@@ -107,7 +107,7 @@ def test_trap_2_a_map_that_is_added_is_read_by_items_behind_it(graphs: Graphs) -
     graphs.run("g", "CREATE (:N {c: 0})", "MATCH (n:N) SET n += {c: 5}, n.d = n.c")
     assert graphs.properties("g", "(n:N)", "n.c", "n.d") == [[5, 5]]
     # So a map is never written out as items beside others that read.
-    form = falkordb_batch_query("MERGE (n:N {id: $id}) SET n += {c: $c}", ["id", "c"])
+    form = falkordb_batch_query(outline("MERGE (n:N {id: $id}) SET n += {c: $c}"), ["id", "c"])
     assert "n += {c: __gw_row[2]}" in form.statement
 
 
@@ -155,7 +155,7 @@ def test_trap_7_with_an_index_true_is_1(graphs: Graphs) -> None:
     assert graphs.run("without", "MATCH (a:A {id: true}) RETURN a.id") == []
     assert graphs.run("with", "MATCH (a:A {id: true}) RETURN a.id") == [[1]]
     # What tells rows apart is named, so that rows with other keys than integers or strings run alone.
-    assert falkordb_batch_query("MERGE (a:A {id: $id})", ["id"]).keys == ("id",)
+    assert falkordb_batch_query(outline("MERGE (a:A {id: $id})"), ["id"]).keys == ("id",)
 
 
 def test_trap_7_which_of_two_equal_keys_is_kept_depends_on_sharing_a_query(graphs: Graphs) -> None:
@@ -213,21 +213,21 @@ def test_a_relationship_that_is_not_used_is_not_told_from_a_parallel_one(graphs:
     graphs.run("g", "MATCH (a:A)-[r:R]->(b:B) SET b.once = coalesce(b.once, 0) + 1")
     graphs.run("g", "MATCH (a:A)-[r:R]->(b:B) WITH * SET b.twice = coalesce(b.twice, 0) + 1")
     assert graphs.properties("g", "(b:B)", "b.once", "b.twice") == [[1, 2]]
-    form = falkordb_batch_query("MATCH (a:A {id: $id})-[r:R]->(b:B) SET b.n = coalesce(b.n, 0) + 1", ["id"])
+    form = falkordb_batch_query(outline("MATCH (a:A {id: $id})-[r:R]->(b:B) SET b.n = coalesce(b.n, 0) + 1"), ["id"])
     assert "WITH __gw_row, b ORDER BY" in form.statement
 
 
 def test_merge_takes_rows_from_the_last_to_the_first(graphs: Graphs) -> None:
     graphs.run("g", "CREATE (:A {id: 1})", "UNWIND [1, 2, 3] AS u MERGE (a:A {id: 1}) SET a.u = coalesce(a.u, []) + u")
     assert graphs.properties("g", "(a:A)", "a.u[0]") == [[3]]
-    form = falkordb_batch_query("MERGE (a:A {id: $id}) SET a.u = $u", ["id", "u"])
+    form = falkordb_batch_query(outline("MERGE (a:A {id: $id}) SET a.u = $u"), ["id", "u"])
     assert "ORDER BY __gw_row[0] SET" in form.statement
 
 
 def test_a_condition_is_asked_for_all_rows_before_the_first_is_set(graphs: Graphs) -> None:
     graphs.run("g", "CREATE (:A {v: 0})", "UNWIND [1, 2] AS u MATCH (a:A) WHERE a.v < 1 SET a.v = a.v + 1")
     assert graphs.properties("g", "(a:A)", "a.v") == [[2]]
-    form = falkordb_batch_query("MATCH (a:A {id: $id}) WHERE a.v < $v SET a.v = a.v + 1", ["id", "v"])
+    form = falkordb_batch_query(outline("MATCH (a:A {id: $id}) WHERE a.v < $v SET a.v = a.v + 1"), ["id", "v"])
     assert "CASE WHEN (a.v < __gw_row[2])" in form.statement
 
 
@@ -242,7 +242,7 @@ def test_a_condition_is_asked_for_all_rows_before_the_first_is_set(graphs: Graph
     ],
 )
 def test_a_form_behind_a_guard_that_does_not_match_writes_nothing(graphs: Graphs, within: str, statement: str) -> None:
-    form = falkordb_batch_query(statement, ["id", "x"])
+    form = falkordb_batch_query(outline(statement), ["id", "x"])
     assert form.mode == "ordered"
     body = within.format(f"UNWIND $rows AS __gw_row {form.statement}")
     for graph, done in (("matching", 0), ("other", 7)):

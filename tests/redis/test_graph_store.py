@@ -20,6 +20,7 @@ from tests.services.waiting import turns, until
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb import write_times
@@ -587,7 +588,7 @@ async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(url: str) 
             await store._senders[APP].aclose()
         await asyncio.wait([waiting])
     # Half a surrogate cannot be sent, and rules cannot have one: what is not foreseen must not end in silence.
-    broken = dataclasses.replace(parse("MATCH (n:A) SET n.x = 1", role="mutation"), statement="\ud800")
+    broken = dataclasses.replace(parse("MATCH (n:A) SET n.x = 1", role="mutation"), outline=outline("\ud800"))
     with pytest.raises(UnicodeEncodeError):
         await store.apply(APP, 0, [Write(query=broken, rows=[{}], before=START, after=Checkpoint(offset="1-0"))])
     await store.aclose()

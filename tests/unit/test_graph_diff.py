@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.merge_keys import looked_up, merge_keys
 from graphweft_workers.engine.digest import digest_of
 from graphweft_workers.ports.graph_store import Edge, Node
@@ -149,8 +150,8 @@ def test_counts_add_up_and_graphs_that_are_the_same_have_one_digest(
 
 
 def test_keys_and_values_are_read_from_queries() -> None:
-    text = "MERGE (o:Order {id: $id}) MERGE (l:Line:Row {number: 1, order: $id})-[:OF]->(o) SET o.x = 1"
-    assert merge_keys(text) == {("Order", ("id",)), ("Line", ("number", "order")), ("Row", ("number", "order"))}
-    assert {(label, name) for label, name, _ in looked_up(text)} >= {("Order", "id"), ("Line", "number")}
-    assert merge_keys("MATCH (o:Order {id: 1}) CREATE (:Line {number: 1})") == frozenset()
-    assert merge_keys("MERGE (((") == looked_up("MERGE (((") == frozenset()
+    query = outline("MERGE (o:Order {id: $id}) MERGE (l:Line:Row {number: 1, order: $id})-[:OF]->(o) SET o.x = 1")
+    assert merge_keys(query) == {("Order", ("id",)), ("Line", ("number", "order")), ("Row", ("number", "order"))}
+    assert {(label, name) for label, name, _ in looked_up(query)} >= {("Order", "id"), ("Line", "number")}
+    assert merge_keys(outline("MATCH (o:Order {id: 1}) CREATE (:Line {number: 1})")) == frozenset()
+    assert merge_keys(outline("MERGE (((")) == looked_up(outline("MERGE (((")) == frozenset()

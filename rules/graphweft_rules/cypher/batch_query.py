@@ -54,8 +54,8 @@ class Dialect(Protocol):
         """Dialects are cache keys."""
         ...
 
-    def batch_query(self, statement: str, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
-        """Return how rows of a statement (``Cypher.statement``) with these parameters run. Never raises.
+    def batch_query(self, query: Outline, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
+        """Return how rows of a statement (``Cypher.outline``) with these parameters run. Never raises.
 
         ``shared`` holds the labels that may be on a node beside another label (``shared_labels``): two nodes with
         different labels outside of it are different nodes. None: any label may be beside any other.

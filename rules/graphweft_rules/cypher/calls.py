@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.tokens import CypherToken
 
 _PROCEDURES: Final = (
@@ -80,7 +81,7 @@ def call_problems(query: Outline) -> Iterator[Call]:
     for clause in query.clauses:
         if clause.keyword == "CALL":
             first = clause.words[0] + 1
-            name, _ = _dotted(words, first)
+            name = _dotted(words, first)
             checked.add(first)
             if name and not _listed(name, _PROCEDURES) and not is_index_change(words, clause):
                 message = f"rules cannot call the procedure {name!r}: use plain Cypher, or one of {_shown(_PROCEDURES)}"
@@ -89,16 +90,15 @@ def call_problems(query: Outline) -> Iterator[Call]:
         if word.keyword == "USE" and _begins_query(words, index) and words.identifier(index + 1):
             checked.add(index + 1)
             yield "use", "USE selects another graph, and a rule has the graph of its app: remove USE", word.start
-        if words.identifier(index) and words.text(index - 1) != "." and index not in checked:
-            name, end = _dotted(words, index)
-            if "." in name and words.text(end) == "(" and not _listed(name, _FUNCTIONS):
-                message = f"rules cannot call the function {name!r}: use a function of Cypher itself"
-                yield "function", message, word.start
         # ``:$name`` is a parameter as a label, which ``problems`` reports with or without a bracket behind it.
         if word.text == "$" or (word.kind == "param" and words.text(index + 1) == "(" and words.text(index - 1) != ":"):
             message = "a label or type cannot be an expression: write the name itself, or use a property"
             yield "param-as-label", message, word.start
-    for token in query.tokens:
+    for call in named_calls(query):
+        if "." in call.name and call.place not in checked and not _listed(call.name, _FUNCTIONS):
+            message = f"rules cannot call the function {call.name!r}: use a function of Cypher itself"
+            yield "function", message, words.tokens[call.place].start
+    for token in (*words.tokens, *query.comments):
         if escape := _hidden(token):
             message = f"{escape} hides a character from checks: write the character itself"
             yield "escaped-character", message, token.start + token.text.index(escape)
@@ -106,13 +106,12 @@ def call_problems(query: Outline) -> Iterator[Call]:
 
 def is_index_change(words: QueryWords, clause: Clause) -> bool:
     """Tell whether a ``CALL`` creates or drops an index."""
-    name, _ = _dotted(words, clause.words[0] + 1)
-    lower = name.lower()
+    lower = _dotted(words, clause.words[0] + 1).lower()
     return lower.startswith(("db.idx.", "db.index.")) and (".create" in lower or ".drop" in lower)
 
 
-def _dotted(words: QueryWords, index: int) -> tuple[str, int]:
-    """Return the dotted name that begins at the index without quotes, and the index behind it."""
+def _dotted(words: QueryWords, index: int) -> str:
+    """Return the dotted name that begins at the index, without quotes. A procedure may have no parentheses."""
     parts: list[str] = []
     while words.identifier(index):
         parts.append(words.identifier(index))
@@ -120,7 +119,7 @@ def _dotted(words: QueryWords, index: int) -> tuple[str, int]:
         if words.text(index) != ".":
             break
         index += 1
-    return ".".join(parts), index
+    return ".".join(parts)
 
 
 def _listed(name: str, allowed: tuple[str, ...]) -> bool:
@@ -145,7 +144,7 @@ def _hidden(token: CypherToken) -> str:
 
     Some servers replace these escapes before they read the query. In a string they may stand for letters.
     """
-    if token.kind in ("space", "number") or "\\u" not in token.text:
+    if token.kind == "number" or "\\u" not in token.text:
         return ""
     inside = token.kind in ("string", "comment")
     for match in _ESCAPE.finditer(token.text):

@@ -6,8 +6,10 @@ and which clause each word belongs to. Any text has an outline; the server decid
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from functools import wraps
+from typing import Final, Literal, cast
 
 from graphweft_rules.cypher.tokens import CypherToken, tokenize
 
@@ -44,6 +46,8 @@ class QueryWords:
     """The tokens of a query without spaces and comments. An index out of range gives the empty text."""
 
     tokens: tuple[CypherToken, ...]
+    closings: Mapping[int, int]
+    """Index of an opening bracket -> the index where it closes."""
 
     def text(self, index: int) -> str:
         """Return the word at the index."""
@@ -61,25 +65,35 @@ class QueryWords:
 
     def closing(self, index: int) -> int:
         """Return the index where the bracket at the index closes, or the number of words."""
-        depth = 0
-        for position in range(index, len(self.tokens)):
-            depth += (self.text(position) in _CLOSING) - (self.text(position) in _CLOSING.values())
-            if depth == 0:
-                return position
-        return len(self.tokens)
+        return self.closings.get(index, len(self.tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The words of a query, and its clauses in the order of their keywords."""
+    """The words of a query, and its clauses in the order of their keywords. Outlines of equal texts are equal."""
 
-    tokens: tuple[CypherToken, ...]
-    words: QueryWords
-    clauses: tuple[Clause, ...]
-    in_map: frozenset[int]
+    text: str
+    words: QueryWords = field(repr=False, compare=False)
+    comments: tuple[CypherToken, ...] = field(repr=False, compare=False)
+    clauses: tuple[Clause, ...] = field(repr=False, compare=False)
+    in_map: frozenset[int] = field(repr=False, compare=False)
     """Indices of the words directly inside the braces of a map."""
-    stray: CypherToken | None
+    stray: CypherToken | None = field(repr=False, compare=False)
     """The first unmatched bracket."""
+    found: dict[object, object] = field(default_factory=dict[object, object], init=False, repr=False, compare=False)
+    """The results of analyses: see ``once``."""
+
+
+def once[T](analysis: Callable[[Outline], T]) -> Callable[[Outline], T]:
+    """Let an analysis run once for each outline, which keeps the result. The analysis must not raise."""
+
+    @wraps(analysis)
+    def kept(query: Outline) -> T:
+        if analysis not in query.found:
+            query.found[analysis] = analysis(query)
+        return cast("T", query.found[analysis])
+
+    return kept
 
 
 @dataclass(slots=True)
@@ -94,8 +108,9 @@ class _Frame:
 
 def outline(text: str) -> Outline:
     """Return the outline of any text. Never raises."""
-    tokens = tuple(tokenize(text))
-    words = QueryWords(tuple(token for token in tokens if token.kind not in ("space", "comment")))
+    tokens = tokenize(text)
+    solid = tuple(token for token in tokens if token.kind not in ("space", "comment"))
+    words = QueryWords(solid, _closings(solid))
     clauses: list[Clause] = []
     in_map: set[int] = set()
     stray: CypherToken | None = None
@@ -123,7 +138,25 @@ def outline(text: str) -> Outline:
             stack.append(_inner(words, index, frame))
     if len(stack) > 1:
         stray = stray or words.tokens[stack[-1].opener]
-    return Outline(tokens=tokens, words=words, clauses=tuple(clauses), in_map=frozenset(in_map), stray=stray)
+    return Outline(
+        text=text,
+        words=words,
+        comments=tuple(token for token in tokens if token.kind == "comment"),
+        clauses=tuple(clauses),
+        in_map=frozenset(in_map),
+        stray=stray,
+    )
+
+
+def _closings(tokens: Iterable[CypherToken]) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for index, token in enumerate(tokens):
+        if token.text in _CLOSING:
+            opened.append(index)
+        elif token.text in _CLOSING.values() and opened:
+            found[opened.pop()] = index
+    return found
 
 
 def _starts(words: QueryWords, index: int, frame: _Frame) -> bool:

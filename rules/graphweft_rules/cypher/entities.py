@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from graphweft_rules.cypher.accesses import LookupKey
-from graphweft_rules.cypher.clauses import Outline, QueryWords
+from graphweft_rules.cypher.clauses import Outline, QueryWords, once
 from graphweft_rules.cypher.expressions import uses
 from graphweft_rules.cypher.part_parser import literal_map, read_parts
 from graphweft_rules.cypher.parts import (
@@ -17,6 +17,7 @@ from graphweft_rules.cypher.parts import (
     ForeachPart,
     NodePattern,
     PathPattern,
+    PatternError,
     PatternPart,
     ProjectionPart,
     RelationshipPattern,
@@ -73,6 +74,17 @@ class Action:
     if_created: bool = False
     value: LookupKey | None = None
     """The value that a property gets, or the map of ``*``, if it is known before the query runs."""
+
+
+@once
+def entities_of(query: Outline) -> EntityReader | str:
+    """Return the entities of a query, or why it is opaque. A reader that is returned does not change."""
+    reader = EntityReader(query)
+    try:
+        reader.read()
+    except (PatternError, Opaque) as error:
+        return str(error)
+    return reader
 
 
 class EntityReader:

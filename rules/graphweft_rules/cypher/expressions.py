@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, QueryWords
+from graphweft_rules.cypher.clauses import Outline, QueryWords, once
 from graphweft_rules.cypher.parts import PatternError
 from graphweft_rules.cypher.pattern_parser import (
     KEYWORDS,
@@ -77,7 +77,7 @@ class Uses:
 
 def uses(query: Outline, expression: range) -> Uses:
     """Return the uses of an expression of a part. Raises ``PatternError``."""
-    walk = _Walk(query=query, first_words=frozenset(clause.words[0] for clause in query.clauses))
+    walk = _Walk(query=query, first_words=_first_words(query))
     walk.expression(expression.start, expression.stop, frozenset())
     return Uses(
         reads=tuple(walk.reads),
@@ -87,6 +87,11 @@ def uses(query: Outline, expression: range) -> Uses:
         parameters=tuple(walk.parameters),
         subqueries=tuple(walk.subqueries),
     )
+
+
+@once
+def _first_words(query: Outline) -> frozenset[int]:
+    return frozenset(clause.words[0] for clause in query.clauses)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, cast
 
 from graphweft_rules.cypher.accesses import LookupKey
-from graphweft_rules.cypher.clauses import outline
-from graphweft_rules.cypher.entities import ANYTHING
+from graphweft_rules.cypher.clauses import Outline, once
+from graphweft_rules.cypher.entities import ANYTHING, entities_of
 from graphweft_rules.cypher.part_parser import literal_map, read_parts
 from graphweft_rules.cypher.parts import CallPart, NodePattern, PatternError, PatternPart, RelationshipPattern, SetPart
-from graphweft_rules.cypher.read_write_sets import read_statement
 
 _EVERY_MAP = LookupKey(parameter=ANYTHING)
 """A map of any parameter: where it comes from is not known."""
 
 
-@lru_cache(maxsize=16_384)
-def name_sources(statement: str) -> tuple[LookupKey, ...]:
+@once
+def name_sources(query: Outline) -> tuple[LookupKey, ...]:
     """Return the maps whose keys become names of properties. It is empty if the text has all names, as it usually has.
 
     ``given_names`` reads them.
     """
-    query = outline(statement)
     try:
         parts = read_parts(query)
     except PatternError:
@@ -47,7 +44,7 @@ def name_sources(statement: str) -> tuple[LookupKey, ...]:
                 for item in part.items
             )  # fmt: skip
     if unknown:
-        _, reader = read_statement(statement)
+        reader = entities_of(query)
         if isinstance(reader, str):
             return (_EVERY_MAP,)
         whole = [act.value for act in reader.acts if act.access == "write" and act.name == ANYTHING]

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Final
 
 from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
+from graphweft_rules.cypher.named_calls import named_calls
 
 MOST_GROWTH: Final = 1_024
 """Of the values of a rule's query."""
@@ -24,14 +25,12 @@ def growth_problem(query: Outline, most: int) -> Problem | None:
             growth *= max(1, _most_uses(words, clause))
         if growth > most:
             return "values are joined with themselves in clause after clause: use each value once", clause.words[0]
-    for index in range(len(words.tokens)):
-        if words.identifier(index).lower() == "reduce" and words.text(index + 1) == "(":
-            name, end = words.identifier(index + 2), words.closing(index + 1)
-            joined = (
-                place for place in range(index + 4, end) if words.identifier(place) == name and _joins(words, place)
-            )
-            if sum(1 for _ in joined) > 1:
-                return f"reduce() joins {name!r} with itself, so that it doubles with each item: use it once", index
+    for call in named_calls(query):
+        if call.lower == "reduce":
+            name, inside = words.identifier(call.opening + 1), range(call.opening + 3, words.closing(call.opening))
+            if sum(words.identifier(place) == name and _joins(words, place) for place in inside) > 1:
+                message = f"reduce() joins {name!r} with itself, so that it doubles with each item: use it once"
+                return message, call.place
     return None
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from functools import lru_cache
 
 from graphweft_rules.cypher.accesses import LookupKey
-from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.clauses import Outline, once
 from graphweft_rules.cypher.entities import EntityReader, Opaque
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import PatternError, PatternPart
 
 
-@lru_cache(maxsize=4_096)
-def merge_keys(statement: str) -> frozenset[tuple[str, tuple[str, ...]]]:
+@once
+def merge_keys(query: Outline) -> frozenset[tuple[str, tuple[str, ...]]]:
     """Return a label and the sorted properties of each node that a query merges; none if it is not understood."""
     try:
-        parts = read_parts(outline(statement))
+        parts = read_parts(query)
     except PatternError:
         return frozenset()
     return frozenset(
@@ -30,10 +29,10 @@ def merge_keys(statement: str) -> frozenset[tuple[str, tuple[str, ...]]]:
     )
 
 
-@lru_cache(maxsize=4_096)
-def looked_up(statement: str) -> frozenset[tuple[str, str, LookupKey]]:
+@once
+def looked_up(query: Outline) -> frozenset[tuple[str, str, LookupKey]]:
     """Return label, property and value of the nodes that a query names, where the value is known before it runs."""
-    reader = EntityReader(outline(statement))
+    reader = EntityReader(query)
     with contextlib.suppress(PatternError, Opaque):  # what was read until then is true
         reader.read()
     return frozenset(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline, once
 from graphweft_rules.cypher.expressions import uses
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
@@ -36,8 +35,8 @@ def shared_labels(cyphers: Iterable[Cypher]) -> frozenset[str] | None:
     Two labels outside of the result are always on different nodes.
     """
     found: set[str] = set()
-    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
-        given = labels_in(statement)
+    for query in dict.fromkeys(cypher.outline for cypher in cyphers):
+        given = labels_of(query)
         if given.dynamic:
             return None
         found |= given.shared
@@ -58,12 +57,7 @@ class Labels:
     """The labels are known only when the query runs."""
 
 
-@lru_cache(maxsize=16_384)
-def labels_in(statement: str) -> Labels:
-    """Return the labels of a statement; see ``labels_of``."""
-    return labels_of(outline(statement))
-
-
+@once
 def labels_of(query: Outline) -> Labels:
     """Return the labels of a query; for a query that cannot be parsed, a superset."""
     words = query.words

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from graphweft_rules.cypher.accesses import LookupKey
-from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader
+from graphweft_rules.cypher.clauses import Outline
+from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, entities_of
 from graphweft_rules.cypher.mutation_summary import MutationSummary
 from graphweft_rules.cypher.query import Cypher
-from graphweft_rules.cypher.read_write_sets import read_statement, read_write_sets
+from graphweft_rules.cypher.read_write_sets import read_write_sets
 
 BY_KEY: Final = "it names the key"
 ENSURES: Final = "it makes sure that the node exists"
@@ -59,7 +60,7 @@ class NodeWriters:
         """Return why a row may write the target; empty if it does not."""
         checks = self._checks.get(cypher.statement)
         if checks is None:
-            checks = self._checks[cypher.statement] = self._learn(cypher.statement)
+            checks = self._checks[cypher.statement] = self._learn(cypher.outline)
         found = ""
         for check in checks:
             if (not found or found is ENSURES) and self._holds(check, params):
@@ -82,8 +83,8 @@ class NodeWriters:
             return True
         return any(part in each and not _differ([each[part]], keys[part]) for part in keys for each in given)
 
-    def _learn(self, statement: str) -> Sequence[_Check]:
-        _, reader = read_statement(statement)
+    def _learn(self, query: Outline) -> Sequence[_Check]:
+        reader = entities_of(query)
         if isinstance(reader, str):
             return [_Check(keys=(), because=reader)]
         found: list[_Check] = []

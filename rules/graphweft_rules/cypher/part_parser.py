@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
+from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, once
 from graphweft_rules.cypher.parts import (
     CallPart,
     DeletePart,
@@ -44,6 +44,21 @@ def read_parts(query: Outline) -> tuple[Part, ...]:
 
     Raises ``PatternError``.
     """
+    found = _parts_or_error(query)
+    if isinstance(found, PatternError):
+        raise PatternError(found.place, found.message)  # a new one, because each raise adds to a traceback
+    return found
+
+
+@once
+def _parts_or_error(query: Outline) -> tuple[Part, ...] | PatternError:
+    try:
+        return _parts(query)
+    except PatternError as error:
+        return PatternError(error.place, error.message)
+
+
+def _parts(query: Outline) -> tuple[Part, ...]:
     if query.stray is not None:
         raise PatternError(0, "a bracket has no partner")
     clauses = query.clauses

@@ -9,9 +9,10 @@ from typing import Final, Literal, NamedTuple
 from graphweft_rules.cypher.calls import call_problems, is_index_change
 from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, QueryWords
 from graphweft_rules.cypher.growth import MOST_GROWTH, growth_problem
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.ranges import range_problems
 from graphweft_rules.cypher.reduce_names import repeated_reduce_names
-from graphweft_rules.cypher.statement import clock_call
+from graphweft_rules.cypher.statement import clock_function
 from graphweft_rules.matching.clock import OWN_PREFIX
 
 Role = Literal["injection", "mutation"]
@@ -48,7 +49,7 @@ def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[QueryProble
     yield from _text_problems(query)
     yield from _outer_problems(query)
     yield from _name_problems(query)
-    yield from _clock_problems(words, role)
+    yield from _clock_problems(query, role)
     for code, message, start in call_problems(query):
         yield QueryProblem("error", code, message, start)
     for message, start in range_problems(query):
@@ -132,27 +133,25 @@ def _name_problems(query: Outline) -> Iterator[QueryProblem]:
             yield QueryProblem("error", "param-as-label", message, word.start)
 
 
-def _clock_problems(words: QueryWords, role: Role) -> Iterator[QueryProblem]:
-    for index, word in enumerate(words.tokens):
-        name = words.identifier(index).lower()
-        if role == "mutation" and name == "rand" and words.text(index + 1) == "(" and words.text(index - 1) != ".":
+def _clock_problems(query: Outline, role: Role) -> Iterator[QueryProblem]:
+    words = query.words
+    for call in named_calls(query):
+        start, after = words.tokens[call.place].start, call.opening + 2
+        if role == "mutation" and call.lower == "rand":
             message = "rand() gives another value when events are replayed: take the number from the event"
-            yield QueryProblem("error", "nondeterministic", message, word.start)
-        if name not in _TEXT_CALLS or words.text(index - 1) == ".":
+            yield QueryProblem("error", "nondeterministic", message, start)
+        name = call.lower.partition(".")[0]
+        if name not in _TEXT_CALLS:
             continue
-        call = clock_call(words, index)
-        other = (
-            not call and words.text(index + 1) == "." and words.identifier(index + 2) and words.text(index + 3) == "("
-        )
-        if other or (call and words.text(call + 1) != ")"):
+        if not clock_function(call) or words.text(call.opening + 1) != ")":
             message = f"{name}() takes no arguments in rules: {_NO_DATETIME}"
-        elif call and words.text(call + 2) == ".":
+        elif words.text(after) == ".":
             message = f"{name}() returns text in rules and has no fields: {_NO_DATETIME}"
-        elif call and words.text(call + 2) in ("+", "-") and words.keyword(call + 3) == "DURATION":
+        elif words.text(after) in ("+", "-") and words.keyword(after + 1) == "DURATION":
             message = f"{name}() returns text in rules: {_NO_DATETIME}, or add the duration to localdatetime()"
         else:
             continue
-        yield QueryProblem("error", "no-datetime", message, word.start)
+        yield QueryProblem("error", "no-datetime", message, start)
 
 
 def _is_admin(words: QueryWords, clause: Clause) -> bool:

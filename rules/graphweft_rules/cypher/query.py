@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -34,8 +34,8 @@ class Cypher:
     """A parsed query. If a problem has the level ``error``, only ``text`` and ``problems`` are reliable."""
 
     text: str
-    statement: str
-    """The query to run: one statement without ``;`` and comments; clock calls are parameters."""
+    outline: Outline
+    """That of ``statement``. It keeps what analyses find, so that no text is read twice."""
     params: frozenset[str]
     """The author's parameters, without the dollar sign."""
     clock: frozenset[str]
@@ -55,6 +55,11 @@ class Cypher:
     pieces: tuple[Piece, ...] = field(default=(), repr=False, compare=False)
     """The pieces of ``statement``, for ``origin``."""
 
+    @property
+    def statement(self) -> str:
+        """The query to run: one statement without ``;`` and comments; clock calls are parameters."""
+        return self.outline.text
+
     def origin(self, line: int, column: int) -> tuple[int, int]:
         """Return the line and column in ``text`` of a line and column in ``statement``; all count from 1.
 
@@ -73,29 +78,39 @@ class Cypher:
 
     def batch_query(self, dialect: Dialect, shared: frozenset[str] | None = None) -> BatchQuery:
         """Return the batch query of this query: see ``Dialect.batch_query``."""
-        return _batch_query(self.statement, self.columns, dialect, shared)
+        return _batch_query(self.outline, self.columns, dialect, shared)
 
 
 @lru_cache(maxsize=16_384)
 def _batch_query(
-    statement: str, columns: tuple[str, ...], dialect: Dialect, shared: frozenset[str] | None
+    query: Outline, columns: tuple[str, ...], dialect: Dialect, shared: frozenset[str] | None
 ) -> BatchQuery:
-    return dialect.batch_query(statement, columns, shared=shared)
+    return dialect.batch_query(query, columns, shared=shared)
 
 
-def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = (), limits: TextLimits = QUERY) -> Cypher:
+def parse(
+    text: str,
+    *,
+    role: Role,
+    dialects: Iterable[Dialect] = (),
+    limits: TextLimits = QUERY,
+    further: Callable[[Outline], Iterable[QueryProblem]] = lambda _: (),
+) -> Cypher:
     """Parse a query. Never raises: ``problems`` holds what is wrong, including what each of ``dialects`` reports.
 
-    A text beyond the ``limits`` is not analysed, and has this one problem.
+    A text beyond the ``limits`` is not analysed, and has this one problem. ``further`` finds problems of a query that
+    has no error.
     """
     if (long := length_problem(text, limits)) is not None:
         return _refused(text, long)
-    cypher, problems = _parsed(text, role, limits)
-    given = tuple(dialects)
-    if given and not _is_refused(problems):
-        query = outline(text)
-        problems += tuple(problem for dialect in given for problem in dialect.problems(query, role))
+    # Only rules have the limits ``QUERY``. Other texts come from requests, too, of which nothing may stay here.
+    query = rule_outline(text) if limits is QUERY else outline(text)
+    cypher, problems = _parsed(query, role) if limits is QUERY else _analysed(query, role, limits)
+    if not _is_refused(problems):
+        problems += tuple(problem for dialect in dialects for problem in dialect.problems(query, role))
     problems = tuple(sorted(problems, key=lambda problem: problem.start))
+    if not any(problem.level == "error" for problem in problems):
+        problems += tuple(further(query))
     # A copy, because rows of different mutations are told apart by the identity of their queries.
     return replace(cypher, problems=tuple(placed(text, problem) for problem in problems))
 
@@ -108,7 +123,7 @@ def _refused(text: str, problem: TextProblem) -> Cypher:
     placed_there = placed(text, QueryProblem("error", _TOO_MUCH, problem.message, problem.start))
     return Cypher(
         text=text,
-        statement="",
+        outline=outline(""),
         params=frozenset(),
         clock=frozenset(),
         uuids=0,
@@ -125,21 +140,33 @@ def _is_refused(problems: Iterable[QueryProblem]) -> bool:
     return any(problem.code == _TOO_MUCH for problem in problems)
 
 
-@lru_cache(maxsize=16_384)  # the checks of a rule file parse each query before it is compiled
-def _parsed(text: str, role: Role, limits: TextLimits) -> tuple[Cypher, tuple[QueryProblem, ...]]:
+def rule_outline(text: str) -> Outline:
+    """Return the outline of a text of a rule, of which the checks of its file and the compiler read the same one."""
+    return _kept_outline(text) if length_problem(text, QUERY) is None else outline(text)
+
+
+_kept_outline: Final = lru_cache(maxsize=16_384)(outline)
+
+
+@lru_cache(maxsize=16_384)
+def _parsed(query: Outline, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...]]:
+    return _analysed(query, role, QUERY)
+
+
+def _analysed(query: Outline, role: Role, limits: TextLimits) -> tuple[Cypher, tuple[QueryProblem, ...]]:
     """Return a query without problems, and the problems that it has on any server."""
-    query = outline(text)
-    if (much := problem_of(pieces_of(query.tokens), limits)) is not None:
+    text = query.text
+    if (much := problem_of(pieces_of(query.words.tokens), limits)) is not None:
         return _refused(text, much), (QueryProblem("error", _TOO_MUCH, much.message, much.start),)
     words = query.words
     clock: set[str] = set()
-    edits = list(clock_edits(words, clock))
-    uuids = list(uuid_edits(words)) if role == "mutation" else []
+    edits = list(clock_edits(query, clock))
+    uuids = list(uuid_edits(query)) if role == "mutation" else []
     main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
     statement, pieces = edited(query, text, edits + uuids)
     cypher = Cypher(
         text=text,
-        statement=statement,
+        outline=query if statement == text else outline(statement),
         params=frozenset(word.identifier for word in words.tokens if word.kind == "param"),
         clock=frozenset(clock),
         uuids=len(uuids),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from graphweft_rules.cypher.clauses import Outline, QueryWords
+from graphweft_rules.cypher.named_calls import named_calls
 
 MOST: Final = 100_000
 """The largest bound of a range, and the smallest below zero."""
@@ -21,7 +22,7 @@ _SIZES: Final = frozenset({"size", "length"})
 def range_problems(query: Outline) -> Iterator[tuple[str, int]]:
     """Yield message and offset of each bound that may be any number."""
     words = query.words
-    for index, bounds in _calls(words):
+    for index, bounds in _calls(query):
         for bound in bounds:
             why = _unknown(words, bound) if len(bounds) <= _MOST_TERMS else "has too many terms"
             if why:
@@ -38,7 +39,7 @@ def range_parameters(query: Outline) -> frozenset[str]:
     words = query.words
     return frozenset(
         words.tokens[place].identifier
-        for _, bounds in _calls(words)
+        for _, bounds in _calls(query)
         for bound in bounds
         for place in bound
         if words.tokens[place].kind == "param" and words.text(bound.start) not in _SIZES
@@ -54,12 +55,11 @@ def range_problem(names: frozenset[str], params: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _calls(words: QueryWords) -> Iterator[tuple[int, list[range]]]:
+def _calls(query: Outline) -> Iterator[tuple[int, list[range]]]:
     """Yield the place and the first two arguments of each call, the terms of a sum each on its own."""
-    for index in range(len(words.tokens)):
-        if words.identifier(index).lower() != "range" or words.text(index + 1) != "(" or words.text(index - 1) == ".":
-            continue
-        yield index, list(_terms(words, index + 2, words.closing(index + 1)))
+    for call in named_calls(query):
+        if call.lower == "range":
+            yield call.place, list(_terms(query.words, call.opening + 1, query.words.closing(call.opening)))
 
 
 def _terms(words: QueryWords, start: int, end: int) -> Iterator[range]:

@@ -13,14 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from graphweft_rules.cypher.accesses import LookupKey, ReadWriteSet, Resource, ResourceAccess
-from graphweft_rules.cypher.clauses import outline
-from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, Opaque
+from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, Opaque, entities_of
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, Pick
-from graphweft_rules.cypher.node_labels import Labels, labels_in
-from graphweft_rules.cypher.parts import PatternError
+from graphweft_rules.cypher.node_labels import Labels, labels_of
 from graphweft_rules.cypher.query import Cypher
 
 
@@ -32,9 +29,9 @@ def read_write_sets(cyphers: Iterable[Cypher], others: MutationSummary = EMPTY) 
     """
     readers: dict[str, EntityReader | str] = {}
     given: list[Labels] = []
-    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
-        labels, readers[statement] = read_statement(statement)
-        given.append(labels)
+    for query in dict.fromkeys(cypher.outline for cypher in cyphers):
+        readers[query.text] = entities_of(query)
+        given.append(labels_of(query))
     clear = [reader for reader in readers.values() if isinstance(reader, EntityReader)]
     world = _Entities(clear, given, others)
     found: dict[str, ReadWriteSet] = {}
@@ -55,8 +52,8 @@ def summary_of(cyphers: Iterable[Cypher]) -> MutationSummary:
     groups: set[frozenset[str]] = set()
     anywhere = False
     picks: set[Pick] = set()
-    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
-        labels, reader = read_statement(statement)
+    for query in dict.fromkeys(cypher.outline for cypher in cyphers):
+        labels, reader = labels_of(query), entities_of(query)
         shared = None if shared is None or labels.dynamic else shared | labels.shared
         groups.update(labels.groups)
         anywhere |= labels.anywhere
@@ -77,19 +74,6 @@ def _pick(thing: Entity) -> Pick:
     labels, by = (node.names, node.keys) if node is not None and node.known else ((), ())
     names = thing.names if thing.kind == "relationship" or thing.known else ()
     return Pick(thing.kind, frozenset(names), frozenset(labels), frozenset(by) if labels else frozenset())
-
-
-# A worker reads each statement up to four times, and features bring the same statements to all workers of a process.
-@lru_cache(maxsize=16_384)
-def read_statement(statement: str) -> tuple[Labels, EntityReader | str]:
-    """Return the labels and the entities of a statement, or why it is opaque. Readers do not change afterwards."""
-    labels = labels_in(statement)
-    reader = EntityReader(outline(statement))
-    try:
-        reader.read()
-    except (PatternError, Opaque) as error:
-        return labels, str(error)
-    return labels, reader
 
 
 class _Entities:

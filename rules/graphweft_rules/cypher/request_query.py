@@ -11,6 +11,7 @@ from typing import Final
 
 from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.growth import Problem, growth_problem
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import PatternError, PatternPart, ProjectionPart, UnwindPart
 from graphweft_rules.cypher.pattern_parser import KEYWORDS
@@ -47,15 +48,11 @@ def request_problem(query: Outline) -> tuple[str, int] | None:
 
 def _call_problem(query: Outline) -> Problem | None:
     words = query.words
-    for index, token in enumerate(words.tokens):
-        if not words.identifier(index) or words.text(index - 1) in (".", ":", "|", "&"):
-            continue
-        name, end = token.identifier, index + 1
-        while words.text(end) == "." and words.identifier(end + 1):
-            name, end = f"{name}.{words.identifier(end + 1)}", end + 2
-        if words.text(end) != "(" or name.lower() in _FUNCTIONS or token.keyword in _BEFORE_BRACKET:
-            continue
-        return f"a request may not call {name!r}: use a function whose result is no larger than its arguments", index
+    for call in named_calls(query):
+        label = words.text(call.place - 1) in (":", "|", "&")
+        if not label and call.lower not in _FUNCTIONS and words.keyword(call.place) not in _BEFORE_BRACKET:
+            advice = "use a function whose result is no larger than its arguments"
+            return f"a request may not call {call.name!r}: {advice}", call.place
     return None
 
 

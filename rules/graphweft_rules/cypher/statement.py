@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, QueryWords
+from graphweft_rules.cypher.clauses import Outline
+from graphweft_rules.cypher.named_calls import NamedCall, named_calls
 from graphweft_rules.matching.clock import CALLS, UUID_PREFIX
 
 type Edit = tuple[int, int, str]
@@ -17,46 +18,43 @@ type Edit = tuple[int, int, str]
 type Piece = tuple[int, int, bool]
 """Offset in the statement, offset in the author's text, and whether both texts are equal from there on."""
 
-_CLOCK_VARIANTS: Final = frozenset({"TRANSACTION", "STATEMENT", "REALTIME"})
+_CLOCK_VARIANTS: Final = frozenset({"", "transaction", "statement", "realtime"})
 
 
-def clock_edits(words: QueryWords, clock: set[str]) -> Iterator[Edit]:
+def clock_edits(query: Outline, clock: set[str]) -> Iterator[Edit]:
     """Yield the edits that turn clock calls into parameters; add the parameters' names to ``clock``."""
-    for index in range(len(words.tokens)):
-        call = clock_call(words, index)
-        if call and words.text(call + 1) == ")":
-            name, replacement = CALLS[words.identifier(index).lower()]
+    for call in named_calls(query):
+        function = clock_function(call)
+        if function and query.words.text(call.opening + 1) == ")":
+            name, replacement = CALLS[function]
             clock.add(name)
-            yield words.tokens[index].start, words.tokens[call + 1].end, replacement
+            yield _edit(query, call, replacement)
 
 
-def clock_call(words: QueryWords, index: int) -> int:
-    """Return the index of the parenthesis when a clock function is called at the index, else 0."""
-    if words.identifier(index).lower() not in CALLS or words.text(index - 1) == ".":
-        return 0
-    after = index + 1
-    if words.text(after) == "." and words.keyword(after + 1) in _CLOCK_VARIANTS:
-        after += 2
-    return after if words.text(after) == "(" else 0
+def clock_function(call: NamedCall) -> str:
+    """Return the function of the clock that is called, without its variant; empty for other calls."""
+    function, _, variant = call.lower.partition(".")
+    return function if function in CALLS and variant in _CLOCK_VARIANTS else ""
 
 
-def uuid_edits(words: QueryWords) -> Iterator[Edit]:
+def uuid_edits(query: Outline) -> Iterator[Edit]:
     """Yield the edits that turn calls of ``randomUUID()`` into parameters."""
-    calls = [index for index in range(len(words.tokens)) if _calls(words, index, "randomuuid")]
-    for number, index in enumerate(calls):
-        yield words.tokens[index].start, words.tokens[words.closing(index + 1)].end, f"${UUID_PREFIX}{number}"
+    found = (call for call in named_calls(query) if call.lower == "randomuuid")
+    calls = [call for call in found if query.words.text(call.opening + 1) == ")"]
+    for number, call in enumerate(calls):
+        yield _edit(query, call, f"${UUID_PREFIX}{number}")
 
 
-def _calls(words: QueryWords, index: int, function: str) -> bool:
-    called = words.identifier(index).lower() == function and words.text(index - 1) != "."
-    return called and words.text(index + 1) == "(" and words.text(index + 2) == ")"
+def _edit(query: Outline, call: NamedCall, replacement: str) -> Edit:
+    """Return the edit that replaces a call without arguments."""
+    tokens = query.words.tokens
+    return tokens[call.place].start, tokens[call.opening + 1].end, replacement
 
 
 def edited(query: Outline, text: str, edits: list[Edit]) -> tuple[str, tuple[Piece, ...]]:
     """Return the statement and its pieces: the text with the edits, without comments and a closing semicolon."""
-    for token in query.tokens:
-        if token.kind == "comment":  # keep the line count: servers report lines
-            edits.append((token.start, token.end, "\n" * token.text.count("\n") or " "))
+    for token in query.comments:  # keep the line count: servers report lines
+        edits.append((token.start, token.end, "\n" * token.text.count("\n") or " "))
     for word in reversed(query.words.tokens):
         if word.text != ";":
             break

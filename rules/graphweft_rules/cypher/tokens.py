@@ -71,11 +71,9 @@ _PUNCTUATION: Final[dict[str, PieceKind]] = {
 
 
 def pieces_of(tokens: Iterable[CypherToken]) -> Iterator[Piece]:
-    """Yield what the limits of texts measure."""
+    """Yield what the limits of texts measure; ``tokens`` are without spaces and comments."""
     for token in tokens:
         match token.kind:
-            case "space" | "comment":
-                continue
             case "name":
                 yield Piece("word", token.text, token.start)
             case "punct":

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.entities import ANYTHING
-from graphweft_rules.cypher.node_labels import READING, labels_in
+from graphweft_rules.cypher.node_labels import READING, labels_of
 from graphweft_rules.cypher.part_parser import literal_map, read_parts
 from graphweft_rules.cypher.parts import (
     CallPart,
@@ -33,17 +33,17 @@ class WrittenProperties:
     """Labels that may be on one node."""
 
     @classmethod
-    def of(cls, cyphers: Iterable[str]) -> Self:
+    def of(cls, queries: Iterable[Outline]) -> Self:
         """Return what mutations write, and never less: a query that cannot be read may write everything."""
         found = cls()
-        for cypher in dict.fromkeys(cyphers):
-            labels = labels_in(cypher)
+        for query in dict.fromkeys(queries):
+            labels = labels_of(query)
             found._groups.update(labels.groups)
             if labels.anywhere:
                 found._add((), ANYTHING)
                 continue
             try:
-                found._read(outline(cypher))
+                found._read(query)
             except PatternError:
                 found._add((), ANYTHING)
         return found

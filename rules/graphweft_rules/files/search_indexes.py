@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.indexes import IndexKind, SearchIndex
 from graphweft_rules.cypher.names import written_labels
+from graphweft_rules.cypher.query import rule_outline
 from graphweft_rules.cypher.written_properties import WrittenProperties
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, InjectionSearch, MutationRule, Place
@@ -66,7 +66,7 @@ def _named(search: InjectionSearch, place: Place) -> Iterator[NamedIndex]:
 
 def labels_of(rules: Iterable[MutationRule]) -> frozenset[str]:
     """Return the labels that mutations write, without those that are known only when a query runs."""
-    return frozenset[str]().union(*(written_labels(outline(cypher))[0] for cypher in _cyphers(rules)))
+    return frozenset[str]().union(*(written_labels(rule_outline(cypher))[0] for cypher in _cyphers(rules)))
 
 
 def _cyphers(rules: Iterable[MutationRule]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def search_findings(configs: Iterable[GraphInjectionConfig], known: Collection[s
     named: dict[tuple[IndexKind, str], NamedIndex] = {}
     for each in every:
         named.setdefault((each.kind, each.name), each)
-    of_mutations = WrittenProperties.of(_cyphers(mutations) if named else ())
+    of_mutations = WrittenProperties.of(map(rule_outline, _cyphers(mutations)) if named else ())
     properties = {label: of_mutations.of_label(label) for label in sorted(labels)}
     for each in named.values():
         parts = each.parts(labels)
@@ -192,7 +192,7 @@ def called_indexes(config: GraphInjectionConfig) -> Iterator[tuple[IndexKind, st
     for text, place in queries:
         if "query" not in text.lower():
             continue
-        query = outline(text)
+        query = rule_outline(text)
         words = query.words
         for clause in query.clauses:
             at = clause.words[0]

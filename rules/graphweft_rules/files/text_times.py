@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline
+from graphweft_rules.cypher.query import rule_outline
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, Place
 
@@ -26,10 +27,10 @@ def text_times(configs: Iterable[GraphInjectionConfig]) -> Iterator[Finding]:
         (each.cypher, each.place)
         for config in configs for rule in config.injection_rules for each in rule.queries if each.cypher is not None
     ]  # fmt: skip
-    written = {name for each in mutations for name in _written(outline(each.cypher))}
+    written = {name for each in mutations for name in _written(rule_outline(each.cypher))}
     found: dict[str, Place] = {}
     for text, place in queries:
-        for name in _compared(outline(text)):
+        for name in _compared(rule_outline(text)):
             found.setdefault(name, place)
     for name, place in found.items():
         if name.rpartition(".")[2] not in written:

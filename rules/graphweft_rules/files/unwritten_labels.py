@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.names import graph_names, written_labels
+from graphweft_rules.cypher.query import rule_outline
 from graphweft_rules.files.findings import Finding, did_you_mean
 from graphweft_rules.files.model import GraphInjectionConfig, Place
 from graphweft_rules.matching.searches import parse_retrieval
@@ -27,7 +27,7 @@ def unwritten_labels(configs: Iterable[GraphInjectionConfig], known: Collection[
     mutations = [each for config in configs for rule in config.mutation_rules for each in rule.mutations]
     written: set[str] = set()
     for each in mutations:
-        labels, whole = written_labels(outline(each.cypher))
+        labels, whole = written_labels(rule_outline(each.cypher))
         if not whole:
             return
         written |= labels
@@ -51,7 +51,7 @@ def _read(configs: Iterable[GraphInjectionConfig]) -> Mapping[str, Place]:
                     cypher = parse_retrieval(each.search.retrieval_query)
                     found |= {name: each.place for kind, name in cypher.names if kind == "label" and name not in found}
         for text, place in queries:
-            for kind, name in graph_names(outline(text)):
+            for kind, name in graph_names(rule_outline(text)):
                 if kind == "label":
                     found.setdefault(name, place)
     return found

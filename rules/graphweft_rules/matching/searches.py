@@ -6,7 +6,8 @@ A request that lacks a scope of the rule skips the search, which would otherwise
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from pydantic import ValidationError
@@ -14,14 +15,14 @@ from pydantic_core import ErrorDetails
 
 from graphweft_contracts.memory import SCOPE_PATTERN, MemoryScope
 from graphweft_contracts.search import SearchOptions, SearchQuery, query_text
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import ExpressionPart, PatternError, ProjectionItem, ProjectionPart
 from graphweft_rules.cypher.problems import Level, QueryProblem
-from graphweft_rules.cypher.query import Cypher, parse, placed
+from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.model import InjectionSearch
 from graphweft_rules.matching.parameters import Absent, ParameterSource, Scope, compile_param
-from graphweft_rules.text_limits import RETRIEVAL
+from graphweft_rules.text_limits import RETRIEVAL, length_problem
 
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
@@ -133,11 +134,15 @@ def _in_words(fault: ErrorDetails) -> str:
 
 def parse_retrieval(text: str) -> Cypher:
     """Parse a ``retrieval_query``: an injection query that goes on from ``node`` and ``score``. Never raises."""
-    cypher = parse(text, role="injection", limits=RETRIEVAL)
-    if not any(problem.level == "error" for problem in cypher.problems):
-        found = (placed(text, problem) for problem in _retrieval_problems(outline(text)))
-        return replace(cypher, problems=(*cypher.problems, *found))
-    return cypher
+    return _kept(text) if length_problem(text, RETRIEVAL) is None else _parsed(text)
+
+
+def _parsed(text: str) -> Cypher:
+    return parse(text, role="injection", limits=RETRIEVAL, further=_retrieval_problems)
+
+
+_kept: Final = lru_cache(maxsize=256)(_parsed)
+"""Requests have such queries, too, and anybody can send many."""
 
 
 def _retrieval_problems(query: Outline) -> Iterator[QueryProblem]:

@@ -116,7 +116,7 @@ SEEN = "MERGE (s:Session {id: $s}) SET s.seen = $t MERGE (u:User {id: $u}) SET u
 def test_nodes_whose_labels_share_no_node_may_have_properties_of_one_name(
     shared: frozenset[str] | None, mode: Mode
 ) -> None:
-    assert FALKORDB.batch_query(SEEN, ["s", "t", "u"], shared=shared).mode == mode
+    assert FALKORDB.batch_query(outline(SEEN), ["s", "t", "u"], shared=shared).mode == mode
 
 
 def test_a_rule_that_puts_two_labels_on_one_node_changes_the_forms_of_others(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_rule_that_puts_two_labels_on_one_node_changes_the_forms_of_others(tmp
 
 
 def test_parameters_become_values_of_the_row_in_the_order_of_columns() -> None:
-    form = FALKORDB.batch_query("MERGE (n:A {id: $b}) SET n.x = $ `a`, n.y = '$a'", ["a", "b"])
+    form = FALKORDB.batch_query(outline("MERGE (n:A {id: $b}) SET n.x = $ `a`, n.y = '$a'"), ["a", "b"])
     assert f"{{id: {ROW}[2]}}" in form.statement
     assert f"n.x = {ROW}[1]" in form.statement
     assert "n.y = '$a'" in form.statement
@@ -139,7 +139,7 @@ def test_parameters_become_values_of_the_row_in_the_order_of_columns() -> None:
 
 def test_a_relationship_that_is_not_used_later_is_not_carried_on() -> None:
     # Carried on, it would make the server tell parallel relationships apart, and a counter would go wrong.
-    form = falkordb_batch_query("MATCH (a:A {id: $id})-[r:R]->(b:B) SET b.r = coalesce(b.r, 0) + 1", ["id"])
+    form = falkordb_batch_query(outline("MATCH (a:A {id: $id})-[r:R]->(b:B) SET b.r = coalesce(b.r, 0) + 1"), ["id"])
     assert f"WITH {ROW}, b ORDER BY {ROW}[0] SET b.r" in form.statement
 
 
@@ -149,7 +149,7 @@ def test_an_item_does_not_carry_the_row_or_its_list_on() -> None:
         "MATCH (a:A {id: $id}) UNWIND $in.items AS item UNWIND $tags AS tag MERGE (b:B {id: item.id}) "
         "WITH a, b, item, tag AS name MERGE (a)-[r:R]->(b) SET r.name = name, b.text = $text"
     )
-    form = falkordb_batch_query(text, ["id", "in", "tags", "text"])
+    form = falkordb_batch_query(outline(text), ["id", "in", "tags", "text"])
     assert form.mode == "ordered"
     head, made, rest = form.statement.partition(" MATCH ")
     assert "__gw_row[2].items AS __gw_l0" in head
@@ -174,14 +174,14 @@ def test_an_item_does_not_carry_the_row_or_its_list_on() -> None:
     ],
 )
 def test_keys_name_the_columns_and_their_fields(expression: str, keys: tuple[str, ...]) -> None:
-    form = falkordb_batch_query(f"UNWIND $c AS item MERGE (n:A {{id: {expression}}})", ["a", "b", "c"])
+    form = falkordb_batch_query(outline(f"UNWIND $c AS item MERGE (n:A {{id: {expression}}})"), ["a", "b", "c"])
     assert (form.mode, form.keys) == ("ordered", keys)
 
 
 @given(st.text() | st.lists(st.sampled_from(WORDS)).map(" ".join))
 def test_no_text_makes_it_raise(text: str) -> None:
     for dialect in dialects():
-        form = dialect.batch_query(text, ["p"])
+        form = dialect.batch_query(outline(text), ["p"])
         assert form.mode in ("ordered", "single")
     query = outline(text)
     for reading in (lambda: read_parts(query), lambda: uses(query, range(len(query.words.tokens)))):

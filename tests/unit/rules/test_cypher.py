@@ -49,7 +49,7 @@ def test_a_contract_mutation_in_full() -> None:
     )
     assert parse(text, role="mutation") == Cypher(
         text=text,
-        statement=text.replace("datetime()", "$__datetime").rstrip(),
+        outline=outline(text.replace("datetime()", "$__datetime").rstrip()),
         params=frozenset({"pattern_name", "chat_id", "context_summary"}),
         clock=frozenset({"__datetime"}),
         uuids=0,
@@ -105,6 +105,8 @@ def test_labels_and_types_are_named(text: str, labels: str, types: str) -> None:
         ("timestamp// now\n()", "$__timestamp"),
         ("date()", "date($__date)"),
         ("date.realtime()", "date($__date)"),
+        ("date.`realtime`()", "date($__date)"),
+        ("localdatetime . `Statement`()", "localdatetime($__localdatetime)"),
         ("`date`()", "date($__date)"),
         ("localdatetime()", "localdatetime($__localdatetime)"),
         ("localtime()", "localtime($__localtime)"),
@@ -389,5 +391,5 @@ def test_uuids_follow_from_the_seed() -> None:
     ],
 )
 def test_a_pattern_in_an_expression_counts_as_work_after_a_write_and_is_no_error(statement: str) -> None:
-    assert works_late(statement)
+    assert works_late(outline(statement))
     assert list(late_work(outline(statement))) == []

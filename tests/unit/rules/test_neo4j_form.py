@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.neo4j.batch_query import neo4j_batch_query
 
@@ -11,7 +12,7 @@ from graphweft_workers.drivers.neo4j.batch_query import neo4j_batch_query
 def ordered(text: str) -> str:
     """Return what stands in the subquery of the statement's form."""
     query = parse(text, role="mutation")
-    form = neo4j_batch_query(query.statement, query.columns)
+    form = neo4j_batch_query(query.outline, query.columns)
     assert (form.mode, form.reason, form.columns) == ("ordered", "", query.columns)
     values = [f"__gw_p{number}" for number in range(len(query.columns))]
     bound = ", ".join(f"__gw_row[{number}] AS {value}" for number, value in enumerate(values, start=1))
@@ -82,6 +83,7 @@ def test_values_take_the_place_of_parameters(text: str, inside: str) -> None:
         ("MATCH (n:N) CREATE (n)-[:R $p]->(n)", "SET n = $p"),
         ("CREATE (n $p)", "SET n = $p"),
         ("MATCH (n:N) WITH count(*) + $p AS c CREATE (:C {c: c})", "then use $p"),
+        ("MATCH (n:N) WITH `count`(*) + $p AS c CREATE (:C {c: c})", "then use $p"),
         ("MATCH (n:N) WITH {a: $p, c: Collect(n.x)} AS m CREATE (:C {c: m.c})", "then use $p"),
         ("MATCH (n:N) SET n.x = 1 RETURN max(n.x) > $p", "then use $p"),
         ("MATCH (n:N) CALL { WITH n SET n.x = $p }", "CALL (n) { … }"),
@@ -92,7 +94,7 @@ def test_values_take_the_place_of_parameters(text: str, inside: str) -> None:
 )
 def test_what_a_variable_cannot_stand_in_goes_row_by_row(text: str, reason: str) -> None:
     query = parse(text, role="mutation")
-    form = neo4j_batch_query(query.statement, query.columns)
+    form = neo4j_batch_query(query.outline, query.columns)
     assert (form.mode, form.statement, form.columns) == ("single", query.statement, query.columns)
     assert reason in form.reason
 
@@ -101,8 +103,8 @@ def test_what_a_variable_cannot_stand_in_goes_row_by_row(text: str, reason: str)
     "text", ["", "$", "RETURN", "CALL", "CALL (", "MATCH (n", "}", "RETURN *", "CREATE (n:N $p", "'"]
 )
 def test_no_text_is_too_odd(text: str) -> None:
-    neo4j_batch_query(text, ("p",))
+    neo4j_batch_query(outline(text), ("p",))
 
 
 def test_a_parameter_without_a_value_is_not_replaced() -> None:
-    assert neo4j_batch_query("CREATE (:N {x: $p})", ()).mode == "single"
+    assert neo4j_batch_query(outline("CREATE (:N {x: $p})"), ()).mode == "single"

@@ -28,7 +28,7 @@ class NameQuota:
     @staticmethod
     def concerns(row: BoundMutation) -> bool:
         """Return whether a row takes names from its event; the other rows of its mutation do so too."""
-        return bool(name_sources(row.mutation.cypher.statement))
+        return bool(name_sources(row.mutation.cypher.outline))
 
     async def refused(self, app_id: str, rows: Sequence[BoundMutation]) -> Mapping[int, str]:
         """Return the rows, by identity, that bring a name beyond the quota, in their order, each with the reason.
@@ -43,7 +43,7 @@ class NameQuota:
         fresh = False
         taken: set[str] = set()
         for row in rows:
-            sources = name_sources(row.mutation.cypher.statement)
+            sources = name_sources(row.mutation.cypher.outline)
             if not sources:
                 continue
             if known is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from graphweft_contracts import ContextRequest
 from graphweft_contracts.clock import Clock
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import BoundQuery, MatchedQueries, RuleSet
-from graphweft_rules.cypher.clauses import outline
-from graphweft_rules.cypher.query import line_and_column
+from graphweft_rules.cypher.query import Cypher, line_and_column
 from graphweft_rules.cypher.request_query import request_problem
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import clock_values
@@ -74,15 +74,23 @@ def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
     for problem in cypher.problems:
         if problem.level == "error":
             return f"retrieval_query, line {problem.line}, column {problem.column}: {problem.message}"
-    query = outline(cypher.statement)
-    for clause in query.clauses:
-        if clause.keyword == "CALL" and query.words.text(clause.words[0] + 1) not in ("{", "("):
-            return "retrieval_query: a request may not call procedures; call them in a rule"
-    if any(token.keyword == "USE" for token in query.tokens):
-        return "retrieval_query: USE is not allowed; a request reads the graph of its app"
-    if (found := request_problem(query)) is not None:
-        line, column = cypher.origin(*line_and_column(cypher.statement, found[1]))
-        return f"retrieval_query, line {line}, column {column}: {found[0]}"
+    if refused := _request_problem(cypher):
+        return f"retrieval_query{refused}"
     params = {**search.params, **clock_values(cypher.clock, now)}
     bound = search.model_copy(update={"retrieval_query": cypher.statement, "params": params})
     return BoundQuery(rule=_NAME, query=_QUERY, cypher=cypher, params=params, search=bound)
+
+
+@lru_cache(maxsize=256)
+def _request_problem(cypher: Cypher) -> str:
+    """Return the place and the reason why a request may not run a query without errors; empty if it may."""
+    query = cypher.outline
+    for clause in query.clauses:
+        if clause.keyword == "CALL" and query.words.text(clause.words[0] + 1) not in ("{", "("):
+            return ": a request may not call procedures; call them in a rule"
+    if any(token.keyword == "USE" for token in query.words.tokens):
+        return ": USE is not allowed; a request reads the graph of its app"
+    if (found := request_problem(query)) is not None:
+        line, column = cypher.origin(*line_and_column(cypher.statement, found[1]))
+        return f", line {line}, column {column}: {found[0]}"
+    return ""

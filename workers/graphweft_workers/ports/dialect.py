@@ -142,7 +142,7 @@ class GraphDialect(ABC):
     """A value of the type of ``node_id`` that no node has."""
 
     @abstractmethod
-    def batch_query(self, statement: str, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
+    def batch_query(self, query: Outline, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
         """Return how rows of a mutation share a query: see ``graphweft_rules.cypher.batch_query.Dialect``."""
 
     def problems(self, query: Outline, role: Role) -> Iterable[QueryProblem]:

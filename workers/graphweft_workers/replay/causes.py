@@ -109,7 +109,7 @@ class Causes:
 
     def _examples_of(self, bound: BoundMutation) -> Iterator[int]:
         named: set[_Named] = set()
-        for label, name, key in looked_up(bound.mutation.cypher.statement):
+        for label, name, key in looked_up(bound.mutation.cypher.outline):
             value = key.of(bound.params)
             if value is not None:
                 named.add((label, name, canonical(value)))

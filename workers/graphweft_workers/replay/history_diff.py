@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter
 from graphweft_rules import RuleSet
+from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.merge_keys import merge_keys
 from graphweft_workers.engine.dead_letter_counts import SKIPS
 from graphweft_workers.engine.passed_over import PassedOver
@@ -75,7 +76,7 @@ class HistoryComparison:
         self._app_id = log.app_id
         self._limit = limit
         self._found = HistoryDiff(ends=ends)
-        self._statements: set[str] = set()
+        self._queries: set[Outline] = set()
 
     async def run(self, scratch: Scratch, tell: Tell = lambda _side, _done: None) -> HistoryDiff:
         """Compare. ``scratch`` gives the store of an empty graph, which is in use until its context is left.
@@ -83,9 +84,7 @@ class HistoryComparison:
         Raises ``BusUnavailable`` and ``GraphUnavailable``.
         """
         await self._count_rows()
-        comparison = GraphComparison(
-            {key for statement in self._statements for key in merge_keys(statement)}, limit=self._limit
-        )
+        comparison = GraphComparison({key for query in self._queries for key in merge_keys(query)}, limit=self._limit)
         await self._count_failures("before", await self._build("before", scratch, tell, comparison))
         comparison.turn()
         await self._count_failures("after", await self._build("after", scratch, tell, comparison))
@@ -140,7 +139,7 @@ class HistoryComparison:
                 packed = event.rules.is_packed(bound.mutation.rule, bound.mutation.id)
                 workflow = None if packed else event.event.workflow
                 rows[workflow, bound.mutation.rule, bound.mutation.id] += 1
-                self._statements.add(bound.mutation.cypher.statement)
+                self._queries.add(bound.mutation.cypher.outline)
         for name, number in rows.items():
             self._found.count(name, side, "applied", number)
         for skip in read.skips:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
@@ -479,6 +480,7 @@ def _falling_score(row: Sequence[Any]) -> tuple[bool, float]:
     return (False, -score) if isinstance(score, int | float) else (True, 0.0)
 
 
+@lru_cache(maxsize=256)
 def _ordered(statement: str) -> bool:
     """Tell whether a query has ORDER BY behind its last RETURN."""
     last = [clause.keyword for clause in outline(statement).clauses if clause.depth == 0]

@@ -14,6 +14,7 @@ from typing import Final
 
 from graphweft_contracts import QueryFailed
 from graphweft_rules.cypher.batch_query import BatchQuery
+from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
@@ -107,7 +108,7 @@ def _asked(
     target = scoped(part.search.options.get("of", "all"), {}, now="")[0]
     text = enriched(dialect, target, (), retrieval_query=cypher.statement, values={}).text
     above = text.count("\n") - cypher.statement.rstrip("; \t\n").count("\n")
-    return _Asked(query=replace(cypher, statement=text), above=above)
+    return _Asked(query=replace(cypher, outline=outline(text)), above=above)
 
 
 def _finding(

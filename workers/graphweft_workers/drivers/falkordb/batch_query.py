@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from graphweft_rules.cypher.batch_query import BatchQuery
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.expressions import uses
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
@@ -41,12 +41,11 @@ from graphweft_workers.drivers.falkordb.batch_source import OWN, BatchSource, co
 from graphweft_workers.drivers.falkordb.batch_text import BatchText
 
 
-def falkordb_batch_query(statement: str, columns: Sequence[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
+def falkordb_batch_query(query: Outline, columns: Sequence[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
     """Return how rows of a statement run on FalkorDB: see ``Dialect.batch_query``. Never raises."""
-    query = outline(statement)
     columns = tuple(columns)
     try:
-        source = BatchSource(query=query, statement=statement, columns={name: n + 1 for n, name in enumerate(columns)})
+        source = BatchSource(query=query, columns={name: n + 1 for n, name in enumerate(columns)})
         parts = _without_return(query, read_parts(query))
         _check_names(query)
         keys = tuple(dict.fromkeys(_keys(source, parts)))
@@ -59,7 +58,7 @@ def falkordb_batch_query(statement: str, columns: Sequence[str], *, shared: froz
         reason = str(refused)
     else:
         return BatchQuery(mode="ordered", statement=text, columns=columns, keys=keys, always=unwinds)
-    return BatchQuery(mode="single", statement=statement, columns=columns, reason=reason)
+    return BatchQuery(mode="single", statement=query.text, columns=columns, reason=reason)
 
 
 def _check_names(query: Outline) -> None:

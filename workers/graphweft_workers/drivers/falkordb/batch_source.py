@@ -22,7 +22,6 @@ class BatchSource:
     """A query, and where each of its parameters is in a row."""
 
     query: Outline
-    statement: str
     columns: dict[str, int]
     """Parameter -> its index in a row."""
     bound: bool = False
@@ -42,9 +41,9 @@ class BatchSource:
         position = tokens[span.start].start
         for index in span:
             if tokens[index].kind == "param":
-                parts += (self.statement[position : tokens[index].start], self.value(tokens[index].identifier))
+                parts += (self.query.text[position : tokens[index].start], self.value(tokens[index].identifier))
                 position = tokens[index].end
-        return "".join(parts) + self.statement[position : tokens[span.stop - 1].end]
+        return "".join(parts) + self.query.text[position : tokens[span.stop - 1].end]
 
     def value(self, parameter: str) -> str:
         """Return the expression of a parameter's value."""

@@ -50,8 +50,8 @@ class FalkorDBDialect(GraphDialect):
     no_node = 0
 
     @override
-    def batch_query(self, statement: str, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
-        return falkordb_batch_query(statement, tuple(params), shared=shared)
+    def batch_query(self, query: Outline, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
+        return falkordb_batch_query(query, tuple(params), shared=shared)
 
     @override
     def problems(self, query: Outline, role: Role) -> Iterable[QueryProblem]:

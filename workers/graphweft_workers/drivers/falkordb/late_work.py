@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final
 
-from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.clauses import Outline, once
 from graphweft_rules.cypher.expressions import AGGREGATES, uses
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import (
     CallPart,
@@ -36,14 +36,14 @@ _FEW: Final = 1_000
 """Numbers of a constant ``range()`` that are no work to speak of."""
 
 
-@lru_cache(maxsize=4_096)
-def works_late(statement: str) -> bool:
+@once
+def works_late(query: Outline) -> bool:
     """Tell whether a mutation may do more than a little work after its first write.
 
     It does not if all rows before are counted into one, and only plain writes follow. What cannot be read may.
     """
     try:
-        return _works_late(outline(statement))
+        return _works_late(query)
     except PatternError:
         return True
 
@@ -130,19 +130,16 @@ def _is_aggregate(query: Outline, expression: range) -> bool:
 
 def _has_lists(query: Outline, first: int) -> bool:
     """Tell whether the words from ``first`` on make lists or loop over them."""
-    words = query.words
-    return any(
-        words.keyword(index) == "IN" or (words.identifier(index).lower() in _LISTS and words.text(index + 1) == "(")
-        for index in range(first, len(words.tokens))
-    )
+    loops = any(token.keyword == "IN" for token in query.words.tokens[first:])
+    return loops or any(call.place >= first and call.lower in _LISTS for call in named_calls(query))
 
 
 def _is_large_range(query: Outline, expression: range) -> bool:
     """Tell whether an expression calls ``range()`` for many numbers, as far as they are written there."""
     words = query.words
-    for index in expression:
-        if words.identifier(index).lower() == "range" and words.text(index + 1) == "(":
-            first, comma, last = words.text(index + 2), words.text(index + 3), words.text(index + 4)
+    for call in named_calls(query):
+        if call.lower == "range" and call.place in expression:
+            first, comma, last = (words.text(call.opening + number) for number in (1, 2, 3))
             if first.isdigit() and comma == "," and last.isdigit() and int(last) - int(first) > _FEW:
                 return True
     return False

@@ -109,7 +109,7 @@ def _may_share(write: Write) -> bool:
         write.query is not None
         and batch_query is not None
         and batch_query.mode == "ordered"
-        and spares_checkpoints(write.query.statement)
+        and spares_checkpoints(write.query.outline)
     )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Literal
 
 from graphweft_contracts import QueryFailed
 from graphweft_rules.cypher.batch_query import ROW, BatchQuery
-from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.clauses import Outline, once
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.problems import bare_nodes
 from graphweft_rules.cypher.query import Cypher
@@ -132,7 +131,7 @@ def in_guard(query: Cypher, batch_query: BatchQuery | None, move: str = _MOVE) -
     searches for long before it writes blocks nobody. A query that returns rows may return none, and a move after it
     would not run; there the checkpoint moves first.
     """
-    inner = _as_subquery(query.statement) if batch_query is None else _unwind(_ROWS) + batch_query.statement
+    inner = _as_subquery(query.outline) if batch_query is None else _unwind(_ROWS) + batch_query.statement
     # The line break ends a comment on the rule's last line.
     if batch_query is None and query.returns:
         return f"{_GUARD}{move}{_MOVED}{_COUNTED}{inner}\n}} RETURN count(*)"
@@ -186,10 +185,9 @@ def _alone(write: Write) -> bool:
     return len(write.rows) == 1 and not (batch_query and batch_query.always)
 
 
-@lru_cache(maxsize=1_024)
-def _as_subquery(statement: str) -> str:
+@once
+def _as_subquery(query: Outline) -> str:
     """Insert ``_ONE_ROW`` before each WITH that begins a branch of a UNION, or the statement."""
-    query = outline(statement)
     parts: list[str] = []
     position = 0
     for clause in query.clauses:
@@ -197,9 +195,9 @@ def _as_subquery(statement: str) -> str:
         begins = first == 0 or query.words.keyword(first - 1) in ("UNION", "ALL")
         if clause.keyword == "WITH" and clause.depth == 0 and begins:
             start = query.words.tokens[first].start
-            parts += (statement[position:start], _ONE_ROW)
+            parts += (query.text[position:start], _ONE_ROW)
             position = start
-    return "".join(parts) + statement[position:]
+    return "".join(parts) + query.text[position:]
 
 
 def placed(failure: QueryFailed, write: Write) -> QueryFailed:
@@ -207,7 +205,6 @@ def placed(failure: QueryFailed, write: Write) -> QueryFailed:
 
     The text of a batch query differs from the rule's, so its place is dropped.
     """
-    statement = write.query.statement if write.query else ""
     around = len(_GUARD) + len(_CARRIED)
     if write.query is not None and write.query.returns:
         around = len(_GUARD + _MOVE + _MOVED + _COUNTED) + (len(_NOTE) if write.note is not None else 0)
@@ -217,7 +214,8 @@ def placed(failure: QueryFailed, write: Write) -> QueryFailed:
             return ""
         line, column = int(found[1]), int(found[2])
         if line == 1:
-            column -= around + (len(_ONE_ROW) if _as_subquery(statement).startswith(_ONE_ROW) else 0)
+            moved = write.query is not None and _as_subquery(write.query.outline).startswith(_ONE_ROW)
+            column -= around + (len(_ONE_ROW) if moved else 0)
         return f" (line {line}, column {max(1, column)} of the query)"
 
     return QueryFailed(POSITION.sub(place, str(failure)), code=failure.code, of_value=failure.of_value)
@@ -240,10 +238,10 @@ def took_effect(reply: Any) -> bool:
     )
 
 
-@lru_cache(maxsize=1_024)
-def spares_checkpoints(statement: str) -> bool:
+@once
+def spares_checkpoints(query: Outline) -> bool:
     """Return whether a query touches only nodes that it names by a label or a relationship."""
-    return not any(bare_nodes(outline(statement)))
+    return not any(bare_nodes(query))
 
 
 def checkpoint_of(rows: Any) -> Checkpoint | None:

@@ -507,7 +507,7 @@ class FalkorDBStore:
             replies = await sender.execute_all(commands) if commands else []
             held_s = self._times.held_s(writes, queries, replies, self._clock.monotonic() - began)
             spared = unsendable is None and all(
-                write.query is None or spares_checkpoints(write.query.statement) for write in writes
+                write.query is None or spares_checkpoints(write.query.outline) for write in writes
             )
             if spared and all(took_effect(reply) for reply in replies):
                 for query, reply in zip(queries, replies, strict=True):

@@ -47,7 +47,7 @@ class WriteTimes:
         if query.shared:
             return SHARED_MS
         write = writes[query.first]
-        if write.limit == "full" or write.query is None or not works_late(write.query.statement):
+        if write.limit == "full" or write.query is None or not works_late(write.query.outline):
             return _UNLIMITED_MS
         if write.limit == "long":
             return self._timing.long_ms
@@ -70,7 +70,7 @@ class WriteTimes:
             elapsed_s -= took_s
             took_s /= query.end - query.first
             for write in writes[query.first : query.end]:
-                late = write.query is not None and works_late(write.query.statement)
+                late = write.query is not None and works_late(write.query.outline)
                 found.append(took_s if late or query.shared else 0.0)
                 if write.query is not None:
                     statement = write.query.statement

@@ -24,6 +24,7 @@ from typing import Final
 from graphweft_rules.cypher.batch_query import ROW, BatchQuery
 from graphweft_rules.cypher.clauses import Outline, QueryWords, outline
 from graphweft_rules.cypher.expressions import AGGREGATES
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.tokens import tokenize
 
 _VALUE: Final = "__gw_p"
@@ -41,14 +42,15 @@ class _Edit:
     text: str
 
 
-def neo4j_batch_query(statement: str, columns: Iterable[str]) -> BatchQuery:
+def neo4j_batch_query(query: Outline, columns: Iterable[str]) -> BatchQuery:
     """Return how rows of a statement run on Neo4j: see ``Dialect.batch_query``. Never raises.
 
     The text is incomplete: the caller appends ``RETURN count(*)``, or a clause that continues with each row.
     """
     names = tuple(columns)
-    statement = with_plain_vectors(statement)
-    query = outline(statement)
+    statement = with_plain_vectors(query.text)
+    if statement != query.text:
+        query = outline(statement)
     values = {name: f"{_VALUE}{number}" for number, name in enumerate(names)}
     try:
         _check_deletes(query)
@@ -152,7 +154,7 @@ def _results(query: Outline, statement: str) -> Iterator[_Edit]:
                 return
             raise _SingleOnly("RETURN * before another clause: name the columns, or remove RETURN")
         for item in _items(words, first, following):
-            _check_aggregate(words, item)
+            _check_aggregate(query, item)
             if clause.keyword == "RETURN" and not _is_named(words, item):
                 start, end = words.tokens[item.start].start, words.tokens[item.stop - 1].end
                 name = statement[start:end].replace("`", "``")
@@ -184,16 +186,13 @@ def _is_named(words: QueryWords, item: range) -> bool:
     return alias or (variable and not constant) or projection
 
 
-def _check_aggregate(words: QueryWords, item: range) -> None:
+def _check_aggregate(query: Outline, item: range) -> None:
     """Refuse ``count(*) + $p``: next to an aggregate the server takes a parameter, but not a variable."""
-    inside: set[int] = set()
-    aggregates = False
-    for index in item:
-        if words.keyword(index).lower() in AGGREGATES and words.text(index + 1) == "(" and words.text(index - 1) != ".":
-            aggregates = True
-            inside.update(range(index + 1, words.closing(index + 1)))
+    words = query.words
+    calls = [call for call in named_calls(query) if call.place in item and call.lower in AGGREGATES]
+    inside = {index for call in calls for index in range(call.opening, words.closing(call.opening))}
     outside = [index for index in item if index not in inside and words.tokens[index].kind == "param"]
-    if aggregates and outside:
+    if calls and outside:
         name = words.tokens[outside[0]].text
         raise _SingleOnly(f"an aggregate expression uses {name}: aggregate in a WITH of its own, then use {name}")
 

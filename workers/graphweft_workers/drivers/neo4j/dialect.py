@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, override
 
 from graphweft_rules.cypher.batch_query import BatchQuery
+from graphweft_rules.cypher.clauses import Outline
 from graphweft_workers.drivers.neo4j.batch_query import neo4j_batch_query
 from graphweft_workers.drivers.search_text import escaped, phrase, similarity_of, string
 from graphweft_workers.ports.dialect import (
@@ -43,8 +44,8 @@ class Neo4jDialect(GraphDialect):
     no_node = "4:00000000-0000-0000-0000-000000000000:0"
 
     @override
-    def batch_query(self, statement: str, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
-        return neo4j_batch_query(statement, tuple(params))
+    def batch_query(self, query: Outline, params: Iterable[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
+        return neo4j_batch_query(query, tuple(params))
 
     @override
     def read_indexes(self, rows: Iterable[Sequence[Any]]) -> list[ListedIndex]:

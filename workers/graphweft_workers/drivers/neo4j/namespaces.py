@@ -17,7 +17,8 @@ from functools import lru_cache
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
-from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, outline
+from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, once, outline
+from graphweft_rules.cypher.named_calls import named_calls
 from graphweft_rules.cypher.names import colons, operands
 from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.neo4j.dialect import quoted
@@ -78,8 +79,8 @@ class Namespace:
 
     def query(self, query: Cypher) -> Cypher:
         """Return a query of a rule for this graph. Raises like ``statement``."""
-        text = self.statement(query.statement)
-        return query if text == query.statement else replace(query, statement=text)
+        written = _written(query.outline, self)
+        return query if written is query.outline else replace(query, outline=written)
 
     def write(self, write: Write) -> Write:
         """Return a write for this graph. Raises like ``statement``."""
@@ -92,20 +93,18 @@ class Namespace:
 LIVE: Final = Namespace()
 
 
-@lru_cache(maxsize=16_384)
-def refusal(text: str) -> str:
+@once
+def refusal(query: Outline) -> str:
     """Return why a mutation keeps an app from having a second graph in the database; empty if it does not."""
-    query = outline(text)
     words = query.words
     if query.stray is not None:
         return "a bracket has no partner"
     for clause in query.clauses:
         if clause.keyword == "CALL" and words.text(clause.words[0] + 1) not in ("{", "("):
             return "it calls a procedure, which may find nodes of both graphs"
-    for index in range(len(words.tokens)):
-        name = _function(words, index)
-        if name.startswith(_OF_LABELS):
-            return f"it calls {name}, which sees the labels of both graphs"
+    for call in named_calls(query):
+        if call.lower.startswith(_OF_LABELS):
+            return f"it calls {call.lower}, which sees the labels of both graphs"
     seen: set[str] = set()
     for chain in _chains(query):
         if chain[0].keyword == "MERGE" and _is_loose(chain, seen):
@@ -116,12 +115,23 @@ def refusal(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def _statement(text: str, space: Namespace) -> str:
-    query = outline(text)
+    return _changed(outline(text), space)
+
+
+@lru_cache(maxsize=16_384)
+def _written(query: Outline, space: Namespace) -> Outline:
+    text = _changed(query, space)
+    return query if text == query.text else outline(text)
+
+
+def _changed(query: Outline, space: Namespace) -> str:
     if not space.name:
-        return _edited(text, list(_hiding(query)))
-    if reason := refusal(text):
-        raise InvalidSettings(f"a query cannot run in a second graph of its database: {reason}. The query: {text}")
-    return _edited(text, list(_moving(query, space)))
+        return _edited(query.text, list(_hiding(query)))
+    if reason := refusal(query):
+        raise InvalidSettings(
+            f"a query cannot run in a second graph of its database: {reason}. The query: {query.text}"
+        )
+    return _edited(query.text, list(_moving(query, space)))
 
 
 def _edited(text: str, edits: list[_Edit]) -> str:
@@ -172,9 +182,9 @@ def _moving(query: Outline, space: Namespace) -> Iterator[_Edit]:
                 end = words.tokens[node.labels.start - 1].end
                 yield end, end, f":{mark}:{BESIDE}"
             seen.add(node.name)
-    for index in range(len(words.tokens)):
-        if _function(words, index) == "labels":
-            start, end = words.tokens[index].start, words.tokens[words.closing(index + 1)].end
+    for call in named_calls(query):
+        if call.lower == "labels":
+            start, end = words.tokens[call.place].start, words.tokens[words.closing(call.opening)].end
             yield start, start, "[__gw_label IN "
             yield (
                 end, end,
@@ -364,14 +374,3 @@ def _aliases(query: Outline) -> Iterator[str]:
             yield words.identifier(index - 1)
         elif words.text(index) == "[" and words.text(index - 1) == "-":
             yield words.identifier(index + 1)
-
-
-def _function(words: QueryWords, index: int) -> str:
-    """Return the function that is called at the index, with its dots, in lower case; empty for none."""
-    if not words.identifier(index) or words.text(index - 1) == ".":
-        return ""
-    parts = [words.identifier(index)]
-    while words.text(index + 1) == "." and words.identifier(index + 2):
-        parts.append(words.identifier(index + 2))
-        index += 2
-    return ".".join(parts).lower() if words.text(index + 1) == "(" else ""

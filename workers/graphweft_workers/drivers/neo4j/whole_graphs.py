@@ -138,7 +138,7 @@ class Neo4jGraphs:
             return ""
         text = query.statement
         if text not in self._obstacles:
-            self._obstacles[text] = refusal(text) or await self._refusal_of_server(text)
+            self._obstacles[text] = refusal(query.outline) or await self._refusal_of_server(text)
         return self._obstacles[text]
 
     async def _refusal_of_server(self, text: str) -> str:

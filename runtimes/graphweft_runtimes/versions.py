@@ -18,7 +18,7 @@ def require(
     submodule ``part``: then it is another package of the same name. An ``ImportError`` inside the runtime passes
     through.
     """
-    install = f"pip install 'graphweft[{extra}]'"
+    install = f"pip install 'graphweft-runtimes[{extra}]'"
     try:
         found = importlib.import_module(module)
         version = str(getattr(found, "__version__", "unknown"))

@@ -22,12 +22,12 @@ from weakref import WeakSet
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, with_ids
-from graphweft.adapters.versions import require
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 logger = logging.getLogger("graphweft.adapters")
 

@@ -25,10 +25,10 @@ from typing_extensions import Self
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text
-from graphweft.adapters.versions import require
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 Next: TypeAlias = Callable[[], Awaitable[None]]
 

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias, cast
 
 from typing_extensions import Self
 
-from graphweft.adapters.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
 from graphweft.adapters.sender import no_context
 from graphweft.argument_checks import check_budget
 from graphweft.client import Client
@@ -27,6 +26,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import IndexType, query_text
+from graphweft_runtimes.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
 
 __all__ = ("GraphContextProvider",)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from uuid import uuid4
 
-from graphweft.adapters.chat_runs import ChatRuns
 from graphweft.adapters.context_place import (
     DEFAULT_PLACE,
     ContextPlace,
@@ -29,10 +28,11 @@ from graphweft.adapters.context_place import (
     user_message,
 )
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, parsed, variables_of, with_ids
-from graphweft.adapters.versions import require
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.chat_runs import ChatRuns
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/crewai"
 

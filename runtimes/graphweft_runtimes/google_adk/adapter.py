@@ -17,16 +17,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
-from graphweft.adapters.chat_runs import ChatRuns
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.google_adk.memory import memory_service
-from graphweft.adapters.google_adk.texts import text_of
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_in, error_text, with_ids
-from graphweft.adapters.versions import require
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.chat_runs import ChatRuns
+from graphweft_runtimes.google_adk.memory import memory_service
+from graphweft_runtimes.google_adk.texts import text_of
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/google-adk"
 _PRIVATE: Final = ("temp:", "_adk")

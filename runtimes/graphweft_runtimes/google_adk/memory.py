@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.google_adk.texts import text_of
 from graphweft.argument_checks import check_budget
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
@@ -24,6 +23,7 @@ from graphweft_contracts import ContextReply
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import harmless
+from graphweft_runtimes.google_adk.texts import text_of
 
 _ADD: Final = "memory.add"
 _MEMORIES: Final = "memories"

@@ -1,5 +1,5 @@
 """LangChain 1.x agents and LangGraph graphs: their events, and context in the system message of each turn."""
 
-from graphweft.adapters.langchain.adapter import LangChainAdapter
+from graphweft_runtimes.langchain.adapter import LangChainAdapter
 
 __all__ = ("LangChainAdapter",)

@@ -17,15 +17,15 @@ from uuid import uuid4
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.langchain import values
-from graphweft.adapters.langchain.callbacks import handler_of, quietly
-from graphweft.adapters.langchain.runs import OpenRun, OpenTurn, Runs
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.sender import no_context
 from graphweft.adapters.values import about_model, error_text
-from graphweft.adapters.versions import require
 from graphweft_contracts import ContextReply
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.langchain import values
+from graphweft_runtimes.langchain.callbacks import handler_of, quietly
+from graphweft_runtimes.langchain.runs import OpenRun, OpenTurn, Runs
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/langchain"
 

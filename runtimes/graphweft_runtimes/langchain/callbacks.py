@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
 
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.langchain import values
-from graphweft.adapters.langchain.runs import OpenRun, Runs
 from graphweft.adapters.values import about_model, error_text
+from graphweft_runtimes.langchain import values
+from graphweft_runtimes.langchain.runs import OpenRun, Runs
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

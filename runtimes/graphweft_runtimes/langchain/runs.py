@@ -19,11 +19,11 @@ from typing_extensions import Self
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.events import PHASE_COMPLETE, WORKFLOW_ERROR
-from graphweft.adapters.langchain import values
 from graphweft.adapters.values import error_text
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import WorkflowError, WorkflowPhaseComplete, data_of
+from graphweft_runtimes.langchain import values
 
 _MAX_RUNS: Final = 50_000
 """Runs that are remembered. The end of a run may never be reported, for example if its thread is killed."""

@@ -33,11 +33,11 @@ from graphweft.adapters.context_place import (
     user_message,
 )
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import about_model, error_text, parsed, variables_of, with_ids
-from graphweft.adapters.versions import require
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 logger = logging.getLogger("graphweft.adapters")
 

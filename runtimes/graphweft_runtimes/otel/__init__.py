@@ -1,6 +1,6 @@
 """OpenTelemetry: GenAI spans of any instrumented runtime become events, as they begin and end. It gives no context."""
 
-from graphweft.adapters.otel.adapter import (
+from graphweft_runtimes.otel.adapter import (
     GraphweftSpanProcessor,
 )
 

@@ -45,12 +45,12 @@ from graphweft.adapters.genai import (
     events_of,
     time_of,
 )
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.adapters.values import milliseconds
-from graphweft.adapters.versions import require
 from graphweft.background_loop import renew_after_fork
 from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 logger = logging.getLogger("graphweft.adapters")
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphweft.adapters.otel import GraphweftSpanProcessor
+from graphweft_runtimes.otel import GraphweftSpanProcessor
 
 if TYPE_CHECKING:  # not installed where types are checked
     trace: Any

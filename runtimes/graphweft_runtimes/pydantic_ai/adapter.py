@@ -19,14 +19,14 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from graphweft.adapters.chat_runs import ChatRuns
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text, parsed, variables_of, with_ids
-from graphweft.adapters.versions import require
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_runtimes.chat_runs import ChatRuns
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/pydantic-ai"
 _UNNAMED: Final = "Agent"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,8 +11,27 @@ from typing_extensions import Self
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, check_place
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.values import about_model
+from graphweft_contracts.clock import SYSTEM_CLOCK
 
 R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class ModelCall:
+    """The model call of a turn, while one is open."""
+
+    model: Any = None
+    started_s: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has started and not ended."""
+        return self.started_s is not None
+
+    def start(self, model: Any = None) -> None:
+        """Start it, or start it again if it has not ended."""
+        self.model, self.started_s = model, SYSTEM_CLOCK.monotonic()
 
 
 class RuntimeAdapter:
@@ -42,6 +62,24 @@ class RuntimeAdapter:
     def attempt(self, plain: R, request: R, variables: Mapping[str, Any], agent: str, *, run: str = "") -> Attempt[R]:
         """Return a model call in the agent's turn, with and without context. See ``Attempt``."""
         return Attempt(plain, request, refused=partial(self.core.refuse_context, variables, agent, run=run))
+
+    def end_model_call(
+        self, call: ModelCall, variables: Mapping[str, Any], agent: str, *, run: str,
+        error: BaseException | None = None, **about: Any,
+    ) -> None:  # fmt: skip
+        """Report the end of the model call, if it is open. ``about``: further arguments of ``about_model``."""
+        if call.is_open:
+            data = about_model(call.started_s, error=error, **{"model": call.model, **about})
+            call.started_s = None
+            self.core.model_call(variables, agent, run=run, success=error is None, about=data)
+
+    def fail_turn(
+        self, call: ModelCall, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str,
+        reported: bool = False,
+    ) -> None:  # fmt: skip
+        """Fail the agent's turn, and before it its model call, if that is open."""
+        self.end_model_call(call, variables, agent, run=run, error=error)
+        self.core.fail_turn(variables, agent, error, run=run, reported=reported)
 
     def chat_key(self, variables: Mapping[str, Any]) -> tuple[str, str]:
         """Return the app and the chat that the settings or the context variables name; "" for an unknown one."""

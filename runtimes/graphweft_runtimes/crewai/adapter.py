@@ -28,10 +28,9 @@ from graphweft.adapters.context_place import (
     user_message,
 )
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.values import IDS, about_model, parsed, variables_of, with_ids
-from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft.adapters.values import IDS, parsed, variables_of, with_ids
 from graphweft_runtimes.chat_runs import ChatRuns
-from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.runtime_adapter import ModelCall, RuntimeAdapter
 from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/crewai"
@@ -46,7 +45,7 @@ class _Turn:
     agent: str
     run: str
     """Separates it from other turns of the agent."""
-    model_started_s: float | None = None
+    call: ModelCall = field(default_factory=ModelCall)
     calls: dict[str, str] = field(default_factory=dict[str, str])
     """The names of the tools of open calls, by the id of the call."""
     undo: Callable[[], None] | None = None
@@ -236,16 +235,13 @@ class CrewAIAdapter(RuntimeAdapter):
 
     def _fail(self, run: _Run, turn: _Turn, error: BaseException) -> None:
         turn.clean()
-        if turn.model_started_s is not None:
-            about = about_model(turn.model_started_s, error=error)
-            self.core.model_call(run.variables, turn.agent, run=turn.run, success=False, about=about)
         run.failure = error
-        self.core.fail_turn(run.variables, turn.agent, error, run=turn.run)
+        self.fail_turn(turn.call, run.variables, turn.agent, error, run=turn.run)
 
     def _model_starts(self, run: _Run, event: Any) -> None:
         turn = _turn_of(run, event)
         if turn is not None:
-            turn.model_started_s = SYSTEM_CLOCK.monotonic()
+            turn.call.start()
 
     def _model_ends(self, run: _Run, event: Any) -> None:
         self._model(run, event, None)
@@ -255,13 +251,12 @@ class CrewAIAdapter(RuntimeAdapter):
 
     def _model(self, run: _Run, event: Any, error: BaseException | None) -> None:
         turn = _turn_of(run, event)
-        if turn is None or turn.model_started_s is None:
+        if turn is None or not turn.call.is_open:
             return
         self._note_refusal(run, turn, error)
         turn.clean()
-        about = about_model(turn.model_started_s, model=event.model, error=error, **_tokens(event))
-        turn.model_started_s = None
-        self.core.model_call(run.variables, turn.agent, run=turn.run, success=error is None, about=about)
+        about = {"model": event.model, **_tokens(event)}
+        self.end_model_call(turn.call, run.variables, turn.agent, run=turn.run, error=error, **about)
 
     def _tool_starts(self, run: _Run, event: Any) -> None:
         turn = _turn_of(run, event)

@@ -19,13 +19,12 @@ from typing import Any, Final, TypeAlias, cast
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.values import IDS, about_model, error_in, error_text, with_ids
+from graphweft.adapters.values import IDS, error_in, error_text, with_ids
 from graphweft_contracts.bounded_dict import BoundedDict
-from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_runtimes.chat_runs import ChatRuns
 from graphweft_runtimes.google_adk.memory import memory_service
 from graphweft_runtimes.google_adk.texts import text_of
-from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.runtime_adapter import ModelCall, RuntimeAdapter
 from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/google-adk"
@@ -59,10 +58,7 @@ class _Turn:
 
     run: str
     """Separates the turn from others of the chat."""
-    calling: bool = False
-    """Whether a model call is open."""
-    started_s: float = 0.0
-    model: Any = None
+    call: ModelCall = field(default_factory=ModelCall)
     answer: str | None = None
     """The text of the latest answer without tool calls."""
     attempt: Attempt[_Prompt] | None = None
@@ -230,10 +226,9 @@ class GoogleADKAdapter(RuntimeAdapter):
 
     def _fail(self, run: _Run, place: _Place, turn: _Turn, variables: Mapping[str, Any], error: BaseException) -> None:
         del run.turns[place]
-        self._model_fails(place[0], turn, variables, error)
         reported = run.reported == id(error)
         run.reported = id(error)
-        self.core.fail_turn(variables, place[0], error, run=turn.run, reported=reported)
+        self.fail_turn(turn.call, variables, place[0], error, run=turn.run, reported=reported)
 
     def _turn(self, context: Any) -> tuple[_Run | None, _Turn | None]:
         run = self._open.get(context.invocation_id)
@@ -253,7 +248,8 @@ class GoogleADKAdapter(RuntimeAdapter):
             plain = _Prompt.of(request)
             self._put(request, block)
             turn.attempt = self.attempt(plain, _Prompt.of(request), variables, agent, run=turn.run)
-        turn.calling, turn.started_s, turn.model, turn.answer = True, SYSTEM_CLOCK.monotonic(), request.model, None
+        turn.call.start(request.model)
+        turn.answer = None
 
     def _put(self, request: Any, block: str) -> None:
         def put(content: Any, block: str) -> Any:
@@ -294,29 +290,20 @@ class GoogleADKAdapter(RuntimeAdapter):
         turn.answer = text_of(response.content)
         if turn.attempt is not None:
             turn.attempt.taken()
-        if turn.calling:
-            turn.calling = False
+        if turn.call.is_open:
             usage = response.usage_metadata
-            about = about_model(
-                turn.started_s,
-                model=turn.model,
+            self.end_model_call(
+                turn.call, self._variables(context, run), str(context.agent_name), run=turn.run,
                 input_tokens=getattr(usage, "prompt_token_count", None),
                 output_tokens=getattr(usage, "candidates_token_count", None),
-            )
-            variables = self._variables(context, run)
-            self.core.model_call(variables, str(context.agent_name), run=turn.run, success=True, about=about)
+            )  # fmt: skip
 
     def unanswered(self, context: Any, error: Exception) -> None:
         """A model call has failed."""
         run, turn = self._turn(context)
         if run is not None and turn is not None:
-            self._model_fails(str(context.agent_name), turn, self._variables(context, run), error)
-
-    def _model_fails(self, agent: str, turn: _Turn, variables: Mapping[str, Any], error: BaseException) -> None:
-        if turn.calling:
-            turn.calling = False
-            about = about_model(turn.started_s, model=turn.model, error=error)
-            self.core.model_call(variables, agent, run=turn.run, success=False, about=about)
+            agent, variables = str(context.agent_name), self._variables(context, run)
+            self.end_model_call(turn.call, variables, agent, run=turn.run, error=error)
 
     # Tools
 

@@ -20,10 +20,9 @@ from uuid import uuid4
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.values import IDS, about_model, error_text, variables_of, with_ids
-from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft.adapters.values import IDS, error_text, variables_of, with_ids
 from graphweft_runtimes.chat_runs import ChatRuns
-from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.runtime_adapter import ModelCall, RuntimeAdapter
 from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/llama-index"
@@ -35,12 +34,9 @@ _HANDOFF: Final = "handoff"
 class _Turn:
     """An agent's open turn."""
 
-    calling: bool = False
-    """Whether a model call is open."""
+    call: ModelCall = field(default_factory=ModelCall)
     goes_on: bool = False
     """Whether the agent continues after the ``finalize`` that follows: it wanted to hand over, but could not."""
-    started_s: float = 0.0
-    model: Any = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -235,7 +231,7 @@ class LlamaIndexAdapter(RuntimeAdapter):
             block = (await self.core.acontext(run.variables, agent.name, run=run.run)).text
             given = self._with_block(agent, messages, block) if block else messages
             attempt = self.attempt(messages, given, run.variables, agent.name, run=run.run)
-            turn.calling, turn.started_s, turn.model = True, SYSTEM_CLOCK.monotonic(), agent.llm.metadata.model_name
+            turn.call.start(agent.llm.metadata.model_name)
         try:
             output = await attempt.aask(work)
         except BaseException as error:
@@ -278,9 +274,7 @@ class LlamaIndexAdapter(RuntimeAdapter):
         turn = run.turns.get(agent)
         if turn is None:  # the run is over
             return
-        turn.calling = False
-        about = about_model(turn.started_s, model=turn.model, **_tokens(output.raw))
-        self.core.model_call(run.variables, agent, run=run.run, success=True, about=about)
+        self.end_model_call(turn.call, run.variables, agent, run=run.run, **_tokens(output.raw))
         for call in output.tool_calls or ():
             self.core.start_tool(
                 run.variables, call.tool_name, call.tool_id,
@@ -330,11 +324,8 @@ class LlamaIndexAdapter(RuntimeAdapter):
 
     def _fail_turn(self, run: _Run, agent: str, error: BaseException) -> None:
         turn = run.turns.pop(agent)
-        if turn.calling:
-            about = about_model(turn.started_s, model=turn.model, error=error)
-            self.core.model_call(run.variables, agent, run=run.run, success=False, about=about)
         run.failure = error
-        self.core.fail_turn(run.variables, agent, error, run=run.run)
+        self.fail_turn(turn.call, run.variables, agent, error, run=run.run)
 
 
 def _agent_class(base: Any, adapter: LlamaIndexAdapter) -> Any:

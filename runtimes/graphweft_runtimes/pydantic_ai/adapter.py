@@ -13,7 +13,7 @@ import importlib
 import itertools
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
@@ -21,11 +21,10 @@ from pydantic import ValidationError
 
 from graphweft.adapters.context_place import DEFAULT_PLACE, Attempt, ContextPlace, joined, placed
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.values import IDS, about_model, error_text, parsed, variables_of, with_ids
+from graphweft.adapters.values import IDS, error_text, parsed, variables_of, with_ids
 from graphweft_contracts.bounded_dict import BoundedDict
-from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_runtimes.chat_runs import ChatRuns
-from graphweft_runtimes.runtime_adapter import RuntimeAdapter
+from graphweft_runtimes.runtime_adapter import ModelCall, RuntimeAdapter
 from graphweft_runtimes.versions import require
 
 _SOURCE: Final = "/graphweft/pydantic-ai"
@@ -65,12 +64,9 @@ class _Run(_Scope):
     variables: Mapping[str, Any]
     around: _Scope | None
     """What the run is part of: a block, or a run of the same chat."""
-    calling: bool = False
-    """Whether a model call is open."""
+    call: ModelCall = field(default_factory=ModelCall)
     attempt: Attempt[bool] | None = None
     """The open model call, with and without context. A further attempt of Pydantic AI is the same call."""
-    started_s: float = 0.0
-    model: Any = None
     handed_over: bool = False
     reported: int = 0
     """The identity of the error of a run inside, which that run has reported."""
@@ -231,9 +227,9 @@ class PydanticAIAdapter(RuntimeAdapter):
             self.core.start_turn(run.variables, run.agent, run=run.run)
         block = (await self.core.acontext(run.variables, run.agent, run=run.run)).text
         with self.core.guarded("model call"):
-            if not run.calling:
+            if not run.call.is_open:
                 run.attempt = self.attempt(False, bool(block), run.variables, run.agent, run=run.run)
-            run.calling, run.started_s, run.model = True, SYSTEM_CLOCK.monotonic(), request.model.model_name
+            run.call.start(request.model.model_name)
             if run.attempt is not None and run.attempt.request:
                 return self._with_block(request, block)
         return request
@@ -266,29 +262,24 @@ class PydanticAIAdapter(RuntimeAdapter):
 
     def goes_on(self, run: _Run, error: Exception) -> Exception | None:
         """Return the error that makes Pydantic AI ask again, without context, if the model refused that."""
-        refused = run.calling and run.attempt is not None and run.attempt.goes_on(error)
+        refused = run.call.is_open and run.attempt is not None and run.attempt.goes_on(error)
         return self._exceptions.RetryModelRequest() if refused else None
 
     def answered(self, run: _Run, response: Any) -> None:
         """A model call has succeeded."""
         with self.core.guarded("model call"):
-            if not run.calling:  # it has failed, and another capability made an answer
+            if not run.call.is_open:  # it has failed, and another capability made an answer
                 return
-            usage, run.calling = response.usage, False
             if run.attempt is not None:
                 run.attempt.taken()
-            found = {name: getattr(usage, name, None) for name in ("input_tokens", "output_tokens")}
+            found = {name: getattr(response.usage, name, None) for name in ("input_tokens", "output_tokens")}
             counts = found if any(found.values()) else {}
-            about = about_model(run.started_s, model=run.model, **counts)
-            self.core.model_call(run.variables, run.agent, run=run.run, success=True, about=about)
+            self.end_model_call(run.call, run.variables, run.agent, run=run.run, **counts)
 
     def unanswered(self, run: _Run, error: BaseException) -> None:
         """A model call has failed, if one is open."""
         with self.core.guarded("model call"):
-            if run.calling:
-                run.calling = False
-                about = about_model(run.started_s, model=run.model, error=error)
-                self.core.model_call(run.variables, run.agent, run=run.run, success=False, about=about)
+            self.end_model_call(run.call, run.variables, run.agent, run=run.run, error=error)
 
     # Tools
 

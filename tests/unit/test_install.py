@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.adapters.runner import SOURCES
+from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
 from graphweft_workers.drivers.embedded.wheels import build_note
 
@@ -88,6 +90,27 @@ def test_other_missing_modules_of_adapters_keep_their_own_error() -> None:
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'graphweft_runtimes.crewai.nothing'"
     done = python("import graphweft.adapters.nothing")
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'graphweft.adapters.nothing'"
+
+
+@pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)
+def test_every_adapter_is_imported_by_python_3_10_without_its_runtime(old_python: Path) -> None:
+    code = """
+import importlib, pkgutil, graphweft_runtimes
+names = [each.name for each in pkgutil.walk_packages(graphweft_runtimes.__path__, "graphweft_runtimes.")]
+for name in names:
+    if name != "graphweft_runtimes.otel.exporter":  # OpenTelemetry's SDK imports it
+        importlib.import_module(name)
+print(len(names) > 25)
+"""
+    done = subprocess.run(
+        [str(old_python), "-c", code],
+        env=os.environ | SOURCES,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_each_extra_of_a_runtime_asks_for_that_of_the_other_distribution() -> None:

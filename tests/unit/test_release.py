@@ -65,7 +65,7 @@ def sources(tmp_path: Path) -> Path:
     (folder / "runtimes/graphweft_runtimes").mkdir(parents=True)
     (folder / "runtimes/graphweft_runtimes/__init__.py").touch()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / "runtimes" / name, folder / "runtimes")
+        shutil.copy(ROOT / "runtimes" / name, folder / "runtimes", follow_symlinks=False)
     (folder / "examples/airline").mkdir(parents=True)
     (folder / "examples/airline/README.md").touch()
     return folder

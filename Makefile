@@ -5,7 +5,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Touched when the environment is complete; older than pyproject.toml or constraints.txt means: install again.
+# Touched when the environment is complete; older than a pyproject.toml or constraints.txt means: install again.
 READY := $(VENV)/.ready
 # What the demo and the command line need, a third of all; READY is made on top of it.
 COMMAND := $(VENV)/.command
@@ -27,7 +27,7 @@ demo: $(COMMAND) ## see it work: a local server, events, the graph, and context 
 # tests all of those, with their assertions rewritten: 11 s of CPU. So it is written, whatever the environment says.
 test soak: export PYTHONDONTWRITEBYTECODE :=
 test: check ## all checks, then all tests (they start their servers); TEST=--second-run tries a failed one again, as CI does
-	$(BIN)/python -m compileall -q contracts rules client workers
+	$(BIN)/python -m compileall -q contracts rules client runtimes workers
 	$(BIN)/python -m tests.services.prepare
 	$(BIN)/python -m pytest $(SHARED) $(TEST)
 	@last=$$(sed -n 's/^| \(20[0-9-]*\) .*/\1/p' docs/soak.md | tail -n 1); \
@@ -84,7 +84,7 @@ check-others: $(READY)
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
 	$(BIN)/mypy website tools
-	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
+	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts --package graphweft_runtimes
 
 check-pyright: $(READY)
 	$(BIN)/basedpyright
@@ -100,8 +100,8 @@ generate: $(READY) ## write the JSON Schemas, the AsyncAPI document and the type
 	$(BIN)/python -m tools --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
-	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev --group docs
-	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft \
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' -e ./runtimes --group dev --group docs
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft --exclude graphweft-runtimes \
 	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 	@touch $(READY)
@@ -121,17 +121,22 @@ sbom: $(READY) ## write the bill of materials of the container image to dist/sbo
 	$(BIN)/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py requirements --pyproject pyproject.toml \
 	  --mc-type application --output-reproducible --output-file dist/sbom.cdx.json deploy/requirements.txt
 
-# The wheel is built from the sdist, as package managers do it.
-dist: $(READY) ## build sdist and wheel in dist/, check both, and try the wheel in an empty environment
-	rm -rf dist/graphweft-* dist/try
+# The wheels are built from the sdists, as package managers do it. The first is tried alone, then with an extra that asks for
+# the second, by its new name and by the old one.
+dist: $(READY) ## build sdists and wheels in dist/, check them, and try the wheels in an empty environment
+	rm -rf dist/graphweft* dist/try
 	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
-	$(BIN)/uv tool run --quiet --from twine==7.0.0 twine check --strict dist/graphweft-*
-	$(BIN)/uv tool run --quiet --from check-wheel-contents==0.6.3 check-wheel-contents dist/graphweft-*.whl
+	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist ./runtimes
+	$(BIN)/uv tool run --quiet --from twine==7.0.0 twine check --strict dist/graphweft*
+	$(BIN)/uv tool run --quiet --from check-wheel-contents==0.6.3 check-wheel-contents dist/graphweft*.whl
 	$(BIN)/uv venv --quiet --python $(BIN)/python dist/try
 	$(BIN)/uv pip install --quiet --python dist/try/bin/python dist/graphweft-*.whl
 	dist/try/bin/python -I -c 'import graphweft; graphweft.Client'
 	@set -eu; said=$$(dist/try/bin/graphweft --version); echo "==> $$said"; \
-	  test -f "dist/graphweft-$${said#graphweft }-py3-none-any.whl"
+	  test -f "dist/graphweft-$${said#graphweft }-py3-none-any.whl"; \
+	  $(BIN)/uv pip install --quiet --python dist/try/bin/python --find-links dist "graphweft[otel]==$${said#graphweft }"; \
+	  test -f "dist/graphweft_runtimes-$${said#graphweft }-py3-none-any.whl"
+	dist/try/bin/python -I -c 'import graphweft.adapters.otel.exporter as old, graphweft_runtimes.otel.exporter as new; assert old is new'
 	rm -rf dist/try
 
 clean: ## remove the environment, caches and builds (data in .graphweft stays)
@@ -139,7 +144,7 @@ clean: ## remove the environment, caches and builds (data in .graphweft stays)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Python is tried by running it: pyenv puts a python3.13 on the PATH that fails where 3.13 is not selected.
-$(COMMAND): pyproject.toml constraints.txt
+$(COMMAND): pyproject.toml runtimes/pyproject.toml constraints.txt
 	@set -eu; \
 	fits() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }; \
 	if ! fits $(BIN)/python; then \
@@ -170,14 +175,14 @@ $(COMMAND): pyproject.toml constraints.txt
 	  fi; \
 	fi
 	@echo "==> installing graphweft into $(VENV)"
-	$(INSTALL) -c constraints.txt -e '.[embedded]'
+	$(INSTALL) -c constraints.txt -e '.[embedded]' -e ./runtimes
 	@touch $(COMMAND)
 
 $(READY): $(COMMAND)
 	@echo "==> installing the tools of graphweft's developers into $(VENV)"
 	@# --group needs pip 25.1
 	@$(INSTALL) --quiet --upgrade 'pip>=25.1'
-	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
+	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j,gateway,mcp]' -e ./runtimes --group dev
 	@touch $(READY)
 
 $(DOCS): $(READY)

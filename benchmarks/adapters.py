@@ -26,7 +26,7 @@ RUNTIMES: Final = (
 """The extras, each with an environment and a program with scenes."""
 BUDGET_MS: Final = 50
 TURNS: Final = 40
-_SOURCES: Final = [str(ROOT / part) for part in ("client", "contracts", "tests/adapters/shared")]
+_SOURCES: Final = [str(ROOT / part) for part in ("client", "contracts", "runtimes", "tests/adapters/shared")]
 _WAYS: Final = ("none", "works", "hangs")
 _WARM: Final = 3
 """Turns at the beginning that do not count: they import, and open what is opened once."""

@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
+DISTRIBUTIONS = ("graphweft", "graphweft_runtimes")
 HEADING = re.compile(r"(?m)^## \[([^]]+)\](?: - (\S+))?$")
 
 
@@ -49,26 +50,38 @@ def changelog_problems(changelog: str, version: str) -> list[str]:
 
 def file_problems(folder: Path, version: str) -> list[str]:
     """Return what is wrong with the built files."""
-    found = sorted(path.name for path in folder.glob("graphweft-*"))
-    wheel = f"graphweft-{version}-py3-none-any.whl"
-    if found != [wheel, f"graphweft-{version}.tar.gz"]:
+    found = sorted(path.name for path in folder.glob("graphweft*"))
+    wheels = {name: f"{name}-{version}-py3-none-any.whl" for name in DISTRIBUTIONS}
+    if found != sorted([*wheels.values(), *(f"{name}-{version}.tar.gz" for name in DISTRIBUTIONS)]):
         return [f"{folder} has {', '.join(found) or 'no files'}: build at the tag, with `make dist`"]
-    with zipfile.ZipFile(folder / wheel) as files:
-        text = files.read(f"graphweft-{version}.dist-info/METADATA").decode()
-    written = HeaderParser().parsestr(text)["Version"]
-    return [] if written == version else [f"{wheel} says that its version is {written}"]
+    problems: list[str] = []
+    for name, wheel in wheels.items():
+        with zipfile.ZipFile(folder / wheel) as files:
+            text = files.read(f"{name}-{version}.dist-info/METADATA").decode()
+        if (written := HeaderParser().parsestr(text)["Version"]) != version:
+            problems.append(f"{wheel} says that its version is {written}")
+    return problems
 
 
-def fallback_problems(project: dict[str, Any], version: str) -> list[str]:
+def fallback_problems(project: dict[str, Any], version: str, file: str = "pyproject.toml") -> list[str]:
     """Return what is wrong with the version of sources without git: it must not be older than the release."""
     fallback = project["tool"]["hatch"]["version"]["fallback-version"]
-
-    def numbers(text: str) -> list[int]:
-        return [int(number) for number in text.split(".")[:3] if number.isdigit()]
-
-    if numbers(fallback) < numbers(re.split(r"a|b|rc", version)[0]):
-        return [f"pyproject.toml: fallback-version is {fallback}, older than {version}: set it to {version}.dev0"]
+    if numbers(fallback) < numbers(version):
+        return [f"{file}: fallback-version is {fallback}, older than {version}: set it to {version}.dev0"]
     return []
+
+
+def range_problems(runtimes: dict[str, Any], version: str) -> list[str]:
+    """Return what is wrong with the versions of graphweft that its adapters ask for: those of the minor version."""
+    major, minor, *_ = numbers(version)
+    [asked] = [each for each in runtimes["project"]["dependencies"] if re.match(r"graphweft\b(?!-)", each)]
+    wanted = f"graphweft>={major}.{minor}.0.dev0,<{major}.{minor + 1}"
+    return [] if asked == wanted else [f"runtimes/pyproject.toml: it asks for {asked}: set it to {wanted}"]
+
+
+def numbers(version: str) -> list[int]:
+    """Return the three numbers of a version."""
+    return [int(number) for number in re.split(r"a|b|rc", version)[0].split(".")[:3] if number.isdigit()]
 
 
 def main(arguments: list[str]) -> int:
@@ -77,11 +90,15 @@ def main(arguments: list[str]) -> int:
         print("usage: release.py TAG FOLDER, with a tag like v1.2.3 or v1.2.3rc1", file=sys.stderr)
         return 2
     version, changelog = tag[1], (ROOT / "CHANGELOG.md").read_text("utf-8")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    project, runtimes = (
+        tomllib.loads((ROOT / file).read_text("utf-8")) for file in ("pyproject.toml", "runtimes/pyproject.toml")
+    )
     problems = [
         *changelog_problems(changelog, version),
         *file_problems(Path(arguments[1]), version),
         *fallback_problems(project, version),
+        *fallback_problems(runtimes, version, "runtimes/pyproject.toml"),
+        *range_problems(runtimes, version),
     ]
     for each in problems:
         print(f"error: {each}", file=sys.stderr)

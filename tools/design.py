@@ -1,7 +1,7 @@
 """Rules of design that no linter knows: ``python -m tools.design`` is part of ``make check``.
 
 - A protocol has at most ``MOST_METHODS`` methods, inherited ones too: one object must fulfil it whole.
-- No two public classes of the four packages have one name.
+- No two public classes of the five packages have one name.
 - Names have no word for which the glossary has another one.
 
 Nothing here counts lines: a limit of lines makes code dense, not small.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-FOLDERS: Final = ("contracts", "rules", "client", "workers")
+FOLDERS: Final = ("contracts", "rules", "client", "runtimes", "workers")
 MOST_METHODS: Final = 12
 WORDS: Final[Mapping[str, str]] = {
     "asker": "requester",

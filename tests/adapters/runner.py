@@ -34,7 +34,7 @@ class RunScene(Protocol):
 type SceneRunner = Callable[[str], RunScene]
 """Takes an extra."""
 
-_FOLDERS: Final = ("client", "contracts", "tests/adapters/shared")
+_FOLDERS: Final = ("client", "contracts", "runtimes", "tests/adapters/shared")
 SOURCES: Final = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in _FOLDERS)}
 """The adapter that is tested is the one of this tree, whatever the environment was made from."""
 _SHOWN: Final = (

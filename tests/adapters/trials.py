@@ -41,7 +41,9 @@ def state_of(folder: str, root: Path = ROOT) -> str:
     page = "opentelemetry" if folder == "otel" else "openai" if folder == "model_clients" else name
     files = [
         *root.glob("client/graphweft/adapters/*.py"),
+        *root.glob("runtimes/graphweft_runtimes/*.py"),
         *root.glob(f"client/graphweft/adapters/{folder}/**/*.py"),
+        *root.glob(f"runtimes/graphweft_runtimes/{folder}/**/*.py"),
         *root.glob("tests/adapters/*.py"),
         *root.glob("tests/adapters/shared/*.py"),
         root / "tests/adapters/model_clients/model_server.py",

@@ -21,12 +21,12 @@ from tests.services.memories import empty_neo4j
 from tests.services.rules import rule_set
 
 from graphweft import Client
-from graphweft.adapters import agent_framework
-from graphweft.adapters.agent_framework.memory import GraphContextProvider
 from graphweft.adapters.core import Adapter
 from graphweft_contracts import Event
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.prompt_text import inside
+from graphweft_runtimes import agent_framework
+from graphweft_runtimes.agent_framework.memory import GraphContextProvider
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue

@@ -22,7 +22,13 @@ __all__ = ("LIMIT_MS", "SWITCH", "check_log")
 LIMIT_MS: Final = 200
 SWITCH: Final = {"GRAPHWEFT_LOOP_LIMIT_MS": str(LIMIT_MS)}
 """The debug switch in the environment of a role that a test starts; see ``check_log``."""
-_PACKAGES: Final = ("/graphweft_contracts/", "/graphweft_rules/", "/graphweft_workers/", "/client/graphweft/")
+_PACKAGES: Final = (
+    "/graphweft_contracts/",
+    "/graphweft_rules/",
+    "/graphweft_workers/",
+    "/client/graphweft/",
+    "/graphweft_runtimes/",
+)
 _MAY_HOLD: Final = ("importlib._bootstrap", "/graphweft_workers/cli/")
 """Imports, and commands: the loop of a command is its own."""
 _FOLDERS: Final = ("acceptance", "chaos", "edges", "kafka", "neo4j", "redis")

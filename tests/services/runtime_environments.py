@@ -19,7 +19,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from tests.services.maven import cache, unavailable
@@ -42,6 +42,7 @@ RUNTIME_ENVIRONMENT_S: Final = 900
 """The time limit that a test needs which asks for one of the environments."""
 MODEL_ENVIRONMENT_S: Final = 1_800
 """The same of ``model_python``."""
+_RUNTIMES: Final = ROOT / "runtimes"
 _MODELS: Final = "models"
 _OLD: Final = "python-3.10"
 """The base install with the oldest Python that runs the client."""
@@ -72,23 +73,29 @@ def packages(name: str) -> list[str]:
     The packages of this project are not among them: tests put those of their own tree on the path. But OpenTelemetry
     finds an exporter by the entry point of an installed package.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras: dict[str, list[str]] = project["optional-dependencies"]
+    project = _project(ROOT)
+    extras: dict[str, list[str]] = project["optional-dependencies"] | _project(_RUNTIMES)["optional-dependencies"]
     if name == _OLD:
         return [*project["dependencies"]]
     if name == _MODELS:
         return ["-c", str(ROOT / "constraints.txt"), *project["dependencies"], *extras["worker"], *extras["minilm"]]
     # Agent Zero is no package, so there is no extra: its file has what its agents import.
     pins = adapter_tests(name) / "requirements.txt"
-    ours = [str(ROOT)] if name == "otel" else []
+    ours = [str(ROOT), str(_RUNTIMES)] if name == "otel" else []
     return ["-r", str(pins), *project["dependencies"], *extras.get(name, []), *ours]
+
+
+def _project(root: Path) -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return project
 
 
 def folder(name: str) -> Path:
     """Return where an environment is: its name ends with a hash of what it is made from."""
     hashed = hashlib.sha256(sys.version.encode())  # also for the old one, whose version is in its name
     for argument in packages(name):
-        path = Path(argument) / "pyproject.toml" if argument == str(ROOT) else Path(argument)
+        path = Path(argument)
+        path = path / "pyproject.toml" if path in {ROOT, _RUNTIMES} else path
         lines = path.read_text().splitlines() if path.is_absolute() else [argument]
         hashed.update("\n".join(line for line in lines if not line.startswith("#")).encode())
     return cache() / f"venv-{name}-{hashed.hexdigest()[:12]}"

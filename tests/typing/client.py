@@ -22,8 +22,6 @@ from graphweft import (
     create_graph_injection_hook,
     create_graph_mutation_hook,
 )
-from graphweft.adapters.ag2 import AG2Adapter
-from graphweft.adapters.ag2_classic import AG2ClassicAdapter
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.sender import AdapterStats
 from graphweft.hooks import InjectionHook, MutationHook
@@ -31,6 +29,8 @@ from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing, Transport
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import ContextRequest
+from graphweft_runtimes.ag2 import AG2Adapter
+from graphweft_runtimes.ag2_classic import AG2ClassicAdapter
 
 
 class LoopBack:

@@ -17,11 +17,11 @@ import pytest
 from tests.declared_fields import check_declared
 
 from graphweft import Client
-from graphweft.adapters.chat_runs import ChatRuns
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, Missing, wire
+from graphweft_runtimes.chat_runs import ChatRuns
 
 IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
 LONG_S = 10.0

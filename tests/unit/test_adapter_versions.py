@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from graphweft.adapters.ag2_classic import AG2ClassicAdapter
-from graphweft.adapters.versions import require
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.ag2_classic import AG2ClassicAdapter
+from graphweft_runtimes.versions import require
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, version: str, *parts: str) -> None:
@@ -22,7 +22,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str, *parts: str) -> Non
 
 def test_a_runtime_that_is_missing_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "autogen", None)
-    with pytest.raises(InvalidSettings, match=r"autogen is not installed: pip install 'graphweft\[ag2-classic\]'"):
+    with pytest.raises(
+        InvalidSettings, match=r"autogen is not installed: pip install 'graphweft-runtimes\[ag2-classic\]'"
+    ):
         AG2ClassicAdapter()
 
 

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from graphweft.adapters.ag2 import AG2Adapter
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.ag2 import AG2Adapter
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
@@ -23,7 +23,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
 
 def test_a_runtime_that_is_missing_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
-    with pytest.raises(InvalidSettings, match=r"ag2 is not installed: pip install 'graphweft\[ag2\]'$"):
+    with pytest.raises(InvalidSettings, match=r"ag2 is not installed: pip install 'graphweft-runtimes\[ag2\]'$"):
         AG2Adapter()
 
 

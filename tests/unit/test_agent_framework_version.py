@@ -7,14 +7,14 @@ from types import ModuleType
 
 import pytest
 
-from graphweft.adapters.agent_framework import AgentFrameworkAdapter
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.agent_framework import AgentFrameworkAdapter
 
 
 def test_a_runtime_that_is_missing_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "agent_framework", None)
     with pytest.raises(
-        InvalidSettings, match=r"agent_framework is not installed: pip install 'graphweft\[agent-framework\]'"
+        InvalidSettings, match=r"agent_framework is not installed: pip install 'graphweft-runtimes\[agent-framework\]'"
     ):
         AgentFrameworkAdapter()
 

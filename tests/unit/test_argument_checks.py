@@ -11,9 +11,9 @@ from openai import OpenAI
 from graphweft import Client, SyncClient
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.model_clients import wrap_openai
-from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.hooks import GraphInjectionHooks
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.runtime_adapter import RuntimeAdapter
 
 BUS = "redis://127.0.0.1:1"
 

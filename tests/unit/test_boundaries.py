@@ -11,8 +11,11 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("graphweft_contracts", "graphweft_rules", "graphweft", "graphweft_workers")
-FOLDERS = ("contracts/graphweft_contracts", "rules/graphweft_rules", "client/graphweft", "workers/graphweft_workers")
+PACKAGES = ("graphweft_contracts", "graphweft_rules", "graphweft", "graphweft_runtimes", "graphweft_workers")
+FOLDERS = (
+    *("contracts/graphweft_contracts", "rules/graphweft_rules", "client/graphweft"),
+    *("runtimes/graphweft_runtimes", "workers/graphweft_workers"),
+)
 DRIVERS = ("workers/graphweft_workers/drivers/", "client/graphweft/transports/")
 PRODUCT = re.compile("kafka|redis|neo4j|falkordb", re.IGNORECASE)
 LOG_NAME = "GRAPHRAG_NOOP_NEO4J_DOWN"

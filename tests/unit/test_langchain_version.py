@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from graphweft.adapters.langchain import LangChainAdapter
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.langchain import LangChainAdapter
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
@@ -22,7 +22,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 
 def test_langchain_that_is_missing_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "langchain", None)
-    with pytest.raises(InvalidSettings, match=r"langchain is not installed: pip install 'graphweft\[langchain\]'"):
+    with pytest.raises(
+        InvalidSettings, match=r"langchain is not installed: pip install 'graphweft-runtimes\[langchain\]'"
+    ):
         LangChainAdapter()
 
 

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from graphweft.adapters.openai_agents import OpenAIAgentsAdapter
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.openai_agents import OpenAIAgentsAdapter
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
@@ -20,7 +20,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 
 def test_a_runtime_that_is_missing_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "agents", None)
-    with pytest.raises(InvalidSettings, match=r"agents is not installed: pip install 'graphweft\[openai-agents\]'"):
+    with pytest.raises(
+        InvalidSettings, match=r"agents is not installed: pip install 'graphweft-runtimes\[openai-agents\]'"
+    ):
         OpenAIAgentsAdapter()
 
 

@@ -24,7 +24,7 @@ def unchanged() -> Iterator[None]:
 
 
 def make() -> object:
-    return importlib.import_module("graphweft.adapters.otel").GraphweftSpanProcessor()
+    return importlib.import_module("graphweft_runtimes.otel").GraphweftSpanProcessor()
 
 
 @pytest.mark.parametrize("missing", SDK)
@@ -34,7 +34,7 @@ def test_an_sdk_that_is_missing_is_named_with_the_command(monkeypatch: pytest.Mo
         module.__path__ = []
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(InvalidSettings, match=r"is not installed: pip install 'graphweft\[otel\]'"):
+    with pytest.raises(InvalidSettings, match=r"is not installed: pip install 'graphweft-runtimes\[otel\]'"):
         make()
 
 

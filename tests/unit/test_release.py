@@ -44,12 +44,15 @@ def git_environment() -> dict[str, str]:
 
 
 def version_of(folder: Path, **environment: str) -> str:
-    return run(folder, sys.executable, "-m", "hatchling", "version", **environment)
+    """Return the version of the distributions in a folder, which is the same."""
+    folders = [each for each in (folder, folder / "runtimes") if each.is_dir()]
+    [version] = {run(each, sys.executable, "-m", "hatchling", "version", **environment) for each in folders}
+    return version
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """What the version and an empty wheel need, without git."""
+    """What the version and empty wheels need, without git."""
     folder = tmp_path / "sources"
     folder.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -59,6 +62,10 @@ def sources(tmp_path: Path) -> Path:
         (folder / name / "__init__.py").touch()
     (folder / "workers/graphweft_workers").mkdir(parents=True)
     (folder / "workers/graphweft_workers/__init__.py").touch()
+    (folder / "runtimes/graphweft_runtimes").mkdir(parents=True)
+    (folder / "runtimes/graphweft_runtimes/__init__.py").touch()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / "runtimes" / name, folder / "runtimes", follow_symlinks=False)
     (folder / "examples/airline").mkdir(parents=True)
     (folder / "examples/airline/README.md").touch()
     return folder
@@ -101,16 +108,17 @@ class TestVersion:
 
     def test_an_sdist_keeps_its_version(self, checkout: Path, tmp_path: Path) -> None:
         run(checkout, "git", "tag", "v1.2.3")
-        build = "import sys; from hatchling.build import *; build_sdist(sys.argv[1]); build_wheel(sys.argv[1])"
-        run(checkout, sys.executable, "-c", build, str(tmp_path))
-        with tarfile.open(tmp_path / "graphweft-1.2.3.tar.gz") as archive:
-            archive.extractall(tmp_path, filter="data")
-        assert version_of(tmp_path / "graphweft-1.2.3") == "1.2.3"
-        assert release.file_problems(tmp_path, "1.2.3") == [
-            f"{tmp_path} has graphweft-1.2.3, graphweft-1.2.3-py3-none-any.whl, graphweft-1.2.3.tar.gz: build at the "
-            "tag, with `make dist`"
-        ]
-        shutil.rmtree(tmp_path / "graphweft-1.2.3")
+        build = "import sys; from hatchling import build; getattr(build, sys.argv[1])(sys.argv[2])"
+        for name, folder in (("graphweft", checkout), ("graphweft_runtimes", checkout / "runtimes")):
+            [problem] = release.file_problems(tmp_path, "1.2.3")
+            assert problem.startswith(f"{tmp_path} has ")
+            assert problem.endswith(": build at the tag, with `make dist`")
+            run(folder, sys.executable, "-c", build, "build_sdist", str(tmp_path))
+            with tarfile.open(tmp_path / f"{name}-1.2.3.tar.gz") as archive:
+                archive.extractall(tmp_path, filter="data")
+            assert (tmp_path / f"{name}-1.2.3/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+            run(tmp_path / f"{name}-1.2.3", sys.executable, "-c", build, "build_wheel", str(tmp_path))
+            shutil.rmtree(tmp_path / f"{name}-1.2.3")
         assert release.file_problems(tmp_path, "1.2.3") == []
         [problem] = release.file_problems(tmp_path, "1.2.4")
         assert "build at the tag" in problem
@@ -120,7 +128,11 @@ def test_every_place_has_the_version_of_the_metadata() -> None:
     from importlib.metadata import version
 
     assert inside(["--version"], clean_environment()).out == f"graphweft {version('graphweft')}\n"
-    sources = [path for folder in ("client", "contracts", "rules", "workers") for path in (ROOT / folder).rglob("*.py")]
+    sources = [
+        path
+        for folder in ("client", "contracts", "rules", "runtimes", "workers")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     written = {
         path for path in sources if re.search(r'(?m)^_*VERSION_*\b.*"\d', path.read_text("utf-8"), re.IGNORECASE)
     }
@@ -128,11 +140,12 @@ def test_every_place_has_the_version_of_the_metadata() -> None:
 
 
 def test_a_wheel_that_names_another_version_is_found(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "graphweft-1.2.3-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("graphweft-1.2.3.dist-info/METADATA", "Metadata-Version: 2.4\nVersion: 1.2.2\n")
-    (tmp_path / "graphweft-1.2.3.tar.gz").touch()
+    for name, version in (("graphweft", "1.2.3"), ("graphweft_runtimes", "1.2.2")):
+        with zipfile.ZipFile(tmp_path / f"{name}-1.2.3-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}-1.2.3.dist-info/METADATA", f"Metadata-Version: 2.4\nVersion: {version}\n")
+        (tmp_path / f"{name}-1.2.3.tar.gz").touch()
     assert release.file_problems(tmp_path, "1.2.3") == [
-        "graphweft-1.2.3-py3-none-any.whl says that its version is 1.2.2"
+        "graphweft_runtimes-1.2.3-py3-none-any.whl says that its version is 1.2.2"
     ]
 
 
@@ -176,6 +189,21 @@ def test_sources_without_git_are_not_older_than_the_release(fallback: str, versi
     assert (release.fallback_problems(project, version) == []) is fits
 
 
+@pytest.mark.parametrize(
+    ("asked", "version", "fits"),
+    [
+        ("graphweft>=0.1.0.dev0,<0.2", "0.1.0", True),
+        ("graphweft>=0.1.0.dev0,<0.2", "0.1.7rc1", True),
+        ("graphweft>=0.1.0.dev0,<0.2", "0.2.0", False),
+        ("graphweft>=1.9.0.dev0,<1.10", "1.9.3", True),
+        ("graphweft", "0.1.0", False),
+    ],
+)
+def test_the_adapters_ask_for_the_minor_version_of_the_release(asked: str, version: str, fits: bool) -> None:
+    runtimes = {"project": {"dependencies": ["graphweft-more", asked]}}
+    assert (release.range_problems(runtimes, version) == []) is fits
+
+
 @pytest.mark.parametrize("tag", ["1.2.3", "v1.2", "v1.2.3-rc1", "v1.2.3.4", "main", ""])
 def test_a_tag_that_is_no_version_is_refused(tag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert release.main([tag, "dist"]) == 2
@@ -186,7 +214,10 @@ def test_everything_that_does_not_agree_is_told(tmp_path: Path, capsys: pytest.C
     assert release.main(["v999.0.0", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    for part in ("no section '## [999.0.0]", "has no files", "fallback-version is"):
+    for part in (
+        "no section '## [999.0.0]", "has no files", "pyproject.toml: fallback-version is",
+        "runtimes/pyproject.toml: fallback-version is", "set it to graphweft>=999.0.0.dev0,<999.1",
+    ):  # fmt: skip
         assert part in said.err
 
 

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from graphweft.adapters.crewai import CrewAIAdapter
-from graphweft.adapters.google_adk import GoogleADKAdapter
-from graphweft.adapters.llama_index import LlamaIndexAdapter
-from graphweft.adapters.pydantic_ai import PydanticAIAdapter
 from graphweft_contracts import InvalidSettings
+from graphweft_runtimes.crewai import CrewAIAdapter
+from graphweft_runtimes.google_adk import GoogleADKAdapter
+from graphweft_runtimes.llama_index import LlamaIndexAdapter
+from graphweft_runtimes.pydantic_ai import PydanticAIAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def test_a_runtime_that_is_missing_is_named_with_the_command(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, needed.module, None)
     with pytest.raises(InvalidSettings) as refused:
         needed.adapter()
-    assert f"{needed.module} is not installed: pip install 'graphweft[{needed.extra}]'" in str(refused.value)
+    assert f"{needed.module} is not installed: pip install 'graphweft-runtimes[{needed.extra}]'" in str(refused.value)
 
 
 @each

@@ -10,7 +10,7 @@ import pytest
 from tests.adapters.trials import RUNTIMES, state_of, unchanged_since
 from tests.services.runtime_environments import ROOT
 
-PLACES = ("client/graphweft/adapters", "tests/adapters", "docs/runtimes")
+PLACES = ("client/graphweft/adapters", "runtimes/graphweft_runtimes", "tests/adapters", "docs/runtimes")
 
 
 @pytest.fixture
@@ -23,14 +23,15 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "seen"),
     [
-        ("client/graphweft/adapters/crewai/adapter.py", True),
+        ("runtimes/graphweft_runtimes/crewai/adapter.py", True),
+        ("runtimes/graphweft_runtimes/chat_runs.py", True),
         ("client/graphweft/adapters/core.py", True),
         ("tests/adapters/crewai/scenes.py", True),
         ("tests/adapters/crewai/requirements.txt", True),
         ("tests/adapters/shared/kit.py", True),
         ("tests/adapters/contract.py", True),
         ("docs/runtimes/crewai.md", True),
-        ("client/graphweft/adapters/langchain/adapter.py", False),
+        ("runtimes/graphweft_runtimes/langchain/adapter.py", False),
         ("tests/adapters/langchain/scenes.py", False),
         ("docs/runtimes/langchain.md", False),
     ],
@@ -44,7 +45,8 @@ def test_a_change_of_what_a_runtime_has_is_seen(tree: Path, file: str, seen: boo
 
 def test_every_runtime_has_an_adapter_and_a_page_of_that_state() -> None:
     assert len({state_of(folder) for folder in RUNTIMES}) == len(RUNTIMES) > 10
-    assert [each for each in RUNTIMES if not (ROOT / "client/graphweft/adapters" / each).is_dir()] == []
+    places = (ROOT / "client/graphweft/adapters", ROOT / "runtimes/graphweft_runtimes")
+    assert [each for each in RUNTIMES if not any((place / each).is_dir() for place in places)] == []
 
 
 def test_a_runtime_is_unchanged_since_the_day_of_its_state(tmp_path: Path) -> None:

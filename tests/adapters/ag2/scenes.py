@@ -36,7 +36,7 @@ from ag2.testing import TestConfig
 from ag2.tools.subagents import background_agent_tool
 from kit import CONCURRENT, IDS, PROMPTS, Scene, cancel, main, outcome, timed
 
-from graphweft.adapters.ag2 import AG2Adapter
+from graphweft_runtimes.ag2 import AG2Adapter
 
 LONG_S = 30.0
 """Nothing here takes so long, unless something hangs."""

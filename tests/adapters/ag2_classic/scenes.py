@@ -22,7 +22,7 @@ from autogen.agentchat.group.targets.transition_target import TerminateTarget
 from autogen.io.base import IOStream
 from kit import IDS, PROMPTS, Scene, cancel, main, outcome, timed
 
-from graphweft.adapters.ag2_classic import AG2ClassicAdapter, create_graph_injection_hook, create_graph_mutation_hook
+from graphweft_runtimes.ag2_classic import AG2ClassicAdapter, create_graph_injection_hook, create_graph_mutation_hook
 
 LLM = {"config_list": [{"model": "fake", "model_client_cls": "Fake", "api_key": "none"}], "cache_seed": None}
 

@@ -31,10 +31,10 @@ from agent_framework import (
 from agent_framework.orchestrations import ConcurrentBuilder, HandoffBuilder, SequentialBuilder
 from kit import CONCURRENT, IDS, PROMPTS, Bus, Result, Scene, cancel, main, outcome, settings_of, timed
 
-from graphweft.adapters.agent_framework import AgentFrameworkAdapter
-from graphweft.adapters.agent_framework.memory import GraphContextProvider
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_contracts.context import Block
+from graphweft_runtimes.agent_framework import AgentFrameworkAdapter
+from graphweft_runtimes.agent_framework.memory import GraphContextProvider
 
 ORIGINS: list[Any] = []
 """For each message of a prompt, the other sessions that it comes from."""

@@ -38,7 +38,7 @@ from crewai.tools import tool
 from kit import CONCURRENT, IDS, PROMPTS, Result, Scene, cancel, main, outcome, timed
 from pydantic import BaseModel, PrivateAttr
 
-from graphweft.adapters.crewai import CrewAIAdapter
+from graphweft_runtimes.crewai import CrewAIAdapter
 
 logging.disable(logging.ERROR)
 GOAL = "to help"

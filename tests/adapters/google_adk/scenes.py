@@ -24,8 +24,8 @@ from google.genai import types
 from kit import CONCURRENT, IDS, PROMPTS, Bus, Result, Scene, cancel, main, outcome, timed
 from pydantic import BaseModel, PrivateAttr
 
-from graphweft.adapters.google_adk import GoogleADKAdapter
 from graphweft_contracts import Block, ContextReply, ContextRequest
+from graphweft_runtimes.google_adk import GoogleADKAdapter
 
 logging.disable(logging.ERROR)
 

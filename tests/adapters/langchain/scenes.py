@@ -23,7 +23,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from graphweft.adapters.langchain import LangChainAdapter
+from graphweft_runtimes.langchain import LangChainAdapter
 
 CONTEXT = {name: value for name, value in IDS.items() if name != "chat_id"}
 """The chat's id is the thread's."""

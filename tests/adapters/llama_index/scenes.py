@@ -21,7 +21,7 @@ from llama_index.core.utils import get_tokenizer
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 from pydantic import BaseModel, PrivateAttr
 
-from graphweft.adapters.llama_index import LlamaIndexAdapter
+from graphweft_runtimes.llama_index import LlamaIndexAdapter
 
 logging.disable(logging.ERROR)
 get_tokenizer()  # it is read once for all scenes, which are forks

@@ -30,7 +30,7 @@ from agents.tracing import set_trace_processors
 from kit import CONCURRENT, IDS, PROMPTS, Result, Scene, cancel, main, outcome, timed
 from pydantic import BaseModel
 
-from graphweft.adapters.openai_agents import OpenAIAgentsAdapter
+from graphweft_runtimes.openai_agents import OpenAIAgentsAdapter
 
 set_tracing_disabled(disabled=True)
 

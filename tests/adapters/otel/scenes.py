@@ -35,8 +35,8 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import Status, StatusCode
 
 from graphweft.adapters.genai import events_of
-from graphweft.adapters.otel import GraphweftSpanProcessor
-from graphweft.adapters.otel.adapter import _read
+from graphweft_runtimes.otel import GraphweftSpanProcessor
+from graphweft_runtimes.otel.adapter import _read
 
 PLACED = {"graphweft.app_id": IDS["app_id"], "graphweft.workflow_name": IDS["workflow_name"], "user.id": IDS["user_id"]}
 """Resource attributes with the ids of all spans, except the chat: the spans name it."""
@@ -263,7 +263,7 @@ def forked(scene: Scene, held: str = "") -> dict[str, Any]:
 
 def without_provider(scene: Scene) -> dict[str, Any]:
     """An exporter that is made before there is a provider: ended spans, in batches."""
-    from graphweft.adapters.otel.exporter import GraphweftSpanExporter
+    from graphweft_runtimes.otel.exporter import GraphweftSpanExporter
 
     scene.attached = False
     traced = Traced(scene)

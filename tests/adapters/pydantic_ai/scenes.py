@@ -27,7 +27,7 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from graphweft.adapters.pydantic_ai import PydanticAIAdapter
+from graphweft_runtimes.pydantic_ai import PydanticAIAdapter
 
 
 class Scripted(FunctionModel):

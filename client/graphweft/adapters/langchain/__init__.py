@@ -1,5 +1,0 @@
-"""LangChain 1.x agents and LangGraph graphs: their events, and context in the system message of each turn."""
-
-from graphweft.adapters.langchain.adapter import LangChainAdapter
-
-__all__ = ("LangChainAdapter",)

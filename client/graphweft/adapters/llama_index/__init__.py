@@ -1,5 +1,0 @@
-"""The adapter for agents of LlamaIndex. Importing it does not import LlamaIndex; making one does."""
-
-from graphweft.adapters.llama_index.adapter import LlamaIndexAdapter
-
-__all__ = ("LlamaIndexAdapter",)

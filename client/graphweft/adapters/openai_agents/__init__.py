@@ -1,5 +1,0 @@
-"""OpenAI Agents SDK (``agents``): events of runs, turns and tools, and context in the instructions of each turn."""
-
-from graphweft.adapters.openai_agents.adapter import OpenAIAgentsAdapter
-
-__all__ = ("OpenAIAgentsAdapter",)

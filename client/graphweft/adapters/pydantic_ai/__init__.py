@@ -1,5 +1,0 @@
-"""The adapter for Pydantic AI. Importing it does not import Pydantic AI; making one does."""
-
-from graphweft.adapters.pydantic_ai.adapter import PydanticAIAdapter
-
-__all__ = ("PydanticAIAdapter",)

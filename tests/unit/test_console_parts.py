@@ -35,11 +35,11 @@ from graphweft_workers.gateway import protocol
 from graphweft_workers.gateway.limits import RequestLimiter
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import AccessToken, Role
-from graphweft_workers.inspection.scan import ScanLimits, newest_first
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.processes.console import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
 from graphweft_workers.processes.http_server import HttpServer, listening, server_config
+from graphweft_workers.reports.scan import ScanLimits, newest_first
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.app_uses import AppUses
 from graphweft_workers.wiring.archive_state import ArchiveState

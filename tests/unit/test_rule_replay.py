@@ -21,9 +21,9 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_rules import RulesError, RuleSet
 from graphweft_rules.matching.pack import Logged
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.inspection.entries import see
-from graphweft_workers.inspection.entry_dicts import dict_of
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.reports.entries import see
+from graphweft_workers.reports.entry_dicts import dict_of
 
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 3, 1, tzinfo=UTC)

@@ -25,10 +25,10 @@ from graphweft_workers.cli.output import (
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.series import number_of
-from graphweft_workers.inspection.coverage import Coverage
-from graphweft_workers.inspection.rules_at import RulesAt, activation_at
-from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.reports.coverage import Coverage
+from graphweft_workers.reports.rules_at import RulesAt, activation_at
+from graphweft_workers.reports.scan import Decoder, ScanLimits, ends, forwards, newest_first
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import load_rules, rules_maker
 from graphweft_workers.wiring.running import running_bus
@@ -83,7 +83,7 @@ async def coverage(
 
 
 def _of_file(path: Path, settings: Settings, app: str | None) -> Coverage:
-    from graphweft_workers.inspection.judging import judge_event
+    from graphweft_workers.reports.judging import judge_event
 
     rules = load_rules(settings)
     found = Coverage()
@@ -116,7 +116,7 @@ def _events(path: Path) -> Iterator[Event]:
 
 
 async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: ScanLimits, *, folder: bool) -> Coverage:
-    from graphweft_workers.inspection.judging import judge_event
+    from graphweft_workers.reports.judging import judge_event
 
     given = load_rules(settings) if folder else None
     decoder = await Decoder.of(bus)

@@ -16,7 +16,6 @@ import typer
 from graphweft import Client
 from graphweft_contracts import ContextReply, Event, InvalidSettings
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.demo_history import INDENT, change_rules, explain_problem, replay_rules
 from graphweft_workers.cli.invocation import Invocation, invocation
 from graphweft_workers.cli.options import command
@@ -27,6 +26,7 @@ from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_r
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.reports.delivery import send, wait_until_applied
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 

@@ -26,7 +26,6 @@ from graphweft_contracts.admission import decode_given
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_rules.files.findings import did_you_mean
-from graphweft_workers.cli.delivery import DeliveryOutcome, Sent
 from graphweft_workers.cli.options import App, command
 from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
@@ -34,6 +33,7 @@ from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_run
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.imports.series_name import SeriesName
+from graphweft_workers.reports.delivery import DeliveryOutcome, Sent
 
 _STDIN: Final = 0
 _MAX_CAUSES: Final = 20

@@ -9,7 +9,7 @@ from typing import Final
 
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import printable, short
-from graphweft_workers.inspection.entries import DecodedEntry
+from graphweft_workers.reports.entries import DecodedEntry
 
 _PREVIEW: Final = 60
 _FAULT: Final = 200

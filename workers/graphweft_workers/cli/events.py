@@ -15,17 +15,17 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import dict_of, fate_dict
-from graphweft_workers.inspection.scan import Decoder, ScanLimits, ends
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.entry_dicts import dict_of, fate_dict
+from graphweft_workers.reports.scan import Decoder, ScanLimits, ends
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus, running_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.inspection.effects import EntryEffect, Letters
-    from graphweft_workers.inspection.lookup import Relatives
+    from graphweft_workers.reports.effects import EntryEffect, Letters
+    from graphweft_workers.reports.lookup import Relatives
 
 _PARAMS: Final = 2_000
 """Characters of the parameters of one mutation in the text."""
@@ -64,7 +64,7 @@ async def events_show(
     limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
     async with _found(settings, target, app, limits) as found:
-        from graphweft_workers.inspection.effects import letters_of
+        from graphweft_workers.reports.effects import letters_of
 
         letters = await letters_of(found.bus, found.seen, ())
     if json:
@@ -90,7 +90,7 @@ async def events_why(
     json: Json = False,
 ) -> None:
     """Explain what an event did and why: the active rules, which match and which do not, skips and dead letters."""
-    from graphweft_workers.inspection.reasons import explain
+    from graphweft_workers.reports.reasons import explain
     from graphweft_workers.wiring.rules import rules_maker
 
     limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
@@ -122,8 +122,8 @@ async def _found(settings: Settings, target: str, app: str | None, limits: ScanL
     if app is not None:
         check_app(app)
     async with running_bus(settings) as bus:
-        from graphweft_workers.inspection.effects import effect_of
-        from graphweft_workers.inspection.lookup import at_position, relatives_of
+        from graphweft_workers.reports.effects import effect_of
+        from graphweft_workers.reports.lookup import at_position, relatives_of
 
         decoder = await Decoder.of(bus)
         known = await ends(bus)
@@ -145,7 +145,7 @@ async def _found(settings: Settings, target: str, app: str | None, limits: ScanL
 async def _by_id(
     bus: Bus, decoder: Decoder, event_id: str, app: str | None, known: dict[int, str], limits: ScanLimits
 ) -> tuple[DecodedEntry, list[str]]:
-    from graphweft_workers.inspection.lookup import with_id
+    from graphweft_workers.reports.lookup import with_id
 
     if app is not None:
         own = (await bus.partitions.layout()).partitions_of(app)

@@ -17,11 +17,11 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import dict_of
-from graphweft_workers.inspection.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.entry_dicts import dict_of
+from graphweft_workers.reports.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
 

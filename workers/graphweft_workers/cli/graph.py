@@ -13,8 +13,8 @@ import typer
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.inspection.graph_names import names_of
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.reports.graph_names import names_of
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_graph
 

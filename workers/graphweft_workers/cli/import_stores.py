@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from graphweft_contracts import Event, InvalidSettings, MemoryScope
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.delivery import DeliveryOutcome
 from graphweft_workers.cli.options import App, command, words
 from graphweft_workers.cli.output import print_error, print_json, say, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, interruptible, publish
@@ -23,6 +22,7 @@ from graphweft_workers.imports.report import MOST_LISTED, ImportReport
 from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.imports.stored_events import events_of_items, grouped
 from graphweft_workers.imports.stored_memories import Mem0, PlainMemories
+from graphweft_workers.reports.delivery import DeliveryOutcome
 from graphweft_workers.wiring.running import check_bus
 
 _MOST_SHOWN: Final = 20

@@ -13,14 +13,14 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from graphweft_contracts import BusUnavailable, Event, InvalidSettings, MissingRight
-from graphweft_workers.cli.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.series import AppRecord
 from graphweft_workers.engine.series_store import read_marks
-from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.reports.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
+from graphweft_workers.reports.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_transport
 

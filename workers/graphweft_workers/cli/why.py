@@ -69,7 +69,7 @@ async def why(
         from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.node_state import NodeReader
         from graphweft_workers.replay.why import Why
-        from graphweft_workers.replay.why_dicts import why_dict
+        from graphweft_workers.reports.why_dicts import why_dict
 
         log = AppLog(bus=bus, app_id=app, live=live)
         await log.refuse_preludes()

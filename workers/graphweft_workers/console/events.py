@@ -10,13 +10,13 @@ from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.effects import effect_of, letters_of
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import fate_dict
-from graphweft_workers.inspection.judging import Judged
-from graphweft_workers.inspection.lookup import at_position, relatives_of
-from graphweft_workers.inspection.reasons import Reasons, explain
-from graphweft_workers.inspection.scan import ScanLimits, ends
+from graphweft_workers.reports.effects import effect_of, letters_of
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.entry_dicts import fate_dict
+from graphweft_workers.reports.judging import Judged
+from graphweft_workers.reports.lookup import at_position, relatives_of
+from graphweft_workers.reports.reasons import Reasons, explain
+from graphweft_workers.reports.scan import ScanLimits, ends
 from graphweft_workers.wiring.rules import rules_maker
 
 _SEARCHED: Final = 2_000

@@ -16,8 +16,8 @@ from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.graph_names import names_of
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.reports.graph_names import names_of
 
 LABELS: Final = 40
 """Labels with nodes that are shown."""

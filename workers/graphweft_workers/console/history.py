@@ -26,7 +26,7 @@ from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
 from graphweft_workers.replay.why import Why
-from graphweft_workers.replay.why_dicts import why_dict
+from graphweft_workers.reports.why_dicts import why_dict
 from graphweft_workers.wiring.past_graph import replay_past
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.second_graph import scratch_graph

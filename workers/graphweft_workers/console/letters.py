@@ -18,8 +18,8 @@ from graphweft_workers.engine import corrections
 from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.judging import judge_event
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
+from graphweft_workers.reports.judging import judge_event
 
 READ: Final = 2_000
 """Dead letters that are read, the oldest."""

@@ -21,8 +21,8 @@ from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.judging import judge_event
-from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.judging import judge_event
+from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.wiring.connections import dialects
 from graphweft_workers.wiring.rules import known_labels
 

@@ -15,11 +15,11 @@ from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, 
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.series import AppRecord
-from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.reports.without_rule import EventKinds, WithoutRule
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 8 * 1024**2

@@ -10,7 +10,7 @@ from graphweft_contracts import Event
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
-    from graphweft_workers.inspection.judging import Judged, Missed
+    from graphweft_workers.reports.judging import Judged, Missed
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.rules_log import Activation
-from graphweft_workers.inspection.entries import DecodedEntry
+from graphweft_workers.reports.entries import DecodedEntry
 
 if TYPE_CHECKING:
-    from graphweft_workers.inspection.effects import EntryEffect
-    from graphweft_workers.inspection.lookup import Relatives
+    from graphweft_workers.reports.effects import EntryEffect
+    from graphweft_workers.reports.lookup import Relatives
 
 
 def dict_of(seen: DecodedEntry) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_workers.inspection.effects import EntryEffect, Letters, letters_of
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import activation_dict
-from graphweft_workers.inspection.judging import Judged, Missed, judge
-from graphweft_workers.inspection.lookup import Relatives
-from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
-from graphweft_workers.inspection.rules_at import RulesAt, activation_at
-from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.reports.effects import EntryEffect, Letters, letters_of
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.entry_dicts import activation_dict
+from graphweft_workers.reports.judging import Judged, Missed, judge
+from graphweft_workers.reports.lookup import Relatives
+from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.rules_at import RulesAt, activation_at
+from graphweft_workers.reports.scan import Decoder
 
 type Outcome = Literal[
     "applied", "waiting", "dead_letter", "retried", "dropped", "copy", "set_aside", "not_in_graph", "unknown"

@@ -26,7 +26,7 @@ from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
 from graphweft_workers.replay.why import Why
-from graphweft_workers.reports.why_dicts import why_dict
+from graphweft_workers.reports.why import WhyReport
 from graphweft_workers.wiring.past_graph import replay_past
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.second_graph import scratch_graph
@@ -77,7 +77,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         if question.exact and found.rows:
             async with scratch_graph(sources.settings, app_id, live, purpose="why") as graph:
                 recorded = await work.record(target, graph, found)
-    told = why_dict(target, found, recorded, [], 0.0, payload=False)
+    told = WhyReport(target=target, found=found, recorded=recorded).to_dict()
     told["writes"] = [
         each
         for each in told["writes"]

@@ -1,1 +1,4 @@
-"""What tools show of the event log: entries, their effect, and why they have none. Nothing here writes."""
+"""What people and programs are shown, as values: each ability returns one report, and every edge shows the same.
+
+Nothing here knows a terminal, a browser or a command.
+"""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.rules_log import Activation, announced
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.reports.printable import clock, printable, short
+from graphweft_workers.reports.report import Part
+
+_PREVIEW: Final = 60
+_FAULT: Final = 200
+_LISTED: Final = 3
 
 type Kind = Literal["event", "retry", "activation", "drop", "invalid"]
 
@@ -42,6 +49,64 @@ class DecodedEntry:
         """The app of the event."""
         return self.event.appid if self.event else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it with all of its content, for JSON."""
+        found: dict[str, Any] = {
+            "position": self.position,
+            "partition": self.partition,
+            "offset": self.entry.offset,
+            "received": self.entry.received.isoformat(),
+            "kind": self.kind,
+        }
+        if self.event is not None:
+            found["event"] = self.event.model_dump(exclude_none=True)
+        if self.retry is not None:
+            found["retry"] = self.retry._asdict()
+        if self.activation is not None:
+            found["activation"] = activation_dict(self.activation)
+        if self.dropped is not None:
+            found["dropped"] = dict(zip(wire.Dropped._fields, self.dropped, strict=True))
+        if self.event is None:
+            found["fields"] = wire.pack(self.entry.fields)
+        if self.fault:
+            found["fault"] = self.fault
+        if self.note:
+            found["note"] = self.note
+        return found
+
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people, as one line."""
+        yield self.line()
+
+    def line(self) -> str:
+        """Return one line: time, app, chat, type, id, position, marks, and the beginning of the data."""
+        marks: list[str] = []
+        event, activation = self.event, self.activation
+        if activation is not None:
+            what = "rules.activated" if activation.restates is None else "rules.restated"
+            names = (
+                activation.restates or activation.scope,
+                "-",
+                what,
+                f"#{activation.number} {activation.digest[:12]}",
+            )
+        elif event is not None:
+            names = (event.appid, event.chatid, event.type, event.id)
+            if self.retry is not None:
+                marks.append(f"[retry of {self.retry.rule}/{self.retry.mutation}]")
+        elif self.dropped is not None:
+            what = "the event" if self.dropped.rule is None else f"{self.dropped.rule}/{self.dropped.mutation}"
+            names = (self.dropped.app_id or "-", "-", "dead_letter.dropped", "-")
+            marks.append(f"[drop of {what} at {', '.join(self.dropped.offsets[:_LISTED]) or 'trimmed events'}]")
+        else:
+            names = ("-", "-", "-", "-")
+            marks.append(f"[cannot be decoded: {short(self.fault, _FAULT)}]")
+        if self.note:
+            marks.append(f"[{self.note}]")
+        if event is not None and event.data:
+            marks.append(short(json.dumps(event.data, ensure_ascii=False, default=str), _PREVIEW))
+        return printable("  ".join((clock(self.entry.received), *names, self.position, *marks)))
+
 
 def see(partition: int, entry: Entry, activations: Sequence[Activation]) -> DecodedEntry:
     """Decode an entry. ``activations`` are all activations of the bus, in order."""
@@ -66,3 +131,14 @@ def see(partition: int, entry: Entry, activations: Sequence[Activation]) -> Deco
         return DecodedEntry(partition=partition, entry=entry, kind="invalid", fault=type(error).__name__, note=note)
     kind: Kind = "event" if retry is None else "retry"
     return DecodedEntry(partition=partition, entry=entry, kind=kind, event=event, retry=retry, note=note)
+
+
+def activation_dict(activation: Activation) -> dict[str, Any]:
+    """Return an activation for JSON, without its positions."""
+    return {
+        "number": activation.number,
+        "scope": activation.restates or activation.scope,
+        "restates": activation.restates is not None,
+        "rules": activation.digest,
+        "time": activation.time.isoformat(),
+    }

@@ -8,7 +8,6 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.reports.effects import letters_of
 from graphweft_workers.reports.entries import DecodedEntry
@@ -17,6 +16,7 @@ from graphweft_workers.reports.judging import Judged
 from graphweft_workers.reports.lookup import at_position
 from graphweft_workers.reports.reasons import Reasons, explain
 from graphweft_workers.reports.scan import ScanLimits, ends
+from graphweft_workers.reports.values import shown
 from graphweft_workers.wiring.rules import rules_maker
 
 _SEARCHED: Final = 2_000

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from graphweft_contracts import Event, InvalidEvent
+from graphweft_contracts import Event
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, number, since_time
-from graphweft_workers.cli.output import INVALID_EVENTS, print_error, show, tell_progress, warn
+from graphweft_workers.cli.output import print_error, show, tell_progress, warn
 from graphweft_workers.cli.publishing import interruptible
-from graphweft_workers.imports.event_lines import LineFaults, events_of_lines, numbered_lines, open_file
+from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines, open_file
 from graphweft_workers.reports.coverage import coverage_of_events, coverage_of_log
 from graphweft_workers.reports.scan import ScanLimits
 from graphweft_workers.settings.settings import Settings
@@ -66,13 +66,5 @@ async def coverage(
 
 def _events(file: str) -> Iterator[Event]:
     faults = LineFaults(print_error, warn)
-    events = 0
     with open_file(file) as stream:
-        for event in events_of_lines(numbered_lines(stream, file), file, faults):
-            events += 1
-            yield event
-    if faults.count:
-        faults.report_repeats()
-        raise InvalidEvent(f"{file}: {faults.text(*INVALID_EVENTS)}")
-    if not events:
-        raise InvalidEvent(f"{file}: it holds no event")
+        yield from checked(events_of_lines(numbered_lines(stream, file), file, faults), file, faults)

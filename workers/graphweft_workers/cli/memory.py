@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ from graphweft_workers.cli.options import (
 )
 from graphweft_workers.cli.output import INVALID_LINES, print_error, show, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, at_once, interruptible, publish
-from graphweft_workers.imports.event_lines import MOST_FAULTS, LineFaults
+from graphweft_workers.imports.event_lines import LineFaults, values_of_lines
 from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
 from graphweft_workers.reports.remains import RemainsReport
 from graphweft_workers.reports.report import Notice, PlainReport, TextTable
@@ -319,17 +318,9 @@ def _messages_of(file: str) -> list[MemoryMessage]:
                     content = read_whole(given, name)
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}") from error
-    messages: list[MemoryMessage] = []
     faults = LineFaults(print_error)
-    for number, line in enumerate(io.BytesIO(content.removeprefix(codecs.BOM_UTF8)), 1):
-        if not line.strip():
-            continue
-        try:
-            messages.append(_message(line))
-        except InvalidEvent as error:
-            faults.add(f"{name}:{number}", error)
-            if faults.count == MOST_FAULTS:
-                break
+    found = values_of_lines(enumerate(io.BytesIO(content), 1), name, faults, _message)
+    messages = [message for _, message in found]
     if faults.count:
         faults.report_repeats()
         raise InvalidEvent(f"{name}: {faults.text(*INVALID_LINES)}; nothing was sent")

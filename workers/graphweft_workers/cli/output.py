@@ -24,7 +24,6 @@ from graphweft_workers.reports.report import Notice, Report, TextTable
 if TYPE_CHECKING:
     from rich.console import Console
 
-INVALID_EVENTS: Final = ("event is invalid: correct it", "events are invalid: correct them")
 INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: correct them")
 _LEAST_COLUMN: Final = 10
 """Characters that a column of texts needs. One of single words, such as ids, needs its longest."""

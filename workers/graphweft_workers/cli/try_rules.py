@@ -12,9 +12,9 @@ import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_workers.cli.options import Json, Rules, command
-from graphweft_workers.cli.output import INVALID_EVENTS, print_error, show, warn
+from graphweft_workers.cli.output import print_error, show, warn
 from graphweft_workers.cli.publishing import interruptible
-from graphweft_workers.imports.event_lines import LineFaults, events_of_lines, numbered_lines
+from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines
 from graphweft_workers.imports.files import read_whole
 from graphweft_workers.reports.printable import printable
 from graphweft_workers.reports.report import PlainReport
@@ -56,13 +56,7 @@ def _events(file: Path) -> list[Event]:
     except (ValueError, RecursionError):  # JSON lines, or an error that is reported with its line
         lines = numbered_lines(io.BytesIO(content), str(file))
     faults = LineFaults(print_error, warn)
-    events = list(events_of_lines(lines, str(file), faults))
-    if faults.count:
-        faults.report_repeats()
-        raise InvalidEvent(f"{file}: {faults.text(*INVALID_EVENTS)}")
-    if not events:
-        raise InvalidEvent(f"{file}: it holds no event")
-    return events
+    return list(checked(events_of_lines(lines, str(file), faults), str(file), faults))
 
 
 def _lines(tried: EventReplay) -> Iterator[str]:

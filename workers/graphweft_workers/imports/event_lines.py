@@ -84,26 +84,60 @@ class LineFaults:
                 self.hint(f"{place}: {attribute!r} is not an attribute that graphweft reads{near}")
 
 
-def events_of_lines(
-    lines: Iterable[tuple[int, bytes]], name: str, faults: LineFaults, *, most: int | None = MOST_FAULTS
-) -> Iterator[Event]:
-    """Yield the events of numbered lines; add those that are invalid to ``faults``. It ends after ``most`` faults."""
+def values_of_lines[Value](
+    lines: Iterable[tuple[int, bytes]],
+    name: str,
+    faults: LineFaults,
+    decode: Callable[[bytes], Value],
+    *,
+    most: int | None = MOST_FAULTS,
+) -> Iterator[tuple[str, Value]]:
+    """Yield the place and the value of each numbered line that is not empty. It ends after ``most`` faults.
+
+    A line for which ``decode`` raises ``InvalidEvent`` is added to ``faults``.
+    """
     for number, raw in lines:
         line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         if not line.strip():
             continue
         try:
-            # CloudEvents makes the time optional; the time of an event without one is now.
-            event = decode_given(line, SYSTEM_CLOCK.now())
-            if len(line) > _LARGE:
-                check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
+            value = decode(line)
         except InvalidEvent as error:
             faults.add(f"{name}:{number}", error)
             if faults.count == most:
                 return
-            continue
-        faults.look_at(f"{name}:{number}", event)
+        else:
+            yield f"{name}:{number}", value
+
+
+def events_of_lines(
+    lines: Iterable[tuple[int, bytes]], name: str, faults: LineFaults, *, most: int | None = MOST_FAULTS
+) -> Iterator[Event]:
+    """Yield the events of numbered lines; add those that are invalid to ``faults``. It ends after ``most`` faults."""
+    for place, event in values_of_lines(lines, name, faults, _event, most=most):
+        faults.look_at(place, event)
         yield event
+
+
+def checked(events: Iterable[Event], name: str, faults: LineFaults) -> Iterator[Event]:
+    """Yield the events of a file; raise ``InvalidEvent`` at its end if lines were invalid, or there is no event."""
+    found = False
+    for event in events:
+        found = True
+        yield event
+    if faults.count:
+        faults.report_repeats()
+        raise InvalidEvent(f"{name}: {faults.text('event is invalid: correct it', 'events are invalid: correct them')}")
+    if not found:
+        raise InvalidEvent(f"{name}: it holds no event")
+
+
+def _event(line: bytes) -> Event:
+    # CloudEvents makes the time optional; the time of an event without one is now.
+    event = decode_given(line, SYSTEM_CLOCK.now())
+    if len(line) > _LARGE:
+        check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
+    return event
 
 
 def open_file(name: str) -> BinaryIO:

@@ -31,11 +31,11 @@ from graphweft_workers.engine.plan import Plan
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.inspection.scan import LogFollower
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.reports.scan import LogFollower
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 __all__ = ("call",)  # a fixture

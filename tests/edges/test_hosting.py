@@ -27,12 +27,12 @@ from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import Event, channels
 from graphweft_contracts.rules_log import StoredRules
 from graphweft_rules import RulesError
-from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.hosting import injection_app, mutation_app
+from graphweft_workers.reports.delivery import Sent, send, wait_until_applied
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import rules as rule_loading
 from graphweft_workers.wiring.connections import make_bus

@@ -21,7 +21,7 @@ from graphweft.transport import Outgoing
 from graphweft_contracts import wire
 from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.imports.series_name import SeriesName
+from graphweft_workers.imports.file_series import numbered_blocks
 from graphweft_workers.support.timing import TIMING
 
 __all__ = ("call",)  # a fixture
@@ -75,10 +75,9 @@ async def push(app: Archived, by: str) -> None:
 
 async def emitted(app: Archived, events: Sequence[Event]) -> None:
     """Send the events of a file as ``graphweft emit`` does, which cannot run in a thread."""
-    series = SeriesName()
-    series.add(events)
-    for some in batched(series.numbered(events), 40):
-        await app._append(some)
+    for block in numbered_blocks(events):
+        for some in batched(block, 40):
+            await app._append(some)
 
 
 async def seen(app: Archived, name: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from tests.services.graph_kits import graph_kit
 
-from graphweft_workers.console.graph import draw
+from graphweft_workers.reports.picture import picture
 from graphweft_workers.testing.suites.graph_kit import APP, GraphKit
 
 pytestmark = pytest.mark.integration
@@ -28,7 +28,7 @@ async def test_a_picture_has_every_relationship_between_its_nodes(kit: GraphKit,
         await graph.progress(APP, 0)
         for one, other in order:
             kit.run(f"MERGE (a:Note {{name: '{one}'}}) MERGE (b:Note {{name: '{other}'}}) MERGE (a)-[:BEFORE]->(b)")
-        _, nodes, relationships = await draw(graph, APP, labels=["Note"], limit=10, most=100, redacts=False)
-    captions = {each["id"]: each["caption"] for each in nodes}
+        found = await picture(graph, APP, labels=["Note"], limit=10, redacts=False)
+    captions = {each["id"]: each["caption"] for each in found.nodes.values()}
     assert sorted(captions.values()) == list(NAMES)
-    assert {captions[each["start"]] + captions[each["end"]] for each in relationships} == PAIRS
+    assert {captions[each["start"]] + captions[each["end"]] for each in found.relationships.values()} == PAIRS

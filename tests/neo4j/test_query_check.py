@@ -30,7 +30,6 @@ from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
 from graphweft_rules import RulesError
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.files.lint import workflows
-from graphweft_workers.cli.delivery import send
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -40,6 +39,7 @@ from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.hosting import injection_app, mutation_app
+from graphweft_workers.reports.delivery import send
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.query_check import Checked, check_queries
 

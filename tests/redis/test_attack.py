@@ -30,7 +30,6 @@ from tests.services.waiting import until
 from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
-from graphweft_workers.cli.delivery import wait_until_applied
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine import app_queues, history
 from graphweft_workers.engine import read as reading_module
@@ -44,6 +43,7 @@ from graphweft_workers.ports import event_decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.reports.delivery import wait_until_applied
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.timing import QueueTiming, Timing
 

@@ -27,7 +27,6 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import GraphUnavailable, channels, wire
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.pack import Logged
-from graphweft_workers.cli.delivery import Sent, outcome_of
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -42,6 +41,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.reports.delivery import Sent, outcome_of
 from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration

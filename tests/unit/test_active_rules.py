@@ -26,10 +26,10 @@ from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
-from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.reports.rules_at import activation_at
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.timing import TIMING, RulesTiming

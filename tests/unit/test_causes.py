@@ -9,12 +9,12 @@ from tests.services.rules import rules_of_parts
 
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.cli.diff_report import text_of_cause
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.replay.causes import Causes
 from graphweft_workers.replay.graph_diff import Example, NodeName
+from graphweft_workers.reports.diff import text_of_cause
 from graphweft_workers.rule_sets.active_rules import FixedRules
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tests.declared_fields import check_declared
 
-from graphweft_workers.coding_agents import HookPlan, Owner, UnreadableHook, read_hook
+from graphweft_workers.imports.coding_agents import HookPlan, Owner, UnreadableHook, read_hook
 
 OWNER = Owner(app_id="acme", user_id="ada", workflow="default", agent="coder")
 SESSION = "0f8fad5b-d9cb-469f-a165-70867728950e"

@@ -23,23 +23,23 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
 from graphweft_workers.console.app import LIMITS
 from graphweft_workers.console.assets import Assets
-from graphweft_workers.console.drawing import as_html, as_mermaid, layout
-from graphweft_workers.console.graph import MOST, Picture
 from graphweft_workers.console.history import _alone
 from graphweft_workers.console.operation import operation
 from graphweft_workers.console.rules import TryQuestion, try_event
-from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.engine.dead_letter_counts import DeadLetterCause
 from graphweft_workers.gateway import protocol
 from graphweft_workers.gateway.limits import RequestLimiter
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import AccessToken, Role
-from graphweft_workers.inspection.scan import ScanLimits, newest_first
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.processes.console import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
 from graphweft_workers.processes.http_server import HttpServer, listening, server_config
+from graphweft_workers.reports.drawing import as_html, as_mermaid, layout
+from graphweft_workers.reports.picture import MOST, Picture
+from graphweft_workers.reports.scan import ScanLimits, newest_first
+from graphweft_workers.reports.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.app_uses import AppUses
 from graphweft_workers.wiring.archive_state import ArchiveState

@@ -13,7 +13,7 @@ from graphweft_workers.engine.duplicates import WINDOW, RecentEvents, identity_o
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.series import MOST_SERIES, AppRecord, Numbered, StoredMarks, number_of
-from graphweft_workers.imports.series_name import SeriesName
+from graphweft_workers.imports.file_series import numbered_blocks
 from graphweft_workers.ports.event_log import Entry
 
 
@@ -156,9 +156,7 @@ def test_a_record_of_marks_survives_the_bus() -> None:
 
 def test_a_file_is_a_series_of_its_own() -> None:
     def names(events: Sequence[Event]) -> list[str | None]:
-        series = SeriesName()
-        assert series.add(events) == len(events)
-        return [each.sequence for each in series.numbered(events)]
+        return [each.sequence for block in numbered_blocks(events) for each in block]
 
     file = [event("acme", str(number)) for number in range(3)]
     first = names(file)
@@ -169,6 +167,22 @@ def test_a_file_is_a_series_of_its_own() -> None:
     sent = [each.model_copy(update={"sequence": sequence}) for each, sequence in zip(file, first, strict=True)]
     assert names(sent) == first  # as `events tail` printed them
     assert names([file[0].model_copy(update={"sequence": "17"})]) == ["17"]  # its source has numbered it
+
+
+def test_the_blocks_before_a_change_of_a_file_keep_their_numbers() -> None:
+    def names(events: Sequence[Event]) -> list[list[str | None]]:
+        return [[each.sequence for each in block] for block in numbered_blocks(events, block_bytes=1_000)]
+
+    file = [event("acme", str(number)) for number in range(5)]
+    first = names(file)
+    assert [len(block) for block in first] == [2, 2, 1]
+    assert len({str(name).partition("/")[0] for block in first for name in block}) == 3
+    assert [str(name).partition("/")[2] for block in first for name in block] == [f"{n:010}" for n in range(1, 6)]
+    longer = names([*file, event("acme", "5"), event("acme", "6")])
+    assert (longer[:2], longer[2][0] == first[2][0]) == (first[:2], False)
+    changed = names([*file[:2], event("acme", "other"), *file[3:]])
+    assert changed[0] == first[0]
+    assert not {name for block in changed[1:] for name in block} & {name for block in first for name in block}
 
 
 class Log:

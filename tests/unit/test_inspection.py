@@ -16,15 +16,15 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.conditions import conjuncts
 from graphweft_rules.matching.explain import unmatched
 from graphweft_workers.cli.options import since_time
-from graphweft_workers.cli.output import printable
 from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.position_note import Parked, PositionNote
-from graphweft_workers.inspection.effects import _state
-from graphweft_workers.inspection.entries import DecodedEntry, see
-from graphweft_workers.inspection.lookup import corrects
-from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.reports.effects import _state
+from graphweft_workers.reports.entries import DecodedEntry, see
+from graphweft_workers.reports.lookup import corrects
+from graphweft_workers.reports.printable import printable
+from graphweft_workers.reports.rules_at import activation_at
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)

@@ -10,13 +10,10 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from graphweft_contracts import Event, InvalidEvent
-from graphweft_workers.cli.emit import read_again, second_reading
 from graphweft_workers.imports import ImportProblem, read_runs
 from graphweft_workers.imports import files as read_files
 from graphweft_workers.imports.files import runs_of_stream
@@ -133,7 +130,8 @@ def test_a_pipe_that_never_ends_can_be_interrupted(tmp_path: Path, arguments: li
         finally:
             running.kill()
         assert running.stderr is not None
-        assert running.stderr.read() == ""
+        said = running.stderr.read()
+        assert not said or said.startswith("interrupted: the bus has taken 0 events; it is safe to run again"), said
 
 
 def emit(
@@ -168,29 +166,20 @@ def test_emit_does_not_hold_all_events_of_a_file(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_emit_reads_a_pipe_that_it_checks_first(tmp_path: Path) -> None:
+def test_emit_reads_a_pipe_once_and_writes_no_copy_of_it(tmp_path: Path) -> None:
     events(file := tmp_path / "events.jsonl", 3, "{}")
-    assert "sent before: 0 events" in emit(f"<(cat {file})", 2_000).stderr
+    assert "sent before: 0 events" in emit(f"<(cat {file})", 2_000, most_written=0).stderr
     file.write_text(file.read_text() + "{")
     assert "1 line is invalid: correct it; nothing was sent" in emit(f"<(cat {file})", 2_000).stderr
 
 
-@pytest.mark.parametrize(("most_written", "count"), [(0, 3), (100, 3), (100, 300)], ids=["none", "end", "full"])
-def test_emit_says_that_a_pipe_cannot_be_copied(tmp_path: Path, most_written: int, count: int) -> None:
-    events(file := tmp_path / "events.jsonl", count, "{}")
-    done = emit(f"<(cat {file})", 2_000, most_written=most_written)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert done.stderr.startswith("error: a copy of the pipe"), done.stderr
-
-
-def test_a_file_that_changes_while_it_is_sent_is_named() -> None:
-    event = b'{"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "appid": "a", "chatid": "c"}\n'
-    assert len(list(second_reading(io.BytesIO(event * 3), "f", 2))) == 2
-    for changed in (event, event + b"{\n"):
-        reading = second_reading(io.BytesIO(changed), "f", 2)
-        assert next(reading).id == "1"
-        with pytest.raises(InvalidEvent, match="f has changed since it was checked"):
-            next(reading)
+def test_a_named_pipe_of_runs_is_read_once(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "runs.jsonl")
+    (file := tmp_path / "runs").write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
+    with subprocess.Popen(["cp", file, pipe]) as writing:
+        done = emit(f"{pipe} --app a --workflow W", 2_000, command="import openai-chat", most_written=0)
+    assert writing.returncode == 0
+    assert "sent before: 0 events" in done.stderr
 
 
 def test_an_import_of_runs_does_not_hold_all_events_of_a_file(tmp_path: Path) -> None:
@@ -221,17 +210,3 @@ def test_a_run_that_the_bus_would_refuse_for_its_size_means_that_nothing_is_sent
     done = emit(f"{file} --app a --workflow W", 2_000, command="import openai-chat")
     assert "more than the limit of 1000000" in done.stderr, done.stderr[:500]
     assert ("trying again" in done.stderr, done.returncode) == (False, 2)
-
-
-def test_runs_that_change_while_they_are_sent_are_named() -> None:
-    event = Event.create("a.b", app_id="a", chat_id="c", id="1", source="/s")
-
-    def faulty() -> Iterator[Event]:
-        yield event
-        raise ImportProblem("runs.jsonl:2: no messages")
-
-    assert len(list(read_again(iter([event] * 3), "f", 2))) == 2
-    for reading in (read_again(faulty(), "f", 2), read_again(iter([event]), "f", 2)):
-        next(reading)
-        with pytest.raises(InvalidEvent, match="f has changed since it was checked"):
-            next(reading)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime
 
-import pytest
 from tests.chaos.memory_bus import MemoryRecords, memory_bus
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock, PastClock
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.apps.quotas import Quotas
-from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.engine.app_use import FORGOTTEN_S, AppUse, read_uses
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.responder_usage import ResponderUsage
+from graphweft_workers.reports.status import use_parts
 from graphweft_workers.wiring.app_uses import AppUses
 
 NOW = 1_000_000.0
@@ -31,7 +30,7 @@ async def uses(bus: Bus) -> AppUses:
     return AppUses(apps=sorted(apps, key=lambda use: use.app_id))
 
 
-async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_queries_of_all_responders_are_added_up_by_app() -> None:
     bus = memory_bus([[]])
     for name, counts in (("r1", Counter(acme=1)), ("r2", Counter(acme=2, other=1)), ("r3", Counter[str]())):
         responder = ResponderUsage(bus.usage, counts, name=name, clock=at(NOW))
@@ -43,19 +42,15 @@ async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.
     )
     found = await uses(bus)
     assert {use["app_id"]: use["without_turn"] for use in found.to_json()} == {"acme": 5, "other": 2}
-    show_uses(found)
-    out = capsys.readouterr().out
-    assert "acme: 5 slow queries got no turn in time: make them quicker, or raise the budget" in out
+    assert "acme: 5 slow queries got no turn in time: make them quicker, or raise the budget" in [*use_parts(found)]
 
 
-def test_an_app_without_turns_is_told_beyond_the_table_and_the_rest_is_counted(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_app_without_turns_is_told_beyond_the_table_and_the_rest_is_counted() -> None:
     quiet = [AppUse(app_id=f"quiet{number}", quotas=Quotas()) for number in range(25)]
-    show_uses(AppUses(apps=[*quiet, AppUse(app_id="last", quotas=Quotas(), without_turn=3)]))
-    assert "last: 3 slow queries got no turn in time" in capsys.readouterr().out
-    show_uses(AppUses(apps=[AppUse(app_id=f"a{number}", quotas=Quotas(), without_turn=1) for number in range(23)]))
-    assert "3 more apps have such letters or queries; `graphweft status --json` shows all" in capsys.readouterr().out
+    found = use_parts(AppUses(apps=[*quiet, AppUse(app_id="last", quotas=Quotas(), without_turn=3)]))
+    assert any("last: 3 slow queries got no turn in time" in str(part) for part in found)
+    many = AppUses(apps=[AppUse(app_id=f"a{number}", quotas=Quotas(), without_turn=1) for number in range(23)])
+    assert "3 more apps have such letters or queries; `graphweft status --json` shows all" in [*use_parts(many)]
 
 
 async def test_a_report_that_fails_is_made_later() -> None:

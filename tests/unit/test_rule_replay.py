@@ -21,9 +21,8 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_rules import RulesError, RuleSet
 from graphweft_rules.matching.pack import Logged
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.inspection.entries import see
-from graphweft_workers.inspection.entry_dicts import dict_of
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.reports.entries import see
 
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -153,7 +152,7 @@ def test_entries_as_the_command_prints_them_replay_as_workers_read_them(tmp_path
     with log.open("w") as file:
         for number, each in enumerate(fields, start=1):
             entry = Entry(offset=str(number), fields=each, received=AT + timedelta(seconds=number))
-            file.write(json.dumps(dict_of(see(3, entry, [activation])), default=str) + "\n")
+            file.write(json.dumps(see(3, entry, [activation]).to_dict(), default=str) + "\n")
     first, again, invalid, copy = replay(log, rules).events
     assert [each.number for each in (first, again, invalid, copy)] == [1, 2, 3, 7]
     assert [each.name for each in first.skipped] == ["placed/link", "placed/time"]

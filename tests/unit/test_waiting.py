@@ -13,10 +13,10 @@ from tests.ports import toy
 
 from graphweft_contracts import BusUnavailable, Event
 from graphweft_contracts.layout import NEW_LAYOUT
-from graphweft_workers.cli import delivery
-from graphweft_workers.cli.delivery import Sent, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.reports import delivery
+from graphweft_workers.reports.delivery import Sent, outcome_of, send, wait_until_applied
 
 sqlite_url = toy.sqlite_url
 

@@ -12,7 +12,7 @@ import pytest
 from graphweft_contracts import Event
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_rules import RuleSet
-from graphweft_workers.inspection.without_rule import EventKinds, without_rule
+from graphweft_workers.reports.without_rule import EventKinds, without_rule
 
 RULES = b"""
 version: "1.0"

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from graphweft_workers.cli.options import Json, check_app, command
-from graphweft_workers.cli.output import print_json
+from graphweft_workers.cli.output import show
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rights import RightsRole
 
@@ -34,8 +35,4 @@ async def acl(
     name = user or (f"{role}-{app}" if app else role)
     template = Settings.load().graph_template
     found = commands(server, role, app_id=app, user=name, graph_template=template, own=partition)
-    if json:
-        print_json({"user": name, "commands": found})
-        return
-    for line in found:
-        typer.echo(line)
+    show(PlainReport({"user": name, "commands": found}, found), json=json)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from graphweft_workers.cli.options import Json, command
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import show
+from graphweft_workers.reports.report import PlainReport
 
 _Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with agent.py; /a0 in its container.")]
+_NEXT: Final = (
+    "Next: run `pip install graphweft` in Agent Zero's Python, set GRAPHRAG_ENABLED=true and GRAPHWEFT_BUS_URL for it, "
+    "and restart it."
+)
 
 
 @command
@@ -23,20 +28,10 @@ async def agent_zero_install(
     from graphweft.adapters.agent_zero.installation import install
 
     done = install(path, force=force)
-    if json:
-        print_json(done.as_json())
-        return
-    for name in done.written:
-        say(f"wrote {done.folder / name}")
-    for name in done.kept:
-        say(f"kept {done.folder / name}: it was changed; --force overwrites it")
-    if not done.written:
-        say(f"{done.folder} is up to date")
-        return
-    say(
-        "Next: run `pip install graphweft` in Agent Zero's Python, set GRAPHRAG_ENABLED=true and GRAPHWEFT_BUS_URL for "
-        "it, and restart it."
-    )
+    said = [f"wrote {done.folder / name}" for name in done.written]
+    said += [f"kept {done.folder / name}: it was changed; --force overwrites it" for name in done.kept]
+    said.append(_NEXT if done.written else f"{done.folder} is up to date")
+    show(PlainReport(done.as_json(), said), json=json)
 
 
 @command
@@ -45,12 +40,7 @@ async def agent_zero_uninstall(path: _Root, json: Json = False) -> None:
     from graphweft.adapters.agent_zero.installation import uninstall
 
     done = uninstall(path)
-    if json:
-        print_json(done.as_json())
-        return
-    for name in done.removed:
-        say(f"removed {done.folder / name}")
-    for name in done.kept:
-        say(f"kept {done.folder / name}: it was changed or added")
-    if not done.removed:
-        say(f"nothing to remove in {done.folder}")
+    said = [f"removed {done.folder / name}" for name in done.removed]
+    said += [f"kept {done.folder / name}: it was changed or added" for name in done.kept]
+    none = [] if done.removed else [f"nothing to remove in {done.folder}"]
+    show(PlainReport(done.as_json(), [*said, *none]), json=json)

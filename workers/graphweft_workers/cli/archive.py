@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -19,19 +18,13 @@ from graphweft_workers.archive.trim import TrimPlace, trim, trim_place
 from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, command
-from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.cli.output import show, warn
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.reports.archive import ArchiveCheck, TrimReport
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_archive, make_bus
 from graphweft_workers.wiring.running import running_bus
-
-_MOST_FAULTS: Final = 50
-_MOST_ROWS: Final = 10
-
-
-def _say_others(partitions: int) -> None:
-    if partitions > _MOST_ROWS:
-        say(f"and {counted(partitions - _MOST_ROWS, 'other partition')}; --json shows all")
 
 
 @contextlib.asynccontextmanager
@@ -51,10 +44,8 @@ async def archive_now(data: Data = None, json: Json = False) -> int | None:
     set_up_command_logs(settings)
     async with _bus_alone(settings) as bus:
         added, lost = await copy_now(bus, blobs)
-    if json:
-        print_json({"archived": added, "lost": lost})
-    else:
-        say(f"{counted(added, 'new entry')} archived in {settings.archive}")
+    said = f"{counted(added, 'new entry')} archived in {settings.archive}"
+    show(PlainReport({"archived": added, "lost": lost}, [said]), json=json)
     if not lost:
         return None
     warn(
@@ -88,26 +79,7 @@ async def archive_verify(
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     faults += [fault for each in found for fault in each.faults]
-    if json:
-        print_json({"partitions": [asdict(each) for each in found], "faults": faults})
-        return 1 if faults else None
-    if found:
-        print_table(
-            ("partition", "segments", "entries", "erased", "MB", "end"),
-            [
-                (str(p.partition), p.segments, p.entries, p.erased, f"{p.bytes / 1e6:.1f}", p.end)
-                for p in sorted(found, key=lambda each: -each.entries)[:_MOST_ROWS]
-            ],
-        )
-        _say_others(len(found))
-    else:
-        say("the archive is empty")
-    for fault in faults[:_MOST_FAULTS]:
-        warn(fault)
-    if len(faults) > _MOST_FAULTS:
-        warn(f"and {counted(len(faults) - _MOST_FAULTS, 'other fault')}: run `graphweft archive verify --json`")
-    if not faults:
-        say(f"{counted(sum(each.entries for each in found), 'entry')}, no fault")
+    show(ArchiveCheck(partitions=found, faults=faults), json=json)
     return 1 if faults else None
 
 
@@ -120,7 +92,6 @@ async def trim_bus(
     """Remove from the bus what is archived and applied. Commands and workers read it from the archive afterwards."""
     settings = Settings.load(data=data)
     reader = ArchiveReader(make_archive(settings))
-    rows: list[dict[str, str | int]] = []
     refused: dict[int, str] = {}
     async with _bus_alone(settings) as bus:
         numbers = range(await bus.partitions.count(fresh=True))
@@ -132,25 +103,6 @@ async def trim_bus(
             except BusUnavailable as error:  # of one partition perhaps: the others go on
                 refused[number] = str(error)
         after = await missing_entries(bus, numbers)
-        for place in places:
-            number = place.partition
-            rows.append({**asdict(place), "removed": after[number] - before[number]})
-    code = 1 if refused else None
-    if json:
-        removed = sum(int(row["removed"]) for row in rows)
-        print_json({"partitions": rows, "removed": removed, "refused": refused})
-        return code
-    shown = [row for row in rows if row["offset"] or row["removed"]]
-    if shown:
-        print_table(
-            ("partition", "up to", "held there by", "removed"),
-            [
-                (str(row["partition"]), row["offset"], row["held_by"], row["removed"])
-                for row in sorted(shown, key=lambda row: -int(row["removed"]))[:_MOST_ROWS]
-            ],
-        )
-        _say_others(len(shown))
-    say(f"{counted(sum(int(row['removed']) for row in rows), 'entry')} removed from the bus")
-    for number, why in refused.items():
-        warn(f"partition {number} could not be trimmed: {why}")
-    return code
+        removed = [(place, after[place.partition] - before[place.partition]) for place in places]
+    show(TrimReport(places=removed, refused=refused), json=json)
+    return 1 if refused else None

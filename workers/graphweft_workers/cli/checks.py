@@ -11,8 +11,9 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, Rules, command, number, words
-from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
+from graphweft_workers.cli.output import aligned, print_json, say, show, stdout
 from graphweft_workers.processes import heartbeat
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rights import RightsRole
 
@@ -89,21 +90,16 @@ async def lint(
         )
     explanations = explain_rules(rules, dialects()) if explain else []
     errors = sum(finding.level == "error" for finding in findings)
-    if json:
-        found = [finding.to_dict() for finding in findings]
-        print_json({"mutations": [each.to_dict() for each in explanations], "findings": found} if explain else found)
-        if count and not server:  # standard output holds the document only
-            sys.stderr.write(note + "\n")
-    else:
-        say_aligned(
-            (str(each.place), f"{each.rule}/{each.mutation}", each.dialect, each.mode, each.reason)
-            for each in explanations
-        )
-        for finding in findings:
-            say(str(finding))
-        if count or server:
-            say(note)
-        say(f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}")
+    found = [finding.to_dict() for finding in findings]
+    explained = aligned(
+        (str(each.place), f"{each.rule}/{each.mutation}", each.dialect, each.mode, each.reason) for each in explanations
+    )
+    said = [*explained, *map(str, findings), *([note] if count or server else [])]
+    said.append(f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}")
+    mutations = [each.to_dict() for each in explanations]
+    show(PlainReport({"mutations": mutations, "findings": found} if explain else found, said), json=json)
+    if json and count and not server:  # standard output holds the document only
+        sys.stderr.write(note + "\n")
     return 1 if errors else None
 
 

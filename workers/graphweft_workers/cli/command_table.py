@@ -67,7 +67,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
     "emit": CommandPlace(
         "emit",
         "emit",
-        "Publish events. A file is checked in full first. From standard input, each valid line is sent at once.",
+        "Publish events. Those of a file go out in blocks, each checked first; those of standard input at once.",
     ),
     "import": Group(
         "Publish as events what other tools recorded: runs, memories, facts.",

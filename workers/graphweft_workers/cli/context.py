@@ -27,7 +27,8 @@ from graphweft_workers.cli.options import (
     check_as_of,
     command,
 )
-from graphweft_workers.cli.output import print_json, say, say_aligned, stderr, warn
+from graphweft_workers.cli.output import aligned, print_json, say, stderr, warn
+from graphweft_workers.reports.printable import printable_lines
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus
@@ -125,7 +126,8 @@ def _print_text(reply: ContextReply) -> None:
     if reply.reason is not None and not reply.missing:
         warn(f"no context: {reply.reason}: {reply.detail}")
     if any(block.explanation for block in reply.blocks):
-        say_aligned([_EXPLAINED, *map(_explained, reply.blocks)], to=sys.stderr)
+        for line in aligned([_EXPLAINED, *map(_explained, reply.blocks)]):
+            sys.stderr.write(printable_lines(line) + "\n")
     ages = [block.age_ms for block in reply.blocks if block.age_ms is not None]
     if ages:
         warn(f"{counted(len(ages), 'block is', 'blocks are')} up to {max(ages):,} ms old")

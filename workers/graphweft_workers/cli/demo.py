@@ -16,17 +16,18 @@ import typer
 from graphweft import Client
 from graphweft_contracts import ContextReply, Event, InvalidSettings
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.demo_history import INDENT, change_rules, explain_problem, replay_rules
 from graphweft_workers.cli.invocation import Invocation, invocation
 from graphweft_workers.cli.options import command
-from graphweft_workers.cli.output import say, short, warn
-from graphweft_workers.cli.publishing import bar
+from graphweft_workers.cli.output import say, warn
+from graphweft_workers.cli.publishing import bar, lag_bar
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.reports.delivery import send, wait_until_applied
+from graphweft_workers.reports.printable import short
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 
@@ -202,14 +203,7 @@ async def _import(settings: Settings, events: list[Event], bus: Bus) -> None:
             sent = await send(transport, events, on_progress=advance)
     finally:
         await transport.aclose()
-    with bar("applying", len(events)) as advance:
-        left = len(events)
-
-        def lag(count: int) -> None:
-            nonlocal left
-            advance(max(0, left - count))
-            left = min(left, count)
-
+    with lag_bar(len(events)) as lag:
         if not await wait_until_applied(bus, sent.last, timeout_s=_APPLY_S, on_lag=lag):
             raise InvalidSettings(f"not all events were applied within {_APPLY_S:.0f} s")
 

@@ -14,7 +14,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
-from graphweft_workers.cli.output import print_json, warn
+from graphweft_workers.cli.output import show, warn
 from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.ports.graph_store import GraphStore
@@ -61,10 +61,10 @@ async def diff(
     given = load_given_rules(settings, rules)
     started = SYSTEM_CLOCK.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
-        from graphweft_workers.cli.diff_page import page_of
-        from graphweft_workers.cli.diff_report import DiffReport
         from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.history_diff import HistoryComparison
+        from graphweft_workers.reports.diff import DiffReport
+        from graphweft_workers.reports.diff_page import page_of
         from graphweft_workers.wiring.query_check import refuse_wrong_queries
 
         given = with_default_rules(given, rules, await active_files(bus, app))
@@ -83,21 +83,18 @@ async def diff(
                 yield graph
 
         shown: dict[object, Replayed] = {}
-        with replay_progress("both graphs") as (show, expect):
+        with replay_progress("both graphs") as (progress, expect):
             expect(2 * await log.entry_count() if place is None else None)
 
             def tell(side: Side, done: Mapping[int, Replayed]) -> None:
                 shown.update(((side, partition), each) for partition, each in done.items())
-                show(shown)
+                progress(shown)
 
             found = await comparison.run(scratch, tell)
     report = DiffReport(app=app, rules=given.digest, seconds=round(SYSTEM_CLOCK.monotonic() - started, 3), found=found)
     if html is not None:
         html.write_text(page_of(report), encoding="utf-8")
-    if json:
-        print_json(report.to_dict())
-    else:
-        report.print()
+    show(report, json=json)
     if not found.events:
         warn(f"no event of the app {app!r} in the log matches a rule")
     return 1 if exit_code and not report.same else None

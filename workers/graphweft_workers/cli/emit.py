@@ -1,56 +1,43 @@
-"""``graphweft emit`` and ``graphweft import``."""
+"""``graphweft emit`` and ``graphweft import openai-chat``."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
-import io
 import os
-import re
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from datetime import datetime
-from itertools import count, islice
-from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Final, NoReturn, cast
+from typing import Annotated, Any, Final
 
 import typer
 
-from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
-from graphweft_contracts import Event, InvalidEvent, MalformedEvent, wire
-from graphweft_contracts.admission import decode_given
-from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft.transport import Outgoing, check_sizes
+from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.plurals import counted
-from graphweft_rules.files.findings import did_you_mean
-from graphweft_workers.cli.delivery import DeliveryOutcome, Sent
 from graphweft_workers.cli.options import App, command
-from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say, warn
-from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
-from graphweft_workers.imports.files import STANDARD_INPUT, check_size, read_runs, runs_of_stream
+from graphweft_workers.cli.output import INVALID_LINES, print_error, show, warn
+from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish, read_between
+from graphweft_workers.imports.event_lines import (
+    MOST_FAULTS,
+    LineFaults,
+    check_length,
+    events_of_lines,
+    numbered_lines,
+    open_file,
+)
+from graphweft_workers.imports.file_series import numbered_blocks
+from graphweft_workers.imports.files import STANDARD_INPUT, read_runs
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
-from graphweft_workers.imports.runs import ImportProblem
-from graphweft_workers.imports.series_name import SeriesName
+from graphweft_workers.reports.delivery import PublishReport
+from graphweft_workers.reports.printable import printable
 
 _STDIN: Final = 0
-_MAX_CAUSES: Final = 20
 _CHUNK_BYTES: Final = 1 << 16
 _CHUNKS_AHEAD: Final = 16
 """Chunks read from standard input before the bus takes them: at most 1 MiB."""
 _FORM: Final = "The file needs one event on each line, as a JSON object without line breaks"
-_TYPO: Final = 0.85
-MOST_FAULTS: Final = 1_000
-"""After as many invalid lines, the rest of a file is not read."""
-_DIGITS: Final = re.compile(r"\d+")
-_LARGE: Final = MAX_EVENT_BYTES // 4
-"""Bytes of a line whose event may be too large: an event is written with other escapes and spaces than its line."""
-_MOST_ATTRIBUTES: Final = 1_000
-_LONGEST_LINE: Final = 16_000_000
-"""Bytes of a line: more than an event can have, however its text is escaped."""
-_AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"
 
 
 @command
@@ -58,29 +45,36 @@ async def emit(
     file: Annotated[str, typer.Argument(help="File with one CloudEvent (JSON) on each line, or - for standard input.")],
     options: PublishOptions,
 ) -> int | None:
-    """Publish events. A file is checked in full first. From standard input, each valid line is sent at once."""
+    """Publish events. Those of a file go out in blocks, each checked first; those of standard input at once."""
     settings = options.settings()
-    faults = Faults()
+    faults = LineFaults(print_error, warn)
     if file == STANDARD_INPUT:
-        sent, outcome = await publish(settings, _groups(_lines_of(_chunks_of(_STDIN)), faults), None, options)
+        sent, outcome = await publish(settings, _groups(_lines_of(_chunks_of(_STDIN)), faults), options)
         faults.report_repeats()
     else:
         with contextlib.ExitStack() as opened:
-            series = SeriesName()
             with interruptible():
                 stream = opened.enter_context(open_file(file))
-                lines = numbered_lines(stream, file)
-                if not stream.seekable():  # a pipe can be read only once
-                    stream = _temporary_file(opened)
-                    lines = _copied(lines, stream)
-                checked = series.add(events_of_lines(lines, file, faults))
-            if faults.count:
-                faults.report_repeats()
-                form = "" if checked or not faults.of_form else f". {_FORM}"
-                raise InvalidEvent(f"{file}: {faults.text(*INVALID_LINES)}; nothing was sent{form}")
-            events = series.numbered(second_reading(stream, file, checked))
-            sent, outcome = await publish(settings, events, checked, options, harmless=True)
-    return _report(sent, outcome, options.json, refused=faults.count)
+            blocks = numbered_blocks(events_of_lines(numbered_lines(stream, file), file, faults))
+            sent, outcome = await publish(settings, read_between(_valid(blocks, file, faults)), options, harmless=True)
+    report = PublishReport(sent=sent, outcome=outcome, refused=faults.count)
+    show(report, json=options.json)
+    return report.exit_code
+
+
+def _valid(blocks: Iterator[list[Event]], file: str, faults: LineFaults) -> Iterator[list[Event]]:
+    """Yield blocks up to the first one with an invalid line; then read on to report all, and raise ``InvalidEvent``."""
+    valid = sent = 0
+    for block in blocks:
+        valid += len(block)
+        if not faults.count:
+            sent += len(block)
+            yield block
+    if faults.count:
+        faults.report_repeats()
+        form = "" if valid or not faults.of_form else f". {_FORM}"
+        rest = "the rest was not sent" if sent else "nothing was sent"
+        raise InvalidEvent(f"{file}: {faults.text(*INVALID_LINES)}; {rest}{form}")
 
 
 @command
@@ -122,80 +116,21 @@ async def import_openai_chat(
         keep_reasoning=keep_reasoning,
         **{name: value for name, value in given.items() if value not in (None, ())},
     )
-    content: bytes | None = None
-    if file == STANDARD_INPUT:
-        whole = io.BytesIO()
-        async for chunk in _chunks_of(_STDIN):
-            whole.write(chunk)
-            check_size(whole.tell(), "<stdin>")
-        content = whole.getvalue()
-    elif Path(file).is_fifo():
-        raise ImportProblem(
-            f"{file}: it is a pipe, which can be read only once: pass its content on standard input as '-'"
-        )
-
-    def read(skipped: Counter[str] | None = None) -> Iterator[Event]:
-        runs = read_runs(file) if content is None else runs_of_stream(io.BytesIO(content), file="<stdin>")
-        return events_of_runs(runs, how, skipped)
-
     left_out: Counter[str] = Counter()
-
-    def with_size_checked() -> Iterator[Event]:
-        for event in read(left_out):
-            check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
-            yield event
-
-    series = SeriesName()
-    with interruptible():
-        checked = series.add(with_size_checked())
+    blocks = numbered_blocks(_with_size_checked(events_of_runs(read_runs(file), how, left_out)))
+    sent, outcome = await publish(settings, read_between(blocks), options, harmless=True)
     if left_out:
         parts = ", ".join(f"{printable(name)} ({number:,})" for name, number in left_out.most_common(MOST_FAULTS))
         warn(f"{file}: {counted(left_out.total(), 'part')} of messages left out of the events: {parts}")
-    events = series.numbered(read_again(read(), file, checked))
-    sent, outcome = await publish(settings, events, checked, options, harmless=True)
-    return _report(sent, outcome, options.json, left_out=left_out)
+    report = PublishReport(sent=sent, outcome=outcome, left_out=left_out)
+    show(report, json=options.json)
+    return report.exit_code
 
 
-def _report(
-    sent: Sent,
-    outcome: DeliveryOutcome | None,
-    json: bool,
-    *,
-    refused: int | None = None,
-    left_out: Mapping[str, int] | None = None,
-) -> int | None:
-    """Print what was sent and its outcome; return the exit code."""
-    if json:
-        found: dict[str, object] = {"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}}
-        if refused is not None:
-            found["refused"] = refused
-        if left_out:
-            found["left_out"] = dict(left_out)
-        if outcome is not None:
-            found |= asdict(outcome)
-        print_json(found)
-    else:
-        say(f"{counted(sent.events, 'event')} sent" + (f", {counted(refused, 'line')} refused" if refused else ""))
-        if outcome is not None:
-            unmatched = f"{outcome.unmatched} without a rule, " if outcome.unmatched else ""
-            say(
-                f"{outcome.applied} applied, {unmatched}{outcome.skipped} skipped, "
-                f"{outcome.dead_lettered} dead-lettered"
-            )
-            if outcome.repeated:
-                say(f"{outcome.repeated} were on the bus before and have no effect again: {_AFTER_A_FIX}")
-            for kind in outcome.without_rule[:_MAX_CAUSES]:
-                say(printable(f"  {kind.events:,} x without effect: workflow {kind.workflow!r}: {kind.reason}"))
-            if (more := len(outcome.without_rule) - _MAX_CAUSES) > 0:
-                say(f"  and {counted(more, 'other type')} without a rule: `graphweft coverage` counts them all")
-            for cause in outcome.causes[:_MAX_CAUSES]:
-                place = f" at {cause.place}" if cause.place else ""
-                say(f"  {cause.events:,} x {cause.reason}: {cause.name}{place}: {cause.message}")
-            if not outcome.complete:
-                say("after a fix run: graphweft rules push, graphweft dlq retry --all")
-    if refused:
-        return 2
-    return 1 if sent.without_outcome or (outcome is not None and not outcome.complete) else None
+def _with_size_checked(events: Iterable[Event]) -> Iterator[Event]:
+    for event in events:
+        check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
+        yield event
 
 
 async def _chunks_of(descriptor: int) -> AsyncGenerator[bytes]:
@@ -235,173 +170,11 @@ async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[tuple[i
         if lines:
             yield list(enumerate(lines, start=number))
             number += len(lines)
-        _check_length(rest, "standard input", number, before="the lines before it were sent, and no others: ")
+        check_length(rest, "standard input", number, before="the lines before it were sent, and no others: ")
     if rest:
         yield [(number, rest)]
 
 
-def open_file(name: str) -> BinaryIO:
-    """Open a file of events. Raises ``InvalidEvent`` if that fails."""
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise InvalidEvent(f"{name}: {error.strerror}") from error
-
-
-def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file with their numbers, from 1.
-
-    Raises ``InvalidEvent`` at a line without an end, and if the file cannot be read.
-    """
-    for number in count(1):
-        try:
-            line = stream.readline(_LONGEST_LINE + 1)
-        except OSError as error:
-            raise InvalidEvent(f"{name}: {error.strerror}") from error
-        _check_length(line, name, number)
-        if not line:
-            return
-        yield number, line
-
-
-def _temporary_file(opened: contextlib.ExitStack) -> BinaryIO:
-    """Open a file for the copy of a pipe. Raises ``InvalidEvent`` if that fails."""
-    try:
-        copy = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - ``opened`` closes it
-    except OSError as error:
-        raise InvalidEvent(f"a copy of the pipe cannot be made: {error.strerror}") from error
-
-    def close() -> None:
-        with contextlib.suppress(OSError):  # it writes what could not be written before
-            copy.close()
-
-    opened.callback(close)
-    return copy
-
-
-def _copied(lines: Iterable[tuple[int, bytes]], copy: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield lines, and write them to a file. Raises ``InvalidEvent`` if that fails."""
-    try:
-        for number, line in lines:
-            copy.write(line)
-            yield number, line
-        copy.flush()
-    except OSError as error:
-        raise InvalidEvent(f"a copy of the pipe in {tempfile.gettempdir()}: {error.strerror}") from error
-
-
-def second_reading(stream: IO[bytes], name: str, checked: int) -> Iterator[Event]:
-    """Yield the first ``checked`` events of a file that was checked. Lines that were added since then are left out."""
-
-    def changed(fault: InvalidEvent) -> NoReturn:
-        raise fault
-
-    stream.seek(0)
-    yield from read_again(
-        events_of_lines(numbered_lines(stream, name), name, Faults(changed), hints=False), name, checked
-    )
-
-
-def read_again(events: Iterator[Event], name: str, checked: int) -> Iterator[Event]:
-    """Yield the first ``checked`` events of a second reading. Raises ``InvalidEvent`` if the file has changed."""
-    sent = 0
-    try:
-        for event in islice(events, checked):
-            yield event
-            sent += 1
-    except (InvalidEvent, ImportProblem) as fault:
-        raise InvalidEvent(f"{name} has changed since it was checked, and is sent in part: {fault}") from fault
-    if sent < checked:
-        raise InvalidEvent(f"{name} has changed since it was checked: {sent:,} of its {checked:,} events were sent")
-
-
-def _check_length(line: bytes, name: str, number: int, *, before: str = "") -> None:
-    if len(line) > _LONGEST_LINE:
-        raise InvalidEvent(
-            f"{name}:{number}: the line has more than {_LONGEST_LINE:,} bytes, and an event has at most "
-            f"{MAX_EVENT_BYTES:,}; {before}pass one event on each line"
-        )
-
-
-async def _groups(lines: AsyncIterable[list[tuple[int, bytes]]], faults: Faults) -> AsyncGenerator[Iterator[Event]]:
-    told: set[str] = set()
+async def _groups(lines: AsyncIterable[list[tuple[int, bytes]]], faults: LineFaults) -> AsyncGenerator[Iterator[Event]]:
     async for group in lines:
-        yield events_of_lines(group, "standard input", faults, told=told, most=None)
-
-
-@dataclass(slots=True)
-class Faults:
-    """Counts invalid lines, and reports the first line of each kind of fault, for at most ``MOST_FAULTS`` kinds.
-
-    Faults are of one kind if their texts differ in numbers only.
-    """
-
-    report: Callable[[InvalidEvent], None] = print_error
-    count: int = 0
-    of_form: bool = False
-    """Whether a line was not a JSON object."""
-    unreported: int = 0
-    """Lines with a fault of a kind beyond the limit."""
-    _kinds: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """By kind: the place of the first line, and the number of lines."""
-
-    def add(self, place: str, error: InvalidEvent) -> None:
-        """Count the fault of a line, and report it if it is the first of its kind."""
-        self.count += 1
-        self.of_form = self.of_form or isinstance(error, MalformedEvent)
-        text = str(error)
-        kind = _DIGITS.sub("0", text)
-        if kind not in self._kinds and len(self._kinds) >= MOST_FAULTS:
-            self.unreported += 1
-            return
-        first, number = self._kinds.get(kind, (place, 0))
-        self._kinds[kind] = (first, number + 1)
-        if not number:
-            self.report(InvalidEvent(f"{place}: {text}"))
-
-    def report_repeats(self) -> None:
-        """Report of each kind with several lines how many there are."""
-        for place, number in self._kinds.values():
-            if number > 1:
-                self.report(InvalidEvent(f"{place}: {number:,} lines have this fault; this is the first"))
-        if self.unreported:
-            self.report(InvalidEvent(f"and {counted(self.unreported, 'line')} with other faults"))
-
-    def text(self, one: str, several: str) -> str:
-        """Return how many there are, or at least are if ``MOST_FAULTS`` ended the reading."""
-        return ("at least " if self.count == MOST_FAULTS else "") + counted(self.count, one, several)
-
-
-def events_of_lines(
-    lines: Iterable[tuple[int, bytes]],
-    name: str,
-    faults: Faults,
-    *,
-    told: set[str] | None = None,
-    hints: bool = True,
-    most: int | None = MOST_FAULTS,
-) -> Iterator[Event]:
-    """Yield the events of numbered lines; add those that are invalid to ``faults``. It ends after ``most`` faults.
-
-    With ``hints``, it warns once of each attribute that is probably misspelt. ``told`` holds those of earlier lines.
-    """
-    told = set() if told is None else told
-    for number, raw in lines:
-        line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-        if not line.strip():
-            continue
-        try:
-            # CloudEvents makes the time optional; the time of an event without one is now.
-            event = decode_given(line, SYSTEM_CLOCK.now())
-            if len(line) > _LARGE:
-                check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
-        except InvalidEvent as error:
-            faults.add(f"{name}:{number}", error)
-            if faults.count == most:
-                return
-            continue
-        for attribute in list((event.model_extra or {}).keys() - told)[: _MOST_ATTRIBUTES - len(told)] if hints else ():
-            told.add(attribute)
-            if hint := did_you_mean(attribute, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
-                warn(f"{name}:{number}: {attribute!r} is not an attribute that graphweft reads{hint}")
-        yield event
+        yield events_of_lines(group, "standard input", faults, most=None)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command, number
-from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.cli.output import show, warn
+from graphweft_workers.reports.remains import ErasureReport, RemainsReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import judged_bus, make_archive, make_bus
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.running import running_bus, running_graph
 from graphweft_workers.wiring.second_graph import second_place
-
-if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.replay.remains import PlaceOfRemains
 
 
 @command
@@ -82,38 +78,7 @@ async def erase(
             tell=lambda step: None if json else warn(f"{step} …"),
         )
         places = await (work.report() if report else work.run())
+    show(RemainsReport(what=what, places=places) if report else ErasureReport(what=what, places=places), json=json)
     if report:
-        print_remains(places, what, json=json)
         return 1 if verify and any(place.left for place in places) else None
-    _print(places, what, json=json)
     return 1 if any(place.unfinished for place in places) else None
-
-
-def print_remains(places: Sequence[PlaceOfRemains], what: str, *, json: bool) -> None:
-    """Print what remains in each place, and which command removes it there."""
-    if json:
-        _print_json(places)
-        return
-    rows = [(place.name, place.left, place.removed_by or place.note) for place in places]
-    print_table(("place", "remains", "removed by"), rows, title=f"Data of {what}")
-    if not any(place.left for place in places):
-        say("nothing remains: no place holds anything of this name. Check its spelling if you expected something.")
-
-
-def _print(places: Sequence[PlaceOfRemains], what: str, *, json: bool) -> None:
-    if json:
-        _print_json(places)
-        return
-    print_table(
-        ("place", "found", "left", ""),
-        [(place.name, place.found, place.left, place.note) for place in places],
-        title=f"Erased: {what}",
-    )
-    if not any(place.found for place in places):
-        warn("nothing was found: events name a user by userid, or by user_id in data or in data.context")
-    elif not any(place.unfinished for place in places):
-        say("it is erased, and no replay brings it back")
-
-
-def _print_json(places: Sequence[PlaceOfRemains]) -> None:
-    print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})

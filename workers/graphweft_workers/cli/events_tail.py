@@ -14,14 +14,12 @@ import typer
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
-from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import dict_of
-from graphweft_workers.inspection.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
+from graphweft_workers.cli.output import show, tell_progress, warn
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
 
@@ -96,7 +94,7 @@ async def events_tail(
                     if len(shown) == lines:
                         break
         for seen in shown:
-            _print(seen, json=json)
+            show(seen, json=json)
         hidden -= sum(seen.kind == "invalid" for seen in shown)
         _warn_hidden(hidden)
         if limits.cut and len(shown) < lines:
@@ -124,7 +122,7 @@ async def _follow(follower: LogFollower, decoder: Decoder, chosen: EventFilter, 
                 seen = await decoder.see(*fresh[0])
                 fresh.popleft()
                 if chosen.holds(seen):
-                    _print(seen, json=json)
+                    show(seen, json=json)
                 else:
                     hidden += seen.kind == "invalid"
             away = False
@@ -135,13 +133,6 @@ async def _follow(follower: LogFollower, decoder: Decoder, chosen: EventFilter, 
         sys.stdout.flush()
         _warn_hidden(hidden)
         await asyncio.sleep(_POLL_S)
-
-
-def _print(seen: DecodedEntry, *, json: bool) -> None:
-    if json:
-        print_json(dict_of(seen))
-    else:
-        say(line_of(seen))
 
 
 def _warn_hidden(entries: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from uuid import uuid4
 
 import typer
@@ -14,12 +14,10 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command, number
-from graphweft_workers.cli.output import print_json, say, warn
+from graphweft_workers.cli.output import show, warn
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus, running_graph
-
-if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.replay.export import Exported
 
 
 @command
@@ -60,18 +58,15 @@ async def export(
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-    _print(file, done, json=json)
-
-
-def _print(file: Path, done: Exported, *, json: bool) -> None:
     manifest = done.manifest
     entries = sum(each.entries for each in manifest.histories)
     letters = sum(each.dead_letters for each in manifest.histories)
-    if json:
-        body = manifest.model_dump(mode="json", exclude={"members"})
-        print_json({"file": str(file), "id": done.sha256, "bytes": file.stat().st_size, **body})
-        return
-    say(f"{counted(entries, 'entry')} and {counted(letters, 'dead letter')} of {manifest.app!r} written to {file}")
     graph = manifest.graph
     size = f"{counted(graph.nodes, 'node')}, {counted(graph.relationships, 'relationship')}"
-    say(f"digest of the live graph: {graph.sha256} ({size})")
+    said = (
+        f"{counted(entries, 'entry')} and {counted(letters, 'dead letter')} of {manifest.app!r} written to {file}",
+        f"digest of the live graph: {graph.sha256} ({size})",
+    )
+    body = manifest.model_dump(mode="json", exclude={"members"})
+    found = {"file": str(file), "id": done.sha256, "bytes": file.stat().st_size, **body}
+    show(PlainReport(found, said), json=json)

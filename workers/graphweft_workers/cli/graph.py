@@ -12,9 +12,10 @@ import typer
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
-from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.inspection.graph_names import names_of
+from graphweft_workers.cli.output import show
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.reports.graph_names import names_of
+from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_graph
 
@@ -56,17 +57,12 @@ async def query(
             with _explained():
                 table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
         past = {"as_of": found.as_json()}
-    if json:
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        print_json({"columns": list(table.columns), "rows": rows} | past)
-    elif past and not table.columns:
-        warn(f"the app {app!r} had no graph then: no event of it had written anything")
-    elif not table.columns:
-        warn(f"the app {app!r} has no graph yet: no event of it has written anything")
-    else:
-        print_table(table.columns, table.rows)
-        for hint in hints:
-            warn(hint)
+    parts: list[Part] = [TextTable(table.columns, table.rows), *map(Notice, hints)]
+    if not table.columns:
+        none = "had no graph then: no event of it had" if past else "has no graph yet: no event of it has"
+        parts = [Notice(f"the app {app!r} {none} written anything")]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    show(PlainReport({"columns": list(table.columns), "rows": rows} | past, parts), json=json)
 
 
 async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
@@ -121,12 +117,10 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
             for partition in await graph.checkpoints(app, timeout_s=_QUERY_TIMEOUT_S)
             for progress in [await graph.progress(app, partition)]
         ]
-    if json:
-        print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships, "at": at})
-    else:
-        say(found.sha256)
-        if not found.nodes and not at:
-            warn(f"the app {app!r} has no graph: this is the digest of every empty graph; check the app's name")
+    digest_dict = {"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships, "at": at}
+    empty = f"the app {app!r} has no graph: this is the digest of every empty graph; check the app's name"
+    none = [] if found.nodes or at else [Notice(empty)]
+    show(PlainReport(digest_dict, [found.sha256, *none]), json=json)
 
 
 @contextmanager

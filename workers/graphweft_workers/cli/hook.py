@@ -30,7 +30,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.cli.options import MaxTokens, check_app
 from graphweft_workers.cli.output import escape_unprintable
-from graphweft_workers.coding_agents import HookPlan, Owner, UnreadableHook, read_hook
+from graphweft_workers.imports.coding_agents import HookPlan, Owner, UnreadableHook, read_hook
 
 _MAX_BYTES: Final = 8 * 1024**2
 _EMIT_S: Final = 1.0

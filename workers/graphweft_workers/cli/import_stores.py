@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import typer
 from pydantic import ValidationError
 
-from graphweft_contracts import Event, InvalidSettings, MemoryScope
-from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.delivery import DeliveryOutcome
+from graphweft_contracts import InvalidSettings, MemoryScope
 from graphweft_workers.cli.options import App, command, words
-from graphweft_workers.cli.output import print_error, print_json, say, warn
-from graphweft_workers.cli.publishing import PublishOptions, bar, interruptible, publish
+from graphweft_workers.cli.output import show
+from graphweft_workers.cli.publishing import PublishOptions, bar, interruptible, publish, read_between
 from graphweft_workers.imports.graphiti_export import Graphiti
 from graphweft_workers.imports.items import read_items
 from graphweft_workers.imports.made_events import Store
-from graphweft_workers.imports.report import MOST_LISTED, ImportReport
+from graphweft_workers.imports.report import ImportReport
 from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.imports.stored_events import events_of_items, grouped
 from graphweft_workers.imports.stored_memories import Mem0, PlainMemories
+from graphweft_workers.reports.imports import StoreImport
 from graphweft_workers.wiring.running import check_bus
 
-_MOST_SHOWN: Final = 20
-_MOST_CAUSES: Final = 20
 _GROUPS: Final = {"user": "user_id", "thread": "thread_id", "agent": "agent_id", "application": "application_id"}
 
 File = Annotated[
@@ -89,97 +85,15 @@ async def _import(
     settings = options.settings()
     otherwise = importing.otherwise()
     events = events_of_items(read_items(file, store.sections, report), store, report, app_id=app, otherwise=otherwise)
-    outcome: DeliveryOutcome | None = None
-    unknown = False
     if importing.dry_run:
         with interruptible(), bar("checking", None) as advance:
             deque((advance(1) for _ in events), maxlen=0)
+        found = StoreImport(items=report, dry_run=True)
     else:
         await check_bus(settings)
-        try:
-            published, outcome = await publish(settings, _groups(events), None, options, harmless=True)
-            unknown = published.without_outcome
-        except ImportProblem as error:
-            sent = report.events.total()
-            if not sent:
-                raise
-            raise ImportProblem(
-                f"{error} ({counted(sent, 'event was', 'events were')} sent before; it is safe to run again)"
-            ) from error
+        sent, outcome = await publish(settings, read_between(grouped(events)), options, harmless=True)
+        found = StoreImport(items=report, outcome=outcome, without_outcome=sent.without_outcome)
     if not (report.events or report.refused or report.left_out):
         raise ImportProblem(f"{file}: it has no items")
-    code = _print(report, outcome, dry_run=importing.dry_run, json=options.json)
-    return code or (1 if unknown else None)
-
-
-async def _groups(events: Iterator[Event]) -> AsyncGenerator[list[Event]]:
-    """Yield the events in groups, so that a file of any size is read while it is sent."""
-    groups = grouped(events)
-    while True:
-        with interruptible():
-            group = next(groups, None)
-        if group is None:
-            return
-        yield group
-
-
-def _print(report: ImportReport, outcome: DeliveryOutcome | None, *, dry_run: bool, json: bool) -> int | None:
-    """Print what became of the items; return the exit code."""
-    if json:
-        found: dict[str, object] = {
-            "dry_run": dry_run,
-            "events": dict(report.events),
-            "refused": report.refused,
-            "reasons": dict(report.reasons.most_common()),
-            "refused_items": [{"place": place, "reason": reason} for place, reason in report.listed],
-            "repeated_in_file": report.repeated,
-            "left_out": dict(report.left_out),
-            "times_without_zone": report.without_zone,
-            "missing": report.missing or None,
-            "first": report.first,
-            "last": report.last,
-        }
-        print_json(found | ({} if outcome is None else asdict(outcome)))
-    else:
-        _print_refused(report)
-        _print_counts(report, dry_run=dry_run)
-        if report.missing:
-            warn(report.missing)
-        if outcome is not None:
-            _print_outcome(outcome)
-    if report.refused or report.missing:
-        return 2
-    return 1 if outcome is not None and not outcome.complete else None
-
-
-def _print_refused(report: ImportReport) -> None:
-    for place, reason in report.listed[:_MOST_SHOWN]:
-        print_error(ImportProblem(f"{place}: {reason}"))
-    if report.refused > _MOST_SHOWN:
-        warn(f"{report.refused:,} items are refused in all (--json lists the first {MOST_LISTED}):")
-        for reason, number in report.reasons.most_common():
-            warn(f"  {number:,} x {reason}")
-
-
-def _print_counts(report: ImportReport, *, dry_run: bool) -> None:
-    kinds = ", ".join(f"{kind}: {number:,}" for kind, number in report.events.items())
-    total = counted(report.events.total(), "event") + (f" ({kinds})" if kinds else "")
-    say(f"{'would send' if dry_run else 'sent'} {total}, refused {counted(report.refused, 'item')}")
-    if report.first is not None and report.last is not None:
-        say(f"times: {report.first:%Y-%m-%dT%H:%M:%SZ} to {report.last:%Y-%m-%dT%H:%M:%SZ}")
-    if report.repeated:
-        say(f"repeated in the file: {report.repeated:,}")
-    if report.without_zone:
-        say(f"times without a zone, read as UTC: {report.without_zone:,}")
-    if report.left_out:
-        say("left out: " + ", ".join(f"{name} ({number:,})" for name, number in report.left_out.most_common()))
-
-
-def _print_outcome(outcome: DeliveryOutcome) -> None:
-    say(f"{outcome.applied:,} applied, {outcome.skipped:,} skipped, {outcome.dead_lettered:,} dead-lettered")
-    if outcome.repeated:
-        say(f"{outcome.repeated:,} were on the bus before and have no effect again")
-    for cause in outcome.causes[:_MOST_CAUSES]:
-        say(f"  {cause.events:,} x {cause.reason}: {cause.name}: {cause.message}")
-    if not outcome.complete:
-        say("see graphweft dlq list")
+    show(found, json=options.json)
+    return found.exit_code

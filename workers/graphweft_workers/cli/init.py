@@ -13,8 +13,9 @@ import typer
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.invocation import invocation
 from graphweft_workers.cli.options import Json, command
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import show
 from graphweft_workers.new_project import WORKFLOW, project_files, write_project
+from graphweft_workers.reports.report import PlainReport
 
 
 @command
@@ -39,12 +40,8 @@ async def init(
         f"{typed.python} agent.py": "in another, as soon as graphweft is up",
     }
     steps = [*([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []), *notes]
-    if json:
-        print_json({"folder": str(folder), "workflow": workflow, "written": list(files), "next": steps})
-        return
-    for name in files:
-        say(f"wrote {folder / name}")
     width = max(map(len, notes))
-    say("\nNext:")
-    for step in steps:
-        say(f"  {step:<{width}}  # {notes[step]}" if step in notes else f"  {step}")
+    written = [f"wrote {folder / name}" for name in files]
+    lines = [f"  {step:<{width}}  # {notes[step]}" if step in notes else f"  {step}" for step in steps]
+    found = {"folder": str(folder), "workflow": workflow, "written": list(files), "next": steps}
+    show(PlainReport(found, [*written, "\nNext:", *lines]), json=json)

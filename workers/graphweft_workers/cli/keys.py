@@ -12,7 +12,8 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.signatures import KEY_ID_PATTERN
 from graphweft_workers.cli.options import Json, check_app, command, words
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import show
+from graphweft_workers.reports.report import PlainReport
 
 _ROLES: Final = ("worker", "gateway")
 
@@ -43,14 +44,12 @@ async def key_new(
             f"invalid --id {key_id!r}: expected 1 to 64 characters from A-Z, a-z, 0-9, '.', '_' and '-'"
         )
     entry = new_entry(key_id, secret, app_id=app, role=role)
-    if json:
-        print_json({"signing_key": f"{key_id}:{secret}", "entry": entry})
-        return
-    say(f"GRAPHWEFT_SIGNING_KEY={key_id}:{secret}")
-    say(
+    said = (
+        f"GRAPHWEFT_SIGNING_KEY={key_id}:{secret}",
         "Keep it: it is shown only now. Add the line below `keys:` to the file that GRAPHWEFT_SIGNING_KEYS names, for "
         "all workers and responders, and restart them; then give the key to the client. If it is the first key of an "
         "app that has clients, set `from` to a time at which all of them will sign: what is not signed is refused from "
-        "then on."
+        "then on.",
+        f"  - {json_module.dumps(entry)}",
     )
-    say(f"  - {json_module.dumps(entry)}")
+    show(PlainReport({"signing_key": f"{key_id}:{secret}", "entry": entry}, said), json=json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,6 @@ from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
-from graphweft_workers.cli.emit import MOST_FAULTS, Faults
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -39,9 +37,12 @@ from graphweft_workers.cli.options import (
     command,
     words,
 )
-from graphweft_workers.cli.output import INVALID_LINES, print_json, print_table, say, stderr, warn
-from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
+from graphweft_workers.cli.output import INVALID_LINES, print_error, show, stderr, warn
+from graphweft_workers.cli.publishing import PublishOptions, at_once, interruptible, publish
+from graphweft_workers.imports.event_lines import LineFaults, values_of_lines
 from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
+from graphweft_workers.reports.remains import RemainsReport
+from graphweft_workers.reports.report import Notice, PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.text.iso_time import iso_time
 from graphweft_workers.wiring.connections import has_archive, make_archive, make_bus, make_transport
@@ -117,11 +118,9 @@ async def memory_add(
         messages = [_message_of_text(n, role, text) for n, text in enumerate(texts or [], 1)]
     events = [event for part in _parts(messages) if (event := add_event(app, within, part)) is not None]
     position = await _publish(settings, events, options)
-    if options.json:
-        print_json({"remembered": len(messages), "events": len(events), "position": position})
-    else:
-        last = f"; the position of the last event is {position}" if position else ""
-        say(f"{counted(len(messages), 'message')} sent{last}")
+    last = f"; the position of the last event is {position}" if position else ""
+    found = {"remembered": len(messages), "events": len(events), "position": position}
+    show(PlainReport(found, [f"{counted(len(messages), 'message')} sent{last}"]), json=options.json)
 
 
 @command
@@ -200,12 +199,10 @@ async def memory_list(
     given = scope.scope().given
     async with running_graph(settings) as graph:
         table = await graph.read(app, list_memories(given), {**given, "limit": limit}, timeout_s=_READ_S)
-    if json:
-        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
-    elif table.rows:
-        print_table(("time", "role", "text", "author", "id"), table.rows)
-    else:
-        warn("this scope has no memories")
+    rows = TextTable(("time", "role", "text", "author", "id"), table.rows)
+    none = Notice("this scope has no memories")
+    found = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    show(PlainReport(found, [rows if table.rows else none]), json=json)
 
 
 @command
@@ -234,13 +231,11 @@ async def memory_forget(
     await _publish(settings, events, options)
     known = {memory_id for found in chats.values() for memory_id in found}
     unknown = [memory_id for memory_id in given if memory_id not in known]
-    if options.json:
-        print_json({"forgotten": len(known), "unknown": unknown})
-    else:
-        forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
-        say(forgotten if known else "nothing is forgotten")
-        if unknown:
-            say(f"unknown: {', '.join(unknown)}; `graphweft memory list` shows the ids")
+    forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
+    said = [forgotten if known else "nothing is forgotten"]
+    if unknown:
+        said.append(f"unknown: {', '.join(unknown)}; `graphweft memory list` shows the ids")
+    show(PlainReport({"forgotten": len(known), "unknown": unknown}, said), json=options.json)
     return 2 if unknown else None
 
 
@@ -275,17 +270,14 @@ async def memory_erase(
             stderr().print("nothing was erased")
             return 2
     position = await _publish(settings, [event], options)
-    if options.json:
-        print_json({"erased": options.wait, "position": position})
-    else:
-        say(f"{'The memories are erased' if options.wait else 'The workers will erase the memories'}. {_STAYS}")
+    said = f"{'The memories are erased' if options.wait else 'The workers will erase the memories'}. {_STAYS}"
+    show(PlainReport({"erased": options.wait, "position": position}, [said]), json=options.json)
     return None
 
 
 async def _verify(settings: Settings, app: str, user: str, *, json: bool) -> int | None:
     """Print what remains of a user in each place."""
     from graphweft_workers.archive.subject import Subject
-    from graphweft_workers.cli.erase import print_remains
     from graphweft_workers.replay.remains import Remains
 
     blobs = make_archive(settings) if has_archive(settings) else None
@@ -295,7 +287,7 @@ async def _verify(settings: Settings, app: str, user: str, *, json: bool) -> int
         aclosing(make_bus(settings, archived=False)) as alone,
     ):
         places = await Remains(alone, blobs, live, Subject(app_id=app, user_id=user)).places()
-    print_remains(places, f"the user {user!r} of the app {app!r}", json=json)
+    show(RemainsReport(what=f"the user {user!r} of the app {app!r}", places=places), json=json)
     return 1 if any(place.left for place in places) else None
 
 
@@ -304,7 +296,7 @@ async def _publish(settings: Settings, events: Sequence[Event], options: Publish
     await check_bus(settings)
     if not events:
         return None
-    sent, outcome = await publish(settings, events, len(events), options)
+    sent, outcome = await publish(settings, at_once(events), options)
     if sent.without_outcome:
         raise BusUnavailable("the event is on the bus: look whether it was applied before you send it again")
     if outcome is not None and not outcome.complete:
@@ -326,17 +318,9 @@ def _messages_of(file: str) -> list[MemoryMessage]:
                     content = read_whole(given, name)
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}") from error
-    messages: list[MemoryMessage] = []
-    faults = Faults()
-    for number, line in enumerate(io.BytesIO(content.removeprefix(codecs.BOM_UTF8)), 1):
-        if not line.strip():
-            continue
-        try:
-            messages.append(_message(line))
-        except InvalidEvent as error:
-            faults.add(f"{name}:{number}", error)
-            if faults.count == MOST_FAULTS:
-                break
+    faults = LineFaults(print_error)
+    found = values_of_lines(enumerate(io.BytesIO(content), 1), name, faults, _message)
+    messages = [message for _, message in found]
     if faults.count:
         faults.report_repeats()
         raise InvalidEvent(f"{name}: {faults.text(*INVALID_LINES)}; nothing was sent")

@@ -11,8 +11,9 @@ from graphweft_contracts import InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, check_app, command, words
-from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.cli.output import show
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.reports.report import Part, PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
 
@@ -69,16 +70,15 @@ async def order(
     own = {name: each.number for name, each in layout.own.items()}
     orders = {ALL_APPS: layout.order, **layout.exceptions, **dict.fromkeys(own, "own")}
     shown = {app: orders.get(app, layout.order)} if app is not None else orders
-    if json:
-        named = {name: own[name] for name in shown if name in own}
-        print_json({"partitions": layout.partitions, "orders": shown, **({"own": named} if named else {})})
-        return
+    named = {name: own[name] for name in shown if name in own}
     rows = [(name, f"own, partition {own[name]}" if name in own else each) for name, each in shown.items()]
-    print_table(("app", "order"), rows)
+    parts: list[Part] = [TextTable(("app", "order"), rows)]
     if order is not None:
-        say("producers follow within 30 s")
+        parts.append("producers follow within 30 s")
     if order == "own" and app is not None:
-        say(f"the rights of its user: graphweft acl PRODUCT --role tenant --app {app} --partition {own[app]}")
+        parts.append(f"the rights of its user: graphweft acl PRODUCT --role tenant --app {app} --partition {own[app]}")
+    found = {"partitions": layout.partitions, "orders": shown, **({"own": named} if named else {})}
+    show(PlainReport(found, parts), json=json)
 
 
 async def _check_moves(settings: Settings, bus: Bus, app: str) -> None:

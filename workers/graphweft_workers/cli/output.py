@@ -10,26 +10,24 @@ import io
 import json
 import math
 import os
-import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, time
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from graphweft_contracts import GraphweftError, Transient
+from graphweft_contracts.plurals import counted
+from graphweft_workers.reports.printable import plain, printable, printable_lines
+from graphweft_workers.reports.report import Notice, Report, TextTable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-INVALID_EVENTS: Final = ("event is invalid: correct it", "events are invalid: correct them")
 INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: correct them")
 _LEAST_COLUMN: Final = 10
 """Characters that a column of texts needs. One of single words, such as ids, needs its longest."""
 _BORDER: Final = 3
-_UNPRINTABLE: Final = re.compile(r"[^ -~]+")
-"""Characters that may be unprintable."""
 
 
 @cache
@@ -61,28 +59,21 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def printable(text: str) -> str:
-    """Return text on one line in which each character that is not printable is escaped, so a terminal obeys none."""
-    return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
-
-
-def printable_lines(text: str) -> str:
-    """Return text like ``printable``, with its line breaks and tabs."""
-    if text.isprintable():
-        return text
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
-
-
-def short(text: str, most: int) -> str:
-    """Return the first ``most`` characters of a text, with a sign if there are more."""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return "".join(
-        char if char.isprintable() or unicodedata.category(char) == "Zs" else json.dumps(char)[1:-1]
-        for char in found[0]
-    )
+def show(report: Report, *, json: bool) -> None:
+    """Print what an ability found: as one JSON document, or for people."""
+    if json:
+        print_json(report.to_dict())
+        return
+    for part in report.parts():
+        match part:
+            case TextTable():
+                print_table(part.columns, part.rows, title=part.title)
+            case Notice(is_error=True):
+                print_error(part.text)
+            case Notice():
+                warn(part.text)
+            case str():
+                say(part)
 
 
 def say(text: str) -> None:
@@ -96,20 +87,23 @@ def warn(text: str) -> None:
     stderr().print(printable_lines(text), style="yellow", markup=False, soft_wrap=True)
 
 
-def shown_rules(digest: str) -> str:
-    """Return the beginning of a rule set's hash, and whether it is that of the default rules."""
-    from graphweft_workers.new_project import is_default
+def warn_all(texts: Iterable[str]) -> None:
+    """Print warnings: those that a reader of JSON gets too."""
+    for text in texts:
+        warn(text)
 
-    return f"{digest[:12]} (default rules)" if is_default(digest) else digest[:12]
+
+def tell_progress(entries: int) -> None:
+    """Say on standard error how many entries were read."""
+    sys.stderr.write(f"{counted(entries, 'entry')} read\n")
+    sys.stderr.flush()
 
 
-def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) -> None:
-    """Print each row on one line, whatever the width of the terminal, so that ``grep`` works on it."""
+def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return a line for each row, however wide the terminal is, so that ``grep`` works on it."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        (to or sys.stdout).write(printable_lines(text) + "\n")
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def print_json(value: Any) -> None:
@@ -167,7 +161,7 @@ def _has_blank(cell: str) -> bool:
     return any(map(str.isspace, cell))
 
 
-def print_error(error: BaseException) -> None:
+def print_error(error: BaseException | str) -> None:
     """Print an error on standard error."""
     from rich.text import Text
 
@@ -200,12 +194,3 @@ def _finite(value: Any) -> Any:
             return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         case _:
             return value
-
-
-def plain(value: Any) -> Any:
-    """Return a value that JSON does not have as text or a number."""
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -12,15 +12,17 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from graphweft_contracts import BusUnavailable, Event, InvalidSettings, MissingRight
-from graphweft_workers.cli.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
+from graphweft_contracts import BusUnavailable, Event, InvalidEvent, InvalidSettings, MissingRight
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.series import AppRecord
 from graphweft_workers.engine.series_store import read_marks
-from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule, without_rule
+from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.reports.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
+from graphweft_workers.reports.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_transport
 
@@ -63,13 +65,12 @@ class PublishOptions:
 
 async def publish(
     settings: Settings,
-    events: Iterable[Event] | AsyncIterable[Iterable[Event]],
-    total: int | None,
+    groups: AsyncIterable[Iterable[Event]],
     options: PublishOptions,
     *,
     harmless: bool = False,
 ) -> tuple[Sent, DeliveryOutcome | None]:
-    """Send events with a progress bar on standard error. With ``--wait``, also return the outcome of the events.
+    """Send groups of events with a progress bar on standard error. With ``--wait``, also return their outcome.
 
     It is None, and ``sent.without_outcome`` true, if the user may not read it, or the bus is away for too long.
     ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.
@@ -78,6 +79,23 @@ async def publish(
         positions=set() if options.wait else None, kinds=EventKinds() if options.wait else None, harmless=harmless,
         marks=await _marks(settings) if options.wait else None,
     )  # fmt: skip
+    try:
+        await _send(settings, groups, sent, options)
+    except (InvalidEvent, ImportProblem) as error:
+        if not (harmless and sent.events):
+            raise
+        before = counted(sent.events, "event was", "events were")
+        raise type(error)(f"{error} ({before} sent before; it is safe to run again)") from error
+    except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # while it sends, or while it reads
+        if harmless:
+            warn(f"interrupted: the bus has taken {counted(sent.events, 'event')}; {how_to_go_on(sent)}")
+        raise
+    return sent, await _outcome(settings, sent, options) if options.wait else None
+
+
+async def _send(
+    settings: Settings, groups: AsyncIterable[Iterable[Event]], sent: Sent, options: PublishOptions
+) -> None:
     transport = make_transport(settings)
     repeatable = True
 
@@ -86,7 +104,7 @@ async def publish(
         warn(f"{str(error).rstrip('.')}; trying again, Ctrl-C stops{hint}")
 
     try:
-        with bar("publishing", total) as advance:
+        with bar("publishing", None) as advance:
 
             def progress(count: int) -> None:
                 nonlocal repeatable
@@ -95,7 +113,7 @@ async def publish(
                     repeatable = False
                     warn(_NOT_REPEATABLE)
 
-            async for group in events if isinstance(events, AsyncIterable) else _one(events):
+            async for group in groups:
                 await send(
                     transport,
                     group,
@@ -104,15 +122,11 @@ async def publish(
                     on_progress=progress,
                     on_outage=outage,
                 )
-    except asyncio.CancelledError:
-        if total is not None or harmless:
-            of = "" if total is None else f" of {total:,}"
-            warn(f"interrupted: the bus has taken {sent.events:,}{of} events; {how_to_go_on(sent)}")
-        raise
     finally:
         await transport.aclose()
-    if not options.wait:
-        return sent, None
+
+
+async def _outcome(settings: Settings, sent: Sent, options: PublishOptions) -> DeliveryOutcome | None:
     bus = make_bus(settings)
     worker = f"graphweft up --data {settings.data}" if settings.embedded else "graphweft run mutation"
 
@@ -124,14 +138,7 @@ async def publish(
         warn(f"the app {app} waits for {why}: `graphweft status` says more; waiting, Ctrl-C stops and the events stay")
 
     try:
-        with bar("applying", None) as advance:
-            left = 0
-
-            def lag(events_left: int) -> None:
-                nonlocal left
-                advance(max(0, left - events_left))
-                left = events_left
-
+        with lag_bar(None) as lag:
             await wait_until_applied(
                 bus,
                 sent.last,
@@ -142,14 +149,28 @@ async def publish(
                 on_stuck=stuck,
             )
         outcome = await outcome_of(bus, sent, give_up_s=options.give_up_after)
-        return sent, outcome.with_unmatched(await _without_rule(settings, bus, sent))
+        return outcome.with_unmatched(await _without_rule(settings, bus, sent))
     except BusUnavailable as error:
         sent.without_outcome = True
         what = "this user may not read how far workers are, so " if isinstance(error, MissingRight) else ""
         warn(f"{what}it is not known whether the events were applied: {error}")
-        return sent, None
+        return None
     finally:
         await bus.aclose()
+
+
+@contextmanager
+def lag_bar(total: int | None) -> Generator[Callable[[int], None]]:
+    """Show how many events are applied. Yields a function that gets the number of those that are left."""
+    with bar("applying", total) as advance:
+        left = total or 0
+
+        def lag(events_left: int) -> None:
+            nonlocal left
+            advance(max(0, left - events_left))
+            left = events_left
+
+        yield lag
 
 
 async def _marks(settings: Settings) -> Mapping[int, Sequence[AppRecord]] | None:
@@ -214,5 +235,20 @@ def interruptible() -> Generator[None]:
             signal.signal(number, handler)
 
 
-async def _one(events: Iterable[Event]) -> AsyncGenerator[Iterable[Event]]:
+async def read_between[Group](groups: Iterator[Group]) -> AsyncGenerator[Group]:
+    """Yield groups that are read while nothing is sent, so that a file of any size is read once."""
+    task = asyncio.current_task()
+    while True:
+        await asyncio.sleep(0)  # a signal that came while something was sent acts now, and not after a read without end
+        with interruptible():
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError
+            group = next(groups, None)
+        if group is None:
+            return
+        yield group
+
+
+async def at_once(events: Sequence[Event]) -> AsyncGenerator[Sequence[Event]]:
+    """Yield all events as one group."""
     yield events

@@ -16,11 +16,12 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
-from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
-from graphweft_workers.cli.rebuild_report import RebuildReport, losses_of
+from graphweft_workers.cli.output import print_error, show, warn, warn_all
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.reports.rebuild import RebuildReport, losses_of
+from graphweft_workers.reports.report import PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.garbage_collection import collect_less_often
 from graphweft_workers.text.iso_time import in_utc, iso_time
@@ -189,7 +190,7 @@ class _Work:
                 if not report.unknown:
                     old, new = (graph, self.live) if report.swapped else (self.live, graph)
                     report.losses = await losses_of(
-                        old, new, log, self.rules, fewer=report.swapped and self.given is None
+                        old, new, log, self.rules, fewer=report.swapped and self.given is None, warn=warn
                     )
                 report.elapsed_s = SYSTEM_CLOCK.monotonic() - started
                 report.done, report.restored = work.done, work.restored
@@ -206,17 +207,12 @@ class _Work:
 async def _one(work: _Work, app: str, *, json: bool) -> int | None:
     if work.options.drop:
         dropped = await work.drop(app)
-        if json:
-            print_json({"dropped": dropped})
-        else:
-            say(f"deleted the graph {dropped!r}" if dropped else f"there is no second graph of {app!r}")
+        said = f"deleted the graph {dropped!r}" if dropped else f"there is no second graph of {app!r}"
+        show(PlainReport({"dropped": dropped}, [said]), json=json)
         return None
     report = await work.run(app)
-    if json:
-        print_json(report.to_dict())
-    else:
-        report.print()
-    report.warn()
+    show(report, json=json)
+    warn_all(report.warnings())
     return 1 if report.failed else None
 
 
@@ -236,14 +232,11 @@ async def _all(work: _Work, *, json: bool) -> int | None:
             print_error(GraphweftError(f"{app}: {error}"))
             rows.append({"app": app, "ok": False, "error": str(error)})
             continue
-        report.warn()
+        warn_all(report.warnings())
         rows.append({"app": app, "ok": not report.failed, **report.to_dict()})
-    if json:
-        print_json({"apps": rows})
-    else:
-        print_table(("app", "result", "events", "dead letters", "seconds"), map(_row, rows))
-        if not rows:
-            say("no app has a graph or events")
+    table = TextTable(("app", "result", "events", "dead letters", "seconds"), [*map(_row, rows)])
+    none = [] if rows else ["no app has a graph or events"]
+    show(PlainReport({"apps": rows}, [table, *none]), json=json)
     return None if all(row["ok"] for row in rows) else 1
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +16,9 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, check_app, command
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import show
 from graphweft_workers.cli.replay_progress import replay_progress
+from graphweft_workers.reports.report import Part
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_archive
 from graphweft_workers.wiring.rules import logged_rules, rules_maker
@@ -75,7 +78,7 @@ async def restore(
             await work.check(bus, blobs)
             if not dry_run:
                 done = await work.run(bus, blobs)
-    _print(export, app, done, json=json)
+    show(RestoreReport(export=export, app=app, done=done), json=json)
 
 
 def _unpacked(file: Path, folder: Path) -> UnpackedExport:
@@ -93,24 +96,38 @@ def _unpacked(file: Path, folder: Path) -> UnpackedExport:
     return export
 
 
-def _print(export: UnpackedExport, app: str, done: Restored | None, *, json: bool) -> None:
-    manifest = export.manifest
-    entries = sum(each.entries for each in manifest.histories)
-    if json:
-        found = {"app": app, "id": export.sha256, "entries": entries, "graph": manifest.graph.model_dump()}
-        print_json(
-            {**found, "restored": done is not None}
-            | ({} if done is None else {"events": done.events, "dead_letters": done.dead_letters, "rules": done.rules})
-        )
-        return
-    if done is None:
-        say(f"{counted(entries, 'entry')} of {manifest.app!r} can be restored as {app!r}")
-        say(f"exported at {manifest.time:%Y-%m-%d %H:%M:%SZ} by graphweft {manifest.graphweft}")
-        return
-    say(
-        f"{app!r} is restored: {counted(entries, 'entry')}, {counted(done.events, 'event')} applied, "
-        f"{counted(done.dead_letters, 'dead letter')}"
-    )
-    say(f"equal to the graph that was exported: {done.digest.sha256}")
-    if done.rules:
-        say(f"Its rules are active for this app alone: push new ones with `graphweft rules push --app {app}`.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What a file of an export holds, and what was restored of it."""
+
+    export: UnpackedExport
+    app: str
+    done: Restored | None
+    """None if the file was only checked."""
+
+    @property
+    def entries(self) -> int:
+        """The entries of the log in the file."""
+        return sum(each.entries for each in self.export.manifest.histories)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        graph, done = self.export.manifest.graph.model_dump(), self.done
+        found = {"app": self.app, "id": self.export.sha256, "entries": self.entries, "graph": graph}
+        found["restored"] = done is not None
+        if done is not None:
+            found |= {"events": done.events, "dead_letters": done.dead_letters, "rules": done.rules}
+        return found
+
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people."""
+        manifest, app, done = self.export.manifest, self.app, self.done
+        if done is None:
+            yield f"{counted(self.entries, 'entry')} of {manifest.app!r} can be restored as {app!r}"
+            yield f"exported at {manifest.time:%Y-%m-%d %H:%M:%SZ} by graphweft {manifest.graphweft}"
+            return
+        applied, letters = counted(done.events, "event"), counted(done.dead_letters, "dead letter")
+        yield f"{app!r} is restored: {counted(self.entries, 'entry')}, {applied} applied, {letters}"
+        yield f"equal to the graph that was exported: {done.digest.sha256}"
+        if done.rules:
+            yield f"Its rules are active for this app alone: push new ones with `graphweft rules push --app {app}`."

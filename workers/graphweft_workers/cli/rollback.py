@@ -6,10 +6,11 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, Data, Json, command
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import show, warn, warn_all
 from graphweft_workers.cli.rebuild import SecondPlace
-from graphweft_workers.cli.rebuild_report import RebuildReport, losses_of
 from graphweft_workers.cli.replay_progress import replay_progress
+from graphweft_workers.reports.rebuild import RebuildReport, losses_of
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.running import running_bus, running_graph
@@ -41,12 +42,12 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
             started = SYSTEM_CLOCK.monotonic()
             await work.swap()
             report.elapsed_s, report.done, report.swapped = SYSTEM_CLOCK.monotonic() - started, work.done, True
-            report.losses = await losses_of(graph, live, log, rules, fewer=True)
-    if json:
-        print_json(report.to_dict())
-    else:
-        since = counted(report.events, "event")
-        say(f"The graph of {app!r} from before the last swap is live again; {since} came since.")
-        say(f"The other one is {report.graph!r}: `graphweft rollback` puts it back, and `graphweft rebuild --drop`")
-        say("deletes it.")
-    report.warn()
+            report.losses = await losses_of(graph, live, log, rules, fewer=True, warn=warn)
+    since = counted(report.events, "event")
+    said = (
+        f"The graph of {app!r} from before the last swap is live again; {since} came since.",
+        f"The other one is {report.graph!r}: `graphweft rollback` puts it back, and `graphweft rebuild --drop`",
+        "deletes it.",
+    )
+    show(PlainReport(report.to_dict(), said), json=json)
+    warn_all(report.warnings())

@@ -139,7 +139,7 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
     events = [event for case in cases for event in case.events]
     if not events:
         return ()
-    from graphweft_workers.cli.delivery import send, wait_until_applied
+    from graphweft_workers.reports.delivery import send, wait_until_applied
 
     worker = server.worker(rules)
     working = asyncio.create_task(worker.run())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,8 +18,9 @@ from graphweft_rules.rule_tests.model import Case
 from graphweft_rules.rule_tests.outcome import CaseFailure
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Json, command
-from graphweft_workers.cli.output import print_json, say, stderr
+from graphweft_workers.cli.output import show, stderr
 from graphweft_workers.cli.rule_test_run import run_cases
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import load_rules
 
@@ -66,13 +67,10 @@ async def rule_tests(
     outcomes = await run_cases(settings, rules, cases)
     judged = [(case, failures_of(case, outcome)) for case, outcome in zip(cases, outcomes, strict=True)]
     failed = sum(bool(failures) for _, failures in judged)
-    if json:
-        found = [_dict(case, failures) for case, failures in judged]
-        print_json({"passed": len(cases) - failed, "failed": failed, "cases": found})
-    else:
-        for case, failures in judged:
-            _print(case, failures)
-        say(f"{len(cases) - failed} passed, {failed} failed")
+    found = [_dict(case, failures) for case, failures in judged]
+    lines = [line for case, failures in judged for line in _lines(case, failures)]
+    said = [*lines, f"{len(cases) - failed} passed, {failed} failed"]
+    show(PlainReport({"passed": len(cases) - failed, "failed": failed, "cases": found}, said), json=json)
     stderr().print(f"{SYSTEM_CLOCK.monotonic() - began:.1f} s", style="dim")
     return 1 if failed else None
 
@@ -100,12 +98,11 @@ def _how_to_begin(path: Path) -> str:
     )
 
 
-def _print(case: Case, failures: Sequence[CaseFailure]) -> None:
-    say(f"{'FAIL' if failures else 'ok':<4}  {case.place.file}:{case.place.line}  {case.name}")
+def _lines(case: Case, failures: Sequence[CaseFailure]) -> Iterator[str]:
+    yield f"{'FAIL' if failures else 'ok':<4}  {case.place.file}:{case.place.line}  {case.name}"
     for failure in failures:
-        say(f"      {failure.place}: {failure.message}")
-        for line in failure.diff:
-            say(f"        {line}")
+        yield f"      {failure.place}: {failure.message}"
+        yield from (f"        {line}" for line in failure.diff)
 
 
 def _dict(case: Case, failures: Sequence[CaseFailure]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +14,12 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, changed_files, newest
 from graphweft_workers.cli.options import Data, Json, check_app, command
-from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
+from graphweft_workers.cli.output import show, warn
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.reports.entries import activation_dict
+from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
+from graphweft_workers.reports.rule_sets import named_digest, short_digest
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
@@ -28,7 +31,6 @@ Scope = Annotated[
     str | None, typer.Option("--app", help="The app whose rules these are.", show_default="all apps without their own")
 ]
 Folder = Annotated[Path | None, typer.Argument(help="Folder of workflows.", show_default="the folder of rules")]
-_SHORT = 12
 _NO_RULES = b'version: "1.0"\nmutation_rules: []\n'
 
 
@@ -98,26 +100,23 @@ async def rules_push(
             pushed = await push(bus, rules, scope)
     if active is not None and stored is None and not is_active:
         warn(how_to_restore(active))
-    if json:
-        told = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "found_again": found_again}
-        print_json({**told, "changes": changes, **({} if sound is None else _left(sound))})
-        return
-    _warn_of(settings.rules, sound)
-    _say_changes(changes, rules.files, settings.rules)
-    short = rules.digest[:_SHORT]
-    if found_again and not dry_run:
-        say(f"{short} was lost, and is on the bus again: the events that wait for it are applied")
-    say(f"{short} was not pushed" if dry_run else _state_of(short, scope, pushed, is_active=is_active))
+    short = short_digest(rules.digest)
+    state = f"{short} was not pushed" if dry_run else _state_of(short, scope, pushed, is_active=is_active)
+    again = f"{short} was lost, and is on the bus again: the events that wait for it are applied"
+    parts: list[Part] = [*map(Notice, _warnings(settings.rules, sound))]
+    parts += _change_lines(changes, rules.files, settings.rules)
+    parts += [again, state] if found_again and not dry_run else [state]
+    found = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "found_again": found_again}
+    show(PlainReport({**found, "changes": changes, **({} if sound is None else _left(sound))}, parts), json=json)
 
 
-def _say_changes(changes: Mapping[str, list[str]], files: Mapping[str, bytes], root: Path) -> None:
+def _change_lines(changes: Mapping[str, list[str]], files: Mapping[str, bytes], root: Path) -> Iterator[str]:
     from graphweft_workers.wiring.default_rules import has_default_rules
 
     for change, names in changes.items():
-        for name in names:
-            say(f"{change:>8}  {name}")
+        yield from (f"{change:>8}  {name}" for name in names)
     if has_default_rules(files) and not (root / DEFAULT_WORKFLOW).exists():
-        say(f"the default rules stay active beside them, until there is a folder {root / DEFAULT_WORKFLOW}")
+        yield f"the default rules stay active beside them, until there is a folder {root / DEFAULT_WORKFLOW}"
 
 
 @command
@@ -127,18 +126,15 @@ async def rules_list(data: Data = None, json: Json = False) -> None:
         found = await bus.rules.activations()
     newest = {each.scope: each.number for each in found}
     rows = [(each, each.restates is None and newest[each.scope] == each.number) for each in found]
-    if json:
-        print_json([{**_dict(each), "active": active} for each, active in rows])
-        return
-    print_table(
+    table = TextTable(
         ("number", "app", "rules", "time", ""),
         [
-            (str(e.number), e.restates or e.scope, shown_rules(e.digest), _time(e), _state(e, active))
+            (str(e.number), e.restates or e.scope, named_digest(e.digest), _time(e), _state(e, active))
             for e, active in rows
         ],
     )
-    if not found:
-        say("no rules were pushed yet: run `graphweft rules push`")
+    none = [] if found else ["no rules were pushed yet: run `graphweft rules push`"]
+    show(PlainReport([{**_dict(each), "active": active} for each, active in rows], [table, *none]), json=json)
 
 
 @command
@@ -152,11 +148,9 @@ async def rules_show(
     async with running_bus(Settings.load(data=data)) as bus:
         chosen = _find(await bus.rules.activations(), rules, _scope(app))
         digest, files = chosen.digest, await _files(bus, chosen)
-    if json:
-        print_json({"rules": digest, "files": {name: _text(content) for name, content in files.items()}})
-        return
-    for name, content in sorted(files.items()):
-        say(f"# {digest[:_SHORT]} {name}\n{_text(content)}")
+    texts = {name: _text(content) for name, content in files.items()}
+    shown = (f"# {short_digest(digest)} {name}\n{text}" for name, text in sorted(texts.items()))
+    show(PlainReport({"rules": digest, "files": texts}, shown), json=json)
 
 
 @command
@@ -195,13 +189,7 @@ async def rules_diff(
             lineterm="",
         )
     ]
-    if json:
-        print_json({"changes": changed_files(before, after), "diff": lines})
-        return
-    for line in lines:
-        say(line)
-    if not lines:
-        say("no difference")
+    show(PlainReport({"changes": changed_files(before, after), "diff": lines}, lines or ["no difference"]), json=json)
 
 
 @command
@@ -216,10 +204,8 @@ async def rules_rollback(app: Scope = None, data: Data = None, json: Json = Fals
                 f"there is no earlier rule set for {_named(scope)}; `graphweft rules list` shows all activations"
             )
         made = await bus.rules.activate(scope, earlier[-1].digest)
-    if json:
-        print_json(_dict(made))
-        return
-    say(f"{made.digest[:_SHORT]} is active again for {_named(scope)}, as number {made.number}")
+    said = f"{short_digest(made.digest)} is active again for {_named(scope)}, as number {made.number}"
+    show(PlainReport(_dict(made), [said]), json=json)
 
 
 @command
@@ -252,11 +238,11 @@ async def rules_ignore(
         digest = digest_of(files)
         await bus.rules.store(digest, StoredRules(files=files))
         made = await bus.rules.activate(scope, digest)
-    if json:
-        print_json(_dict(made))
-        return
-    say(f"events of the workflow {workflow} have no effect for {_named(scope)}, by {digest[:_SHORT]}")
-    say(f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it")
+    said = (
+        f"events of the workflow {workflow} have no effect for {_named(scope)}, by {short_digest(digest)}",
+        f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it",
+    )
+    show(PlainReport(_dict(made), said), json=json)
 
 
 def _state_of(short: str, scope: str, pushed: Activation | None, *, is_active: bool) -> str:
@@ -274,20 +260,18 @@ def _none_in(folder: Path) -> str:
     return f"{folder} holds no rules: put them into <Workflow>/graph_injection.yaml{unread}"
 
 
-def _warn_of(folder: Path, sound: SoundRules | None) -> None:
-    """Say which files nobody reads, and what is wrong with workflows that were left out of a push."""
+def _warnings(folder: Path, sound: SoundRules | None) -> Iterator[str]:
+    """Yield which files nobody reads, and what is wrong with workflows that were left out of a push."""
     from graphweft_rules.files.loader import unread_files
 
-    for finding in unread_files(folder):
-        warn(str(finding))
+    yield from map(str, unread_files(folder))
     if sound is None:
         return
-    for finding in sound.findings:
-        warn(str(finding))
+    yield from map(str, sound.findings)
     for name in sound.kept:
-        warn(f"{name} has errors and keeps its active rules")
+        yield f"{name} has errors and keeps its active rules"
     for name in sound.absent:
-        warn(f"{name} has errors and no active rules: its events become dead letters until you push it")
+        yield f"{name} has errors and no active rules: its events become dead letters until you push it"
 
 
 def _left(sound: SoundRules) -> dict[str, Any]:
@@ -345,12 +329,5 @@ def _text(content: bytes) -> str:
 
 
 def _dict(activation: Activation) -> dict[str, Any]:
-    return {
-        "number": activation.number,
-        "scope": activation.restates or activation.scope,
-        "restates": activation.restates is not None,
-        "rules": activation.digest,
-        "default": is_default(activation.digest),
-        "time": activation.time.isoformat(),
-        "positions": {str(number): offset for number, offset in activation.positions.items()},
-    }
+    positions = {str(number): offset for number, offset in activation.positions.items()}
+    return activation_dict(activation) | {"default": is_default(activation.digest), "positions": positions}

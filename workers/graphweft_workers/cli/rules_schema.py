@@ -9,7 +9,8 @@ import typer
 
 from graphweft_rules.json_schemas import Kind, schema_text
 from graphweft_workers.cli.options import Json, command
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import show
+from graphweft_workers.reports.report import PlainReport
 
 
 @command
@@ -19,7 +20,4 @@ async def rules_schema(
 ) -> None:
     """Print the JSON Schema of rule files, rule tests or ontologies, with which editors complete and check them."""
     text = schema_text(kind)
-    if json:
-        print_json(json_module.loads(text))
-    else:
-        say(text.rstrip("\n"))
+    show(PlainReport(json_module.loads(text), [text.rstrip("\n")]), json=json)

@@ -32,22 +32,22 @@ async def show(
 
     Secrets are replaced as in contexts. The page has no scripts and needs no network.
     """
-    from graphweft_workers.console.drawing import as_html, as_mermaid
-    from graphweft_workers.console.graph import draw
+    from graphweft_workers.reports.drawing import as_html, as_mermaid
+    from graphweft_workers.reports.picture import picture
 
     if (html is None) == (not mermaid):
         raise InvalidSettings("give either --html FILE or --mermaid")
     settings = Settings.load(data=data)
     async with running_graph(settings) as graph:
-        labels, nodes, relationships = await draw(
-            graph, app, labels=label or [], limit=limit, most=_MOST, redacts=settings.context_redact
-        )
-    known = {str(each["label"]) for each in labels}
+        found = await picture(graph, app, labels=label or [], limit=limit, redacts=settings.context_redact)
+    known = {str(each["label"]) for each in found.labels}
     if unknown := [each for each in label or [] if each not in known]:
         raise InvalidSettings(f"no node has the label {unknown[0]!r}; labels: {', '.join(sorted(known)) or 'none'}")
+    drawn = found.first(_MOST).to_dict()
+    nodes, relationships = drawn["nodes"], drawn["relationships"]
     if not nodes:
         warn(f"the app {app!r} has no graph yet: no event of it has written anything")
-    total = sum(each["nodes"] for each in labels)
+    total = sum(each["nodes"] for each in found.labels)
     if html is None:
         say(as_mermaid(nodes, relationships).rstrip())
     else:

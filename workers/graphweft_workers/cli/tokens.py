@@ -12,7 +12,8 @@ import typer
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.options import App, Json, command
-from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.cli.output import show
+from graphweft_workers.reports.report import PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.text.iso_time import iso_time
 
@@ -59,12 +60,12 @@ async def token_new(
         entry["workflows"] = list(dict.fromkeys(workflow))
     if expires is not None:
         entry["expires"] = _end(expires, SYSTEM_CLOCK.now()).strftime("%Y-%m-%dT%H:%M:%SZ")
-    if json:
-        print_json({"token": token, "entry": entry})
-        return
-    say(f"token: {token}")
-    say("Keep it: it is shown only now. Add this line below `tokens:` in the file that GRAPHWEFT_GATEWAY_TOKENS names:")
-    say(f"  - {json_module.dumps(entry, ensure_ascii=False)}")
+    said = (
+        f"token: {token}",
+        "Keep it: it is shown only now. Add this line below `tokens:` in the file that GRAPHWEFT_GATEWAY_TOKENS names:",
+        f"  - {json_module.dumps(entry, ensure_ascii=False)}",
+    )
+    show(PlainReport({"token": token, "entry": entry}, said), json=json)
 
 
 @command
@@ -79,10 +80,7 @@ async def token_list(json: Json = False) -> None:
         )
     now = SYSTEM_CLOCK.now()
     found = [_shown(token, now) for token in read_tokens(path).all]
-    if json:
-        print_json(found)
-        return
-    print_table(
+    table = TextTable(
         ("hash", "name", "app", "roles", "workflows", "expires"),
         [
             (
@@ -96,6 +94,7 @@ async def token_list(json: Json = False) -> None:
             for each in found
         ],
     )
+    show(PlainReport(found, [table]), json=json)
 
 
 def _shown(token: AccessToken, now: datetime) -> dict[str, Any]:

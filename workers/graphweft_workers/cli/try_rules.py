@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import json as json_module
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
-from graphweft_workers.cli.emit import Faults, events_of_lines, numbered_lines
 from graphweft_workers.cli.options import Json, Rules, command
-from graphweft_workers.cli.output import INVALID_EVENTS, print_json, printable, say
+from graphweft_workers.cli.output import print_error, show, warn
 from graphweft_workers.cli.publishing import interruptible
+from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines
 from graphweft_workers.imports.files import read_whole
+from graphweft_workers.reports.printable import printable
+from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import load_rules
 
@@ -37,11 +39,8 @@ async def try_rules(
 
     rule_set = load_rules(Settings.load(rules=rules))
     tried = replay(_events(file), rule_set).events
-    if json:
-        print_json([each.to_dict() for each in tried])
-    else:
-        for each in tried:
-            _print(each)
+    lines = (printable(line) for each in tried for line in _lines(each))
+    show(PlainReport([each.to_dict() for each in tried], lines), json=json)
     return 1 if any(not each.mutations for each in tried) else None
 
 
@@ -56,30 +55,24 @@ def _events(file: Path) -> list[Event]:
         json_module.loads(content)
     except (ValueError, RecursionError):  # JSON lines, or an error that is reported with its line
         lines = numbered_lines(io.BytesIO(content), str(file))
-    faults = Faults()
-    events = list(events_of_lines(lines, str(file), faults))
-    if faults.count:
-        faults.report_repeats()
-        raise InvalidEvent(f"{file}: {faults.text(*INVALID_EVENTS)}")
-    if not events:
-        raise InvalidEvent(f"{file}: it holds no event")
-    return events
+    faults = LineFaults(print_error, warn)
+    return list(checked(events_of_lines(lines, str(file), faults), str(file), faults))
 
 
-def _print(tried: EventReplay) -> None:
-    say(printable(f"{tried.type} {tried.id}"))
+def _lines(tried: EventReplay) -> Iterator[str]:
+    yield f"{tried.type} {tried.id}"
     for mutation in tried.mutations:
-        say(printable(f"  {mutation.name} ({mutation.place})"))
+        yield f"  {mutation.name} ({mutation.place})"
         for line in mutation.statement.strip().splitlines():
-            say(printable(f"      {line}"))
+            yield f"      {line}"
         params = json_module.dumps(mutation.params, ensure_ascii=False, default=str)
-        say(printable(f"      with {params}"))
+        yield f"      with {params}"
     for skip in tried.skipped:
-        say(printable(f"  {skip.name} ({skip.place}) is skipped: {skip.reason}"))
+        yield f"  {skip.name} ({skip.place}) is skipped: {skip.reason}"
     for rule in tried.unmatched:
-        say(printable(f"  {rule.rule} ({rule.place}) does not match: {rule.reason}"))
+        yield f"  {rule.rule} ({rule.place}) does not match: {rule.reason}"
     for fault in tried.faults:
         if fault.place is not None:
-            say(printable(f"  {fault.rule}/{fault.mutation} ({fault.place}) fails: {fault.message}"))
+            yield f"  {fault.rule}/{fault.mutation} ({fault.place}) fails: {fault.message}"
     if tried.reason:
-        say(printable(f"  nothing: {tried.reason}"))
+        yield f"  nothing: {tried.reason}"

@@ -13,9 +13,9 @@ from graphweft_workers.apps import no_rules
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.redaction import without_addresses
-from graphweft_workers.inspection.scan import ScanLimits, ends, newest_first
+from graphweft_workers.reports.scan import ScanLimits, ends, newest_first
+from graphweft_workers.reports.values import shown
 
 BUDGET_MS: Final = 4_000
 _CHARS: Final = 200_000

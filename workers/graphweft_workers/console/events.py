@@ -8,15 +8,15 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.effects import effect_of, letters_of
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import fate_dict
-from graphweft_workers.inspection.judging import Judged
-from graphweft_workers.inspection.lookup import at_position, relatives_of
-from graphweft_workers.inspection.reasons import Reasons, explain
-from graphweft_workers.inspection.scan import ScanLimits, ends
+from graphweft_workers.reports.effects import letters_of
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.event import fate_of
+from graphweft_workers.reports.judging import Judged
+from graphweft_workers.reports.lookup import at_position
+from graphweft_workers.reports.reasons import Reasons, explain
+from graphweft_workers.reports.scan import ScanLimits, ends
+from graphweft_workers.reports.values import shown
 from graphweft_workers.wiring.rules import rules_maker
 
 _SEARCHED: Final = 2_000
@@ -48,19 +48,16 @@ async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> di
     """Return an entry, its effect, and why it has it: the rules of its place, which match, and which do not."""
     seen, app_id = await find(sources, viewer, question), viewer.apps(question.app)
     bus, decoder = sources.bus, await sources.decoder()
-    relatives = await relatives_of(bus, decoder, seen, await ends(bus), ScanLimits(entries=_SEARCHED, size=_SIZE))
-    effect = await effect_of(bus, sources.graph, seen)
+    fate = await fate_of(bus, decoder, sources.graph, seen, ScanLimits(entries=_SEARCHED, size=_SIZE))
     try:
-        reasons = await explain(bus, decoder, seen, relatives, effect, make=rules_maker(sources.settings))
+        reasons = await explain(bus, decoder, fate, make=rules_maker(sources.settings))
     except InvalidSettings as error:  # its rules are lost: the rest is known
         letters = await letters_of(bus, seen, ())
         judged = Judged(reason=str(error))
-        reasons = Reasons(
-            seen=seen, activation=None, ahead=False, judged=judged, outcomes=(), letters=letters, batch=""
-        )
+        reasons = Reasons(fate=fate, activation=None, ahead=False, judged=judged, outcomes=(), letters=letters)
     # A letter of events that were set aside is of the app of its first event.
     visible = [each for each in reasons.letters.found if app_id in (None, each.app_id) and viewer.sees(each)]
-    found = fate_dict(effect, relatives, (), visible) | reasons.as_dict()
+    found = fate.to_dict(visible) | reasons.rules_dict()
     workflow = None if seen.event is None else seen.event.workflow
     if seen.event is not None and workflow is not None and not viewer.uses(seen.event.appid, workflow):
         found |= {"mutations": [], "skipped": [], "failed": [], "unmatched": [], "reason": "", "rules": None}

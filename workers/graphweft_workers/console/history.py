@@ -16,17 +16,17 @@ from graphweft_contracts.moments import Moment
 from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.context import TurnQuestion, reply_dict, without_rules
-from graphweft_workers.console.graph import GraphQuestion, picture
+from graphweft_workers.console.graph import GraphQuestion, picture_dict, picture_of
 from graphweft_workers.console.questions import AppQuestion, slow
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
 from graphweft_workers.replay.why import Why
-from graphweft_workers.replay.why_dicts import why_dict
+from graphweft_workers.reports.values import shown
+from graphweft_workers.reports.why import WhyReport
 from graphweft_workers.wiring.past_graph import replay_past
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.second_graph import scratch_graph
@@ -77,7 +77,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         if question.exact and found.rows:
             async with scratch_graph(sources.settings, app_id, live, purpose="why") as graph:
                 recorded = await work.record(target, graph, found)
-    told = why_dict(target, found, recorded, [], 0.0, payload=False)
+    told = WhyReport(target=target, found=found, recorded=recorded).to_dict()
     told["writes"] = [
         each
         for each in told["writes"]
@@ -92,8 +92,8 @@ async def past(sources: Sources, viewer: Viewer, question: PastQuestion) -> dict
     app_id = viewer.app(question.app)
     _check_time(question.time)
     async with _alone(sources, app_id), replay_past(sources.settings, _app_log(sources, app_id), question.time) as then:
-        about, found = await picture(then.graph, app_id, question, redacts=sources.redacts)
-        return about | found.as_dict() | {"as_of": then.as_json()}
+        found = await picture_of(then.graph, app_id, question, redacts=sources.redacts)
+        return picture_dict(found) | {"as_of": then.as_json()}
 
 
 async def past_context(sources: Sources, viewer: Viewer, question: PastContextQuestion) -> dict[str, Any]:

@@ -8,18 +8,17 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
 
-from graphweft_contracts import DeadLetter, DeadLetterReason, Event, wire
+from graphweft_contracts import DeadLetter, DeadLetterReason, Event
 from graphweft_rules import RuleSet
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.engine import corrections
-from graphweft_workers.engine.letter_payloads import payload_of
-from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.judging import judge_event
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
+from graphweft_workers.reports.dead_letters import LetterWithEvent, drop_letters, retry_letters
+from graphweft_workers.reports.judging import judge_event
+from graphweft_workers.reports.values import shown
 
 READ: Final = 2_000
 """Dead letters that are read, the oldest."""
@@ -77,24 +76,21 @@ async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -
 async def letter(sources: Sources, viewer: Viewer, question: LetterQuestion) -> dict[str, Any]:
     """Return one dead letter with its first event."""
     [found] = await _named(sources, viewer, question.app, [question.id])
-    fields = wire.unpack(await payload_of(sources.bus, found))
-    event = {name.decode("latin-1"): value.decode(errors="backslashreplace") for name, value in fields.items()}
+    whole = await LetterWithEvent.read(sources.bus, found)
     return _letter(found, redacts=sources.redacts) | {
-        "fields": shown(event, redacts=sources.redacts, text=20_000),
-        "not_corrected": corrections.refusal_of(sources.bus, found, fields),
+        "fields": shown(whole.fields, redacts=sources.redacts, text=20_000),
+        "not_corrected": corrections.refusal_of(sources.bus, found, whole.payload),
     }
 
 
-async def retry_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
+async def retry(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
     """Put the events of dead letters back on the bus; only the mutation that failed runs again."""
-    viewer.require_write()
-    events, kept = 0, list[dict[str, str]]()
-    for each in await _changeable(sources, viewer, question):
-        done = await retry(sources.bus, each)
-        events += done.events
-        if done.kept is not None:
-            kept.append({"id": each.id, "why": done.kept})
-    return {"events": events, "kept": kept}
+    return (await retry_letters(sources.bus, await _changeable(sources, viewer, question))).to_dict()
+
+
+async def drop(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
+    """Delete dead letters: what they stand for never takes effect."""
+    return (await drop_letters(sources.bus, await _changeable(sources, viewer, question))).to_dict()
 
 
 async def correct_letter(sources: Sources, viewer: Viewer, question: LetterCorrectionQuestion) -> dict[str, Any]:
@@ -133,16 +129,9 @@ def _unmatched(rules: RuleSet, event: Event, letter: DeadLetter) -> str:
     )
 
 
-async def drop_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
-    """Delete dead letters: what they stand for never takes effect."""
+async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> list[str]:
+    """Return the ids of letters. Raises ``Problem`` unless the viewer may write, and all are of its app alone."""
     viewer.require_write()
-    found = await _changeable(sources, viewer, question)
-    kept = [{"id": each.id, "why": why} for each in found if (why := await drop(sources.bus, each)) is not None]
-    return {"dropped": len(found) - len(kept), "kept": kept}
-
-
-async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> list[DeadLetter]:
-    """Return the letters with ids. Raises ``Problem`` if one is not, or not only, about the viewer's app."""
     found = await _named(sources, viewer, question.app, question.ids)
     if not viewer.all_apps and any(each.reason == "set_aside" for each in found):
         raise Problem(
@@ -150,7 +139,7 @@ async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQu
             "other-app",
             "a dead letter of events that were set aside may hold those of other apps: an operator can change it",
         )
-    return found
+    return [each.id for each in found]
 
 
 async def _count(sources: Sources, app_id: str | None) -> int:

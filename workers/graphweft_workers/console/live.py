@@ -15,17 +15,17 @@ from graphweft_rules import RuleSet
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.effects import EntryEffect, covers, effects_of
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.judging import Judged, judge
-from graphweft_workers.inspection.rules_at import activation_at
-from graphweft_workers.inspection.scan import ScanLimits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.reports.effects import EntryEffect, covers, effects_of
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.judging import Judged, judge
+from graphweft_workers.reports.rules_at import activation_at
+from graphweft_workers.reports.scan import ScanLimits, ends, newest_first
+from graphweft_workers.reports.values import shown
 
 MOST: Final = 100
 """Events of one answer."""

@@ -13,9 +13,9 @@ from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.context import BUDGET_MS, reply_dict
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.redaction import without_addresses
+from graphweft_workers.reports.values import shown
 from graphweft_workers.retrieval.listing import MOST_SCANNED, list_facts, list_memories, list_relations, list_scopes
 
 _READ_S: Final = 2.0

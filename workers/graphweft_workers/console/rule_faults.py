@@ -13,7 +13,7 @@ from graphweft_rules.files.findings import errors
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
+from graphweft_workers.reports.values import shown
 
 _SETS: Final = 16
 """Active rule sets that are looked at; so many stay compiled."""

@@ -19,10 +19,12 @@ from graphweft_rules import RuleSet, lint
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.judging import judge_event
-from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.entries import activation_dict
+from graphweft_workers.reports.judging import judge_event
+from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.rule_sets import short_digest
+from graphweft_workers.reports.values import shown
 from graphweft_workers.wiring.connections import dialects
 from graphweft_workers.wiring.rules import known_labels
 
@@ -135,10 +137,4 @@ def _may_see(viewer: Viewer, app_id: str, file: str) -> bool:
 
 
 def _activation(each: Activation) -> dict[str, Any]:
-    return {
-        "number": each.number,
-        "scope": each.scope,
-        "rules": each.digest[:12],
-        "time": each.time.isoformat(),
-        "restates": each.restates is not None,
-    }
+    return activation_dict(each) | {"rules": short_digest(each.digest)}

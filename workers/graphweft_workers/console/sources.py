@@ -14,11 +14,11 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet
-from graphweft_workers.inspection.rules_at import RulesAt
-from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.console import RuleFaults
+from graphweft_workers.reports.rules_at import RulesAt
+from graphweft_workers.reports.scan import Decoder
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 from graphweft_workers.wiring.rules import rules_maker

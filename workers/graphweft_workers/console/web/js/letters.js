@@ -108,7 +108,7 @@ export function show(root, { app, session, signal }) {
     if (name === "drop" && !confirm(`Drop ${chosen.size} dead letters? What they stand for never takes effect.`)) return;
     try {
       const found = await ask(`letters/${name}`, { app, ids: [...chosen] }, { signal });
-      const done = name === "retry" ? `${counted(found.events, "event is", "events are")} back on the bus.` : `${counted(found.dropped, "dead letter is", "dead letters are")} dropped.`;
+      const done = name === "retry" ? `${counted(found.retried, "event is", "events are")} back on the bus.` : `${counted(found.dropped, "dead letter is", "dead letters are")} dropped.`;
       fill(problem, note(`${done}${found.kept.length ? ` ${found.kept.length} stay: ${found.kept.map((each) => `${each.id}: ${each.why}`).join("; ")}` : ""}`, found.kept.length ? "warn" : ""));
       announce(done);
       await load();

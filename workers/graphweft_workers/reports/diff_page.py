@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
-from graphweft_workers.cli.diff_report import (
+from graphweft_workers.reports.diff import (
     DiffReport,
     lines_of_example,
     text_of_cause,
     title_of_example,
     title_of_rule,
 )
-from graphweft_workers.cli.output import printable
+from graphweft_workers.reports.printable import printable
 
 _STYLE: Final = """
 :root {

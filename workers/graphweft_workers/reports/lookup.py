@@ -11,11 +11,11 @@ from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.engine.series import number_of
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.scan import Decoder, ScanLimits, backwards, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.scan import Decoder, ScanLimits, backwards, forwards, newest_first
 
 _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
 _REPORT: Final = 10_000

@@ -11,7 +11,7 @@ from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import EXTRACT, failure_of, read_range
-from graphweft_workers.inspection.entries import DecodedEntry
+from graphweft_workers.reports.entries import DecodedEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

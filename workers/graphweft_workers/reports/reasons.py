@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
-from graphweft_workers.inspection.effects import EntryEffect, Letters, letters_of
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.entry_dicts import activation_dict
-from graphweft_workers.inspection.judging import Judged, Missed, judge
-from graphweft_workers.inspection.lookup import Relatives
-from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
-from graphweft_workers.inspection.rules_at import RulesAt, activation_at
-from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.reports.effects import EntryEffect, Letters, letters_of
+from graphweft_workers.reports.entries import activation_dict
+from graphweft_workers.reports.event import EntryFate, letter_parts
+from graphweft_workers.reports.judging import Judged, Missed, judge
+from graphweft_workers.reports.printable import printable, short
+from graphweft_workers.reports.report import Part
+from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.rules_at import RulesAt, activation_at
+from graphweft_workers.reports.scan import Decoder
+
+_PARAMS: Final = 2_000
+"""Characters of the parameters of one mutation in the text."""
 
 type Outcome = Literal[
     "applied", "waiting", "dead_letter", "retried", "dropped", "copy", "set_aside", "not_in_graph", "unknown"
@@ -42,34 +46,48 @@ _SAID: dict[Outcome, str] = {
 class Reasons:
     """Why an entry has its effect, or none."""
 
-    seen: DecodedEntry
+    fate: EntryFate
     activation: Activation | None
     ahead: bool
     """Whether the activation lies after the entry: the first one applies to earlier events too."""
     judged: Judged
     outcomes: Sequence[tuple[BoundMutation, Outcome]]
     letters: Letters
-    batch: str
 
-    def lines(self, most: int) -> Iterator[str]:
-        """Yield lines for people; parameters are cut after ``most`` characters."""
-        if self.seen.kind == "activation":
-            yield f"nothing: {self.seen.note or 'the entry makes rules active; it is not an event'}"
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        seen = self.fate.seen
+        return (
+            {"position": seen.position, "kind": seen.kind, "id": seen.event and seen.event.id}
+            | {"app_id": seen.app_id, "type": seen.event and seen.event.type}
+            | self.fate.to_dict(self.letters.found)
+            | self.rules_dict()
+        )
+
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people."""
+        yield from self.fate.parts()
+        yield from map(printable, self._lines())
+        yield from letter_parts(self.letters)
+
+    def _lines(self) -> Iterator[str]:
+        if self.fate.seen.kind == "activation":
+            yield f"nothing: {self.fate.seen.note or 'the entry makes rules active; it is not an event'}"
             return
-        if self.seen.kind == "drop":
+        if self.fate.seen.kind == "drop":
             yield "nothing: the entry records a dropped dead letter; it is not an event"
             return
-        if self.seen.event is None:
-            yield f"nothing: the entry cannot be decoded: {self.seen.fault}"
+        if self.fate.seen.event is None:
+            yield f"nothing: the entry cannot be decoded: {self.fate.seen.fault}"
             return
         yield self._rules()
-        yield f"batch: {self.batch}"
+        yield f"batch: {_batch(self.fate.effect)}"
         for bound, outcome in self.outcomes:
             mutation = bound.mutation
             yield f"{mutation.rule}/{mutation.id} ({mutation.place}) {_SAID[outcome]}"
             yield from (f"    {line}" for line in mutation.cypher.statement.strip().splitlines())
             params = json.dumps(bound.params, ensure_ascii=False, default=str)
-            yield f"    with {params if len(params) <= most else params[: most - 1] + '…'}"
+            yield f"    with {short(params, _PARAMS)}"
         for word, missed in (("is skipped", self.judged.skipped), ("fails", self.judged.failed)):
             yield from (f"{each.rule}/{each.mutation} ({each.place}) {word}: {each.reason}" for each in missed)
         for rule in self.judged.unmatched:
@@ -84,38 +102,31 @@ class Reasons:
         if self.activation.restates is not None:
             return f"rules: {self.activation.digest[:12]}, by {number}, which restated the past of the app"
         scope = "all apps" if self.activation.scope == ALL_APPS else f"the app {self.activation.scope}"
-        offset = self.activation.positions.get(self.seen.partition)
-        since = "" if offset is None else f", announced at {self.seen.partition}:{offset}"
+        offset = self.activation.positions.get(self.fate.seen.partition)
+        since = "" if offset is None else f", announced at {self.fate.seen.partition}:{offset}"
         early = "; the event lies before it, and the first rules apply to earlier events too" if self.ahead else ""
         return f"rules: {self.activation.digest[:12]}, {number} for {scope}{since}{early}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return them for JSON."""
+    def rules_dict(self) -> dict[str, Any]:
+        """Return what the rules do with the entry as plain values."""
         return {
             "rules": self.activation and activation_dict(self.activation) | {"ahead": self.ahead},
-            "batch": self.batch,
+            "batch": _batch(self.fate.effect),
             "mutations": [mutation_dict(bound) | {"outcome": outcome} for bound, outcome in self.outcomes],
             "skipped": [_missed(each) for each in self.judged.skipped],
             "failed": [_missed(each) for each in self.judged.failed],
             "unmatched": [unmatched_dict(each) for each in self.judged.unmatched],
-            "reason": self.seen.fault or self.judged.reason,
+            "reason": self.fate.seen.fault or self.judged.reason,
             "set_aside": self.letters.set_aside is not None,
         }
 
 
-async def explain(
-    bus: Bus,
-    decoder: Decoder,
-    seen: DecodedEntry,
-    relatives: Relatives,
-    effect: EntryEffect,
-    *,
-    make: Callable[[StoredRules], RuleSet],
-) -> Reasons:
+async def explain(bus: Bus, decoder: Decoder, fate: EntryFate, *, make: Callable[[StoredRules], RuleSet]) -> Reasons:
     """Return why an entry has its effect, or none; ``make`` makes its rule set.
 
     Raises ``InvalidSettings`` if the bus has lost its rules.
     """
+    seen = fate.seen
     activation: Activation | None = None
     judged = Judged()
     ahead = False
@@ -132,19 +143,17 @@ async def explain(
         names.add((seen.event.type, WHOLE))
     letters = await letters_of(bus, seen, names)
     return Reasons(
-        seen=seen,
+        fate=fate,
         activation=activation,
         ahead=ahead,
         judged=judged,
-        outcomes=[
-            (bound, _outcome(seen.entry.offset, bound, effect, letters, relatives)) for bound in judged.mutations
-        ],
+        outcomes=[(bound, _outcome(bound, fate, letters)) for bound in judged.mutations],
         letters=letters,
-        batch=_batch(effect),
     )
 
 
-def _outcome(offset: str, bound: BoundMutation, effect: EntryEffect, letters: Letters, relatives: Relatives) -> Outcome:
+def _outcome(bound: BoundMutation, fate: EntryFate, letters: Letters) -> Outcome:
+    offset, effect, relatives = fate.seen.entry.offset, fate.effect, fate.relatives
     name = (bound.mutation.rule, bound.mutation.id)
     if relatives.copy_of is not None:
         return "copy"

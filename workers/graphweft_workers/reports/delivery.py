@@ -1,11 +1,11 @@
-"""Sending many events to the bus. Outages are waited for; no event is lost or applied twice."""
+"""Sending many events to the bus, and their outcome. Outages are waited for; no event is lost or applied twice."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, MissingRight, wire
@@ -15,11 +15,13 @@ from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, 
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.series import AppRecord
-from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.reports.printable import printable
+from graphweft_workers.reports.report import Part
+from graphweft_workers.reports.without_rule import EventKinds, WithoutRule
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 8 * 1024**2
@@ -35,6 +37,8 @@ _STUCK: Final = {
     "needs_rebuild": "a rebuild of its graph, which is older than the log",
 }
 """For what an app waits, by the reason for which it is parked."""
+_AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"
+_MOST_CAUSES: Final = 20
 _UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 
 
@@ -176,6 +180,62 @@ class DeliveryOutcome:
     def complete(self) -> bool:
         """Whether all new events were applied."""
         return not self.skipped and not self.dead_lettered
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return asdict(self)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people."""
+        unmatched = f"{self.unmatched:,} without a rule, " if self.unmatched else ""
+        yield f"{self.applied:,} applied, {unmatched}{self.skipped:,} skipped, {self.dead_lettered:,} dead-lettered"
+        if self.repeated:
+            yield f"{self.repeated:,} were on the bus before and have no effect again: {_AFTER_A_FIX}"
+        for kind in self.without_rule[:_MOST_CAUSES]:
+            yield printable(f"  {kind.events:,} x without effect: workflow {kind.workflow!r}: {kind.reason}")
+        if (more := len(self.without_rule) - _MOST_CAUSES) > 0:
+            yield f"  and {counted(more, 'other type')} without a rule: `graphweft coverage` counts them all"
+        for cause in self.causes[:_MOST_CAUSES]:
+            place = f" at {cause.place}" if cause.place else ""
+            yield f"  {cause.events:,} x {cause.reason}: {cause.name}{place}: {cause.message}"
+        if not self.complete:
+            yield "after a fix run: graphweft rules push, graphweft dlq retry --all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishReport:
+    """What the bus has taken of events from elsewhere, and their outcome if it was waited for."""
+
+    sent: Sent
+    outcome: DeliveryOutcome | None
+    refused: int | None = None
+    """Invalid lines; None where there are no lines."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Parts of messages that no event has."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a command: 2 if lines were refused, 1 unless all events are known to be applied."""
+        if self.refused:
+            return 2
+        return 1 if self.sent.without_outcome or (self.outcome is not None and not self.outcome.complete) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        found: dict[str, Any] = {"sent": self.sent.events, "last": {str(p): o for p, o in self.sent.last.items()}}
+        if self.refused is not None:
+            found["refused"] = self.refused
+        if self.left_out:
+            found["left_out"] = dict(self.left_out)
+        return found if self.outcome is None else found | self.outcome.to_dict()
+
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people."""
+        yield f"{counted(self.sent.events, 'event')} sent" + (
+            f", {counted(self.refused, 'line')} refused" if self.refused else ""
+        )
+        if self.outcome is not None:
+            yield from self.outcome.parts()
 
 
 async def outcome_of(

@@ -1,14 +1,14 @@
-"""What ``graphweft rebuild`` and ``graphweft rollback`` tell about one app."""
+"""What a rebuild or a rollback did for one app."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import DeadLetter, GraphweftError
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.output import say, warn
+from graphweft_workers.reports.report import Part
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.ports.graph_store import GraphStore
@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
 
 
 async def losses_of(
-    old: GraphStore, new: GraphStore, log: AppLog, rules: ActiveRules, *, fewer: bool
+    old: GraphStore, new: GraphStore, log: AppLog, rules: ActiveRules, *, fewer: bool, warn: Callable[[str], None]
 ) -> GraphLosses | None:
-    """Return what the new graph lacks; None if that cannot be read, which a warning says: the work is done."""
+    """Return what the new graph lacks; None if that cannot be read, which ``warn`` gets: the work is done."""
     from graphweft_workers.replay.graph_losses import find_losses
     from graphweft_workers.replay.second_queries import rule_sets
 
@@ -119,81 +119,82 @@ class RebuildReport:
                 found[key] = {"digest": digest.sha256, "nodes": digest.nodes, "relationships": digest.relationships}
         return found
 
-    def print(self) -> None:
-        """Print it for people; nothing of an unknown app, of which a warning says all."""
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people; nothing of an unknown app, of which a warning says all."""
         if self.unknown:
             return
-        say(f"{counted(self.events, 'event')} applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s")
+        yield f"{counted(self.events, 'event')} applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s"
         others = "that the live graph has not skipped"
         skipped = (f"mutation was skipped {others}", f"mutations were skipped {others}")
         if self.given:
             skipped = ("mutation the new rules skip", "mutations the new rules skip")
         if self.restored:
-            say(f"{counted(self.restored, 'more event')} came from a snapshot")
+            yield f"{counted(self.restored, 'more event')} came from a snapshot"
         if self.skips:
-            say(counted(self.skips, *skipped))
+            yield counted(self.skips, *skipped)
         for letter in self.letters:
             failed = "failed" if self.given else "failed, and has not failed live"
-            say(f"{failed}: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
-        self._print_compared()
+            yield f"{failed}: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}"
+        yield from self._compared_parts()
         if self.restated is not None:
             letters = self.restated.letters
-            say(
+            yield (
                 f"The log says that earlier events follow {self.given[:12]} (number {self.restated.activation.number})."
             )
-            say(f"Dead letters of these events: {letters.removed:,} removed, {letters.written:,} written.")
+            yield f"Dead letters of these events: {letters.removed:,} removed, {letters.written:,} written."
         if self.swapped:
-            say(f"The new graph is in the place of the live one. The graph from before is {self.graph!r}.")
-            say(
+            yield f"The new graph is in the place of the live one. The graph from before is {self.graph!r}."
+            yield (
                 "To go back, rebuild with --rules and the rules of before; `graphweft rebuild --drop` deletes it."
                 if self.restated is not None
                 else "`graphweft rollback` puts it back; `graphweft rebuild --drop` deletes it."
             )
             return
         if self.swap:
-            say("The graphs were not swapped.")
-        say(f"The graph {self.graph!r} stays: `--resume` continues it, `graphweft rebuild --drop` deletes it.")
+            yield "The graphs were not swapped."
+        yield f"The graph {self.graph!r} stays: `--resume` continues it, `graphweft rebuild --drop` deletes it."
 
-    def _print_compared(self) -> None:
+    def _compared_parts(self) -> Iterator[Part]:
         compared = self.compared
         if compared is None:
             return
         if self.same:
-            say(f"equal to the live graph: {compared.live.sha256}")
+            yield f"equal to the live graph: {compared.live.sha256}"
             return
         for title, each in (("live", compared.live), ("rebuilt", compared.rebuilt)):
-            say(f"{title}: {counted(each.nodes, 'node')}, {counted(each.relationships, 'relationship')}, {each.sha256}")
+            size = f"{counted(each.nodes, 'node')}, {counted(each.relationships, 'relationship')}"
+            yield f"{title}: {size}, {each.sha256}"
         if compared.before:
-            say(
+            yield (
                 f"The graphs differ. The live one is from before {compared.before}: `graphweft rebuild --swap` puts "
                 "the new one in its place."
             )
             return
-        say(
+        yield (
             "The graphs differ. Something else than the rules has written to one, or a rule gives other results each "
             "time."
         )
 
-    def warn(self) -> None:
-        """Print warnings on standard error."""
+    def warnings(self) -> Iterator[str]:
+        """Yield what to know of the graph, whoever reads the result."""
         app = self.app
         if not self.events and not self.restored and not self.resumed:
-            warn(
+            yield (
                 f"no event of the app {app!r} in the log matches a rule"
                 + (", and it has no graph: check its name" if self.unknown else "")
             )
         if self.verify and self.compared is None:
-            warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
+            yield f"the live graph of {app!r} kept changing: compare again with --resume when less is written"
         if self.losses:
             which = "that was live until now" if self.swapped else "that is live"
-            warn(
+            yield (
                 f"the graph of {app!r} {which} has what the new one lacks, because the log does not make it: "
                 f"{self.losses}. Make it again by hand, or by rules: a search index comes with a rule that names it as "
                 "Label.property"
             )
         if self.given and self.swap and self.given != self.active:
             active = f"the rules {self.active[:12]}" if self.active else "no rules"
-            warn(
+            yield (
                 f"new events of {app!r} follow {active}, not {self.given[:12]}: to make these active too, run "
                 "`graphweft rules push` with their folder"
             )

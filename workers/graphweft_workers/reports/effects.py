@@ -10,13 +10,13 @@ from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
 from graphweft_workers.engine.plan import planned_end, planned_rows
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.engine.set_aside import set_aside_id
-from graphweft_workers.inspection.entries import DecodedEntry
-from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.reports.lookup import rows_of
 from graphweft_workers.support.timing import TIMING
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]

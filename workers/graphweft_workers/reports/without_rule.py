@@ -63,7 +63,7 @@ async def without_rule(bus: Bus, kinds: EventKinds, make: Callable[[StoredRules]
     bus has lost a rule set, and ``BusUnavailable``.
     """
     from graphweft_rules.matching.explain import why_no_rule
-    from graphweft_workers.inspection.rules_at import RulesAt
+    from graphweft_workers.reports.rules_at import RulesAt
 
     activations = await bus.rules.activations()
     rules_at = RulesAt(bus, make)

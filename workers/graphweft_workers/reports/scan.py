@@ -12,11 +12,11 @@ from typing import Final
 
 from graphweft_contracts import wire
 from graphweft_contracts.rules_log import Activation, announced
-from graphweft_workers.inspection.entries import DecodedEntry, see
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of
+from graphweft_workers.reports.entries import DecodedEntry, see
 from graphweft_workers.support.timing import TIMING
 
 _FIRST: Final = 16

@@ -1,17 +1,18 @@
-"""What ``graphweft diff`` tells: as JSON values, and as text."""
+"""What other rules would have made of the history of an app."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from graphweft_contracts.plurals import counted
-from graphweft_workers.cli.output import plain, print_table, printable, say, short
 from graphweft_workers.replay.causes import MutationDifference, Side
 from graphweft_workers.replay.graph_diff import Example, How, Kind, NodeName
 from graphweft_workers.replay.history_diff import HistoryDiff, Outcome, RuleName
+from graphweft_workers.reports.printable import plain, printable, short
+from graphweft_workers.reports.report import Part, TextTable
 
 _HOWS: Final[tuple[How, ...]] = ("added", "removed", "changed")
 _OUTCOMES: Final[tuple[Outcome, ...]] = ("applied", "skipped", "failed")
@@ -91,12 +92,12 @@ class DiffReport:
         ]
         return found
 
-    def print(self) -> None:
-        """Print it for people."""
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people."""
         graphs = self.found.graphs
         if self.same:
             nodes, relationships = counted(graphs.nodes[0], "node"), counted(graphs.relationships[0], "relationship")
-            say(f"no difference: {nodes} and {relationships} in both")
+            yield f"no difference: {nodes} and {relationships} in both"
             return
         kinds: tuple[tuple[Kind, tuple[int, int]], ...] = (
             ("node", graphs.nodes),
@@ -107,14 +108,14 @@ class DiffReport:
             rows.append((f"all {kind}s", before, after, *(graphs.total(kind, how) for how in _HOWS)))
             for name, counts in sorted(graphs.counts[kind].items()):
                 rows.append((printable(f"  {name}"), None, None, *(counts[how] for how in _HOWS)))
-        print_table(("", "before", "after", *_HOWS), rows)
+        yield TextTable(("", "before", "after", *_HOWS), rows)
         if graphs.labels:
-            print_table(
+            yield TextTable(
                 ("label", "added", "removed"),
                 [(printable(name), each["added"], each["removed"]) for name, each in sorted(graphs.labels.items())],
             )
         if graphs.properties:
-            print_table(
+            yield TextTable(
                 ("property", *_HOWS),
                 [
                     (printable(f"{name}.{each}"), *(counts[how] for how in _HOWS))
@@ -122,7 +123,7 @@ class DiffReport:
                 ],
             )
         if changed := self.changed_rules():
-            print_table(
+            yield TextTable(
                 ("mutation", *(f"{each} before" for each in _OUTCOMES), *(f"{each} after" for each in _OUTCOMES)),
                 [
                     (title_of_rule(name), *self._outcome(name, "before"), *self._outcome(name, "after"))
@@ -130,13 +131,13 @@ class DiffReport:
                 ],
             )
         for (failed, message), number in self.found.failures.items():
-            say(f"failed: {title_of_rule(failed)}: {counted(number, 'event')}: {printable(message)}")
+            yield f"failed: {title_of_rule(failed)}: {counted(number, 'event')}: {printable(message)}"
         for example, causes in zip(graphs.examples, self.found.causes, strict=True):
-            say(f"{_SIGNS[example.how]} {title_of_example(example)}")
+            yield f"{_SIGNS[example.how]} {title_of_example(example)}"
             for line in lines_of_example(example):
-                say(f"    {line}")
+                yield f"    {line}"
             for cause in causes:
-                say(f"    {text_of_cause(cause)}")
+                yield f"    {text_of_cause(cause)}"
 
 
 def title_of_rule(name: RuleName) -> str:

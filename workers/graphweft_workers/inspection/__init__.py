@@ -1,1 +1,0 @@
-"""What tools show of the event log: entries, their effect, and why they have none. Nothing here writes."""

@@ -1,0 +1,20 @@
+"""Rule sets and their activations, as people are shown them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SHORT: Final = 12
+"""Digits of a hash that tell the rule sets of a deployment apart."""
+
+
+def short_digest(digest: str) -> str:
+    """Return the beginning of a rule set's hash."""
+    return digest[:_SHORT]
+
+
+def named_digest(digest: str) -> str:
+    """Return the beginning of a rule set's hash, and whether it is that of the default rules."""
+    from graphweft_workers.new_project import is_default
+
+    return f"{digest[:_SHORT]} (default rules)" if is_default(digest) else digest[:_SHORT]

@@ -129,6 +129,7 @@ class ReplyBuilder:
             headings=request.search is None,
             enclosed=True,
             gate=_Redaction() if self._redact else None,
+            today=self._clock.now().date(),
         )
         # A long text takes longer than others may wait; a thread lets them run between two patterns.
         if are_long([each.rows for each in found], _LONG):

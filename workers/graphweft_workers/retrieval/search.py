@@ -59,7 +59,7 @@ class SearchRows:
 
     The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
 
-    - memories: ``role``, ``timestamp``, ``author_name``, ``id``
+    - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (how often the author said it, if more than once), ``id``
     - facts: ``subject``, ``predicate``, ``object``, ``valid_at``, ``invalid_at``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
     - entities: ``type``, ``id``

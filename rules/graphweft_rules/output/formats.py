@@ -84,7 +84,7 @@ class RenderedRows:
     """
 
     __slots__ = (
-        "_cells", "_columns", "_cut", "_ends", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_reader",
+        "_cells", "_columns", "_cut", "_ends", "_floor", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_reader",
         "_rows", "_today", "count",
     )  # fmt: skip
 
@@ -98,17 +98,19 @@ class RenderedRows:
         *,
         cut: Cut | None = None,
         today: date | None = None,
+        floor: float | None = None,
     ) -> None:
         """``gate`` replaces each string of the text. The values of ``list`` and ``single`` do not pass it.
 
         ``cut`` shortens the texts of ``results`` and ``memory``, behind ``gate``: a part of a secret may not look like
-        one. ``memory`` says how long before ``today`` something was said.
+        one. ``memory`` says how long before ``today`` something was said, and if no score reaches ``floor``.
         """
         self._format: Format = format
         self._columns = columns
         self._gate = gate
         self._cut = cut
         self._today = today
+        self._floor = floor
         self._names = _names(columns)
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
         self._line = (
@@ -149,7 +151,7 @@ class RenderedRows:
     def chosen(self, places: Sequence[int]) -> RenderedRows:
         """Return the rows at these places alone."""
         rows = [self._rows[place] for place in places]
-        found = RenderedRows(self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today)
+        found = RenderedRows(self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor)
         cells = self._first(max(places, default=-1) + 1)
         found._cells = [cells[place] for place in places]
         return found
@@ -157,8 +159,9 @@ class RenderedRows:
     def shortened(self, cut: Cut) -> RenderedRows:
         """Return the rows with shorter texts."""
         return RenderedRows(
-            self._format, self._columns, self._rows, self.count, self._gate, cut=cut, today=self._today
-        )
+            self._format, self._columns, self._rows, self.count, self._gate, cut=cut, today=self._today,
+            floor=self._floor,
+        )  # fmt: skip
 
     def size(self, place: int) -> int:
         """Return the approximate number of characters of a row; renders all rows up to it."""
@@ -192,7 +195,7 @@ class RenderedRows:
             case "results":
                 return without_marks("\n\n".join(filter(None, rows)))
             case "memory":
-                return without_marks(memory_text(rows, self._today))
+                return without_marks(memory_text(rows, self._today, self._floor))
             case "facts":
                 lines = [row for row in rows if row]
                 return facts_block(lines) if lines else ""

@@ -15,9 +15,10 @@ _KNOWN: Final = frozenset({"fact", "preference"})
 _SAID: Final = frozenset({"memory", ""})
 _COMMANDING: Final = frozenset({"system", "developer"})
 """A model obeys messages of these roles, and anybody can store one."""
+_NUMBERS: Final = frozenset({int, float})
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _LONGEST_NAME: Final = 60
-_FLOOR: Final = 0.0
+_EMPTY: Final = 0.0
 """The score of a turn that tells nothing: a question, or an answer that only says that something is unknown."""
 _PASSED: Final = ((14, 1, "day"), (60, 7, "week"), (730, 30, "month"))
 """Days up to which a time is counted in a unit, and the days of the unit; beyond, years count."""
@@ -41,8 +42,7 @@ class MemoryRow:
     """How often the author said it."""
     is_empty: bool = False
     """Whether it tells nothing, and is shown with an answer behind it only."""
-    is_close: bool = True
-    """Whether it fits the question, if there is one."""
+    score: float | None = None
 
     @property
     def size(self) -> int:
@@ -84,15 +84,16 @@ class MemoryRowReader:
             since=line(of("valid_at") if kind == "fact" else of("timestamp"))[:10],
             until=line(of("invalid_at"))[:10],
             times=times if type(times) is int else 1,
-            is_empty=kind in _SAID and type(score) in {int, float} and score <= _FLOOR,
-            is_close=of("close") is not False,
+            is_empty=kind in _SAID and type(score) in _NUMBERS and score <= _EMPTY,
+            score=score if type(score) in _NUMBERS else None,
         )
 
 
-def memory_text(rows: Sequence[MemoryRow], today: date | None) -> str:
+def memory_text(rows: Sequence[MemoryRow], today: date | None, floor: float | None = None) -> str:
     """Return the rows, which are in the order of their rank, as the lines of a block; empty without one that shows.
 
-    ``today`` says how long ago a day was; without it the text says nothing of that.
+    ``today`` says how long ago a day was; without it the text says nothing of that. If no score reaches ``floor``, the
+    block says that nothing closer was found.
     """
     rows = [row for row in rows if row.text]
     known = [row for row in rows if row.kind in _KNOWN]
@@ -109,7 +110,7 @@ def memory_text(rows: Sequence[MemoryRow], today: date | None) -> str:
         lines += [f"{day}:", *of_day]
     if today is not None:
         lines.insert(0, f"Today is {_named(today)}.")
-    if not any(row.is_close for row in (*known, *said)):
+    if floor is not None and all(row.score is not None and row.score < floor for row in (*known, *said)):
         lines.append(NOTHING_CLOSER)
     return "\n".join(lines)
 

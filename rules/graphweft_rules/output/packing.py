@@ -43,6 +43,7 @@ class AllRows:
 
     Packing only reads them, and blocks share nothing with them. ``age_ms`` and ``explanation`` go into the block.
     ``place`` tells where a passage of so many characters begins in a text; without it, passages begin at the start.
+    If no row has a score of at least ``floor``, the format ``memory`` says so.
     """
 
     bound: BoundQuery
@@ -51,6 +52,7 @@ class AllRows:
     age_ms: int | None = None
     explanation: Explanation | None = None
     place: Callable[[str, int], int] | None = None
+    floor: float | None = None
 
     def passage(self, size: int, text: str) -> str:
         """Return a text, or of a longer one a passage of about ``size`` characters."""
@@ -137,7 +139,7 @@ class _Section:
         self._found = found
         self.bound = found.bound
         query = self.bound.query
-        self.rows = RenderedRows(query.format, found.columns, found.rows, query.max_results, gate, today=today)
+        self.rows = RenderedRows(query.format, found.columns, found.rows, query.max_results, gate, today=today, floor=found.floor)
         self.total = self.rows.count
         self.size: int | None = None
         """Characters of a passage, if long texts are cut."""

@@ -83,6 +83,13 @@ def test_a_question_is_shown_with_its_answer_only() -> None:
     assert shown(row("What is my cat called?", score=None))[-1] == "- user: What is my cat called?"  # the latest rows
 
 
+def test_a_block_says_that_nothing_fits_well() -> None:
+    rows = [row("Tea at noon.", score=0.15), row("Tea.", score=0.1)]
+    assert RenderedRows("memory", COLUMNS, rows, floor=0.2).text(2).split("\n")[-1] == NOTHING_CLOSER
+    assert NOTHING_CLOSER not in RenderedRows("memory", COLUMNS, rows, floor=0.12).text(2)
+    assert NOTHING_CLOSER not in RenderedRows("memory", COLUMNS, rows).text(2)
+
+
 def test_equal_texts_are_counted() -> None:
     assert shown(row("Tea at noon.", times=3))[-1] == "- user: Tea at noon. (3 times, last on this day)"
 

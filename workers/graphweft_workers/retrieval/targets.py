@@ -48,8 +48,9 @@ def memories(scope: Mapping[str, str]) -> SearchTarget:
     vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
     shown = ("role", "timestamp", "author_name", "times", "id")
     counted = {"times": "null"}  # the search counts equal texts
+    turn = ("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name")
     return _target(
-        MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted
+        MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted, turn=turn
     )
 
 

@@ -36,7 +36,7 @@ _SLACK: Final = 5e-5
 """Cosines that differ by less may be equal for a server: it rounds scores to five decimals and computes in 32 bits."""
 _NEARLY: Final = 1e-9
 """Part of a score by which two ways to sum it differ at most."""
-_INDEX_BYTES: Final = 2_000
+_INDEX_BYTES: Final = 4_000
 """Of an index without nodes: there may be one for any scope that a request names."""
 _VECTORS_BYTES: Final = 1_000
 _COLUMN_BYTES: Final = 128
@@ -222,8 +222,13 @@ class ScopeIndex:
         self.after = array("I")
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
-        self.session_lengths = array("I", [0])
-        """The number of terms of each session."""
+        self.mean = 1.0
+        """The mean length of the nodes."""
+        self.norms = array("f")
+        """What the length of each node divides its counts by: the part of BM25 that does not depend on the question."""
+        self.window_norms = array("f")
+        """The same of a turn with its neighbours."""
+        self.session_norms = array("f")
         self.authors = array("I")
         self.names: list[frozenset[str]] = []
         """The terms of each author's name."""
@@ -263,6 +268,7 @@ class ScopeIndex:
         self.after = array("I", range(len(nodes)))
         self.sessions = array("I", bytes(LANE_BYTES * len(nodes)))
         self.authors = array("I", bytes(LANE_BYTES * len(nodes)))
+        session_lengths = [0]
         last: dict[str, int] = {}
         known: dict[str, int] = {}
         for number in range(len(nodes) - 1, -1, -1):  # the oldest first
@@ -281,25 +287,45 @@ class ScopeIndex:
                 self.before[number], self.after[previous] = previous, number
                 self.sessions[number] = self.sessions[previous]
             else:
-                self.sessions[number] = len(self.session_lengths)
-                self.session_lengths.append(0)
-            self.session_lengths[self.sessions[number]] += node.length
+                self.sessions[number] = len(session_lengths)
+                session_lengths.append(0)
+            session_lengths[self.sessions[number]] += node.length
+        self._weigh(session_lengths)
+
+    def _weigh(self, session_lengths: Sequence[int]) -> None:
+        lengths = self.lengths
+        self.mean = mean = (self.total_length / len(lengths) if lengths else 0.0) or 1.0
+        usual = sum(session_lengths) / max(1, len(session_lengths) - 1) or 1.0
+        self.norms = array("f", [K1 * (1 - B + B * length / mean) for length in lengths])
+        of_windows = (
+            length + (lengths[before] if before != number else 0) + (lengths[after] if after != number else 0)
+            for number, (length, before, after) in enumerate(zip(lengths, self.before, self.after, strict=True))
+        )
+        self.window_norms = array("f", [K1 * (1 - B + B * length / (3 * mean)) for length in of_windows])
+        self.session_norms = array("f", [K1 * (1 - B + B * length / usual) for length in session_lengths])
 
     @property
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
             self.keys, self._by_key, self.lengths, self._postings, self._validity, self.days, self._numbers, self._terms,
-            self._sequences, self._starts, self._flags, self.before, self.after, self.sessions, self.session_lengths,
-            self.authors, self.names,
+            self._sequences, self._starts, self._flags, self.before, self.after, self.sessions, self.authors,
+            self.names, self.norms, self.window_norms, self.session_norms,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
-    def postings(self, term: str, valid: frozenset[int] | None) -> Iterable[tuple[int, int]]:
-        """Return the nodes that hold a term, the latest first, and how often each does."""
-        pairs = zip(*self._postings.get(term, ((), ())), strict=True)
-        return pairs if valid is None else (pair for pair in pairs if pair[0] in valid)
+    def postings(
+        self, term: str, valid: frozenset[int] | None, limit: int
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the latest ``limit`` nodes that hold a term, and how often each does."""
+        if term not in self._postings:
+            return (), ()
+        numbers, times = self._postings[term]
+        if valid is None:
+            return numbers[:limit], times[:limit]
+        pairs = list(islice((pair for pair in zip(numbers, times, strict=True) if pair[0] in valid), limit))
+        return [number for number, _ in pairs], [held for _, held in pairs]
 
     def holding(self, term: str) -> int:
         """Return the number of nodes that hold a term, valid or not."""

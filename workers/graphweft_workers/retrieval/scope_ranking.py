@@ -8,7 +8,7 @@ The weights are learned on LoCoMo alone (``benchmarks/learn_weights.py``) and ro
   turns of this session. ``after_question``: BM25 of the question that it answers.
 - ``date``, ``when``, ``number``: it is of a day that the question names, names a time, or a number, that is asked for.
 - ``own``, ``named``: the question is in the first person and it is the user's, or it names its author. The latter counts
-  half, because questions name the wrong person, too.
+  less, because questions name the wrong person, too.
 - ``asks``, ``empty``, ``short``: it ends with a question, tells nothing, or has few words.
 - ``vector``: it is near by meaning. ``first_hits``: it holds words that the first hits have in common.
 """
@@ -34,7 +34,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "when": 0.45,
     "number": 0.15,
     "own": 0.45,
-    "named": 0.225,
+    "named": 0.3,
     "asks": -0.2,
     "empty": -0.2,
     "short": -0.2,
@@ -47,13 +47,13 @@ _LEAST: Final = 1e-6
 """The score of a hit of which more speaks against it than for it: 0 means that it tells nothing."""
 
 
-def rank(asked: Asked, parts: Sequence[Part], near: Near) -> list[Hit]:
-    """Return what fits a question, best first, with scores from 0 to 1; of equal ones the newest is first.
+def rank(asked: Asked, parts: Sequence[Part], near: Near, *, limit: int = 100) -> list[Hit]:
+    """Return about ``limit`` records that fit a question, or more, best first, with scores from 0 to 1; of equal ones the newest is first.
 
     A score counts by what the signals of the
     question could give at most, and by how much of the question its best hit holds: if nothing fits, no score is high.
     """
-    signals = find_signals(asked, parts, near, WEIGHTS)
+    signals = find_signals(asked, parts, near, WEIGHTS, limit=limit)
     most = sum(weight for name, weight in WEIGHTS.items() if weight > 0 and any(signals.values.get(name, ())))
     factor = signals.reach / most if most else 0.0
 

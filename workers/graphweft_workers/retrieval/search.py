@@ -351,7 +351,7 @@ class _Search:
         asked = read_question(query.text, today=self._clock.now().date(), filter_stop_words=query.filter_stop_words)
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
-        return rank(asked, parts, compared), degraded
+        return rank(asked, parts, compared, limit=self._width), degraded
 
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,8 @@ MOST_POSTINGS: Final = 5_000
 """Of a question, over all its terms: one takes about 2 us. Of the first term beyond, the latest count."""
 MOST_CANDIDATES: Final = 150
 """Records of which all signals are computed."""
+_MOST_LOOKED_AT: Final = 400
+"""Records that may be candidates, by their words and neighbours."""
 _MOST_READ: Final = 40_000
 """Terms of long texts that are read for passages."""
 _MOST_OF_DAYS: Final = 500
@@ -69,9 +71,14 @@ class Near:
     """Whether all vectors were compared: a record that is not among them has none."""
 
 
-def find_signals(asked: Asked, parts: Sequence[Part], near: Near, weights: Mapping[str, float]) -> Signals:
-    """Return the signals of the candidates for a question; ``weights`` choose the first hits, whose words are one."""
-    return _Finder(asked, parts, near).found(weights)
+def find_signals(
+    asked: Asked, parts: Sequence[Part], near: Near, weights: Mapping[str, float], *, limit: int = MOST_CANDIDATES
+) -> Signals:
+    """Return the signals of the candidates for a question; ``weights`` choose the first hits, whose words are one.
+
+    With the rest there are about ``limit`` records, if so many fit at all.
+    """
+    return _Finder(asked, parts, near).found(weights, limit)
 
 
 def linear(signals: Signals, weights: Mapping[str, float]) -> list[float]:
@@ -93,45 +100,40 @@ class _Finder:
         self._near = near.cosines
         self._vectors_of = near
         self._total = sum(len(part.index.keys) for part in parts)
-        lengths = sum(part.index.total_length for part in parts)
-        self._mean = lengths / self._total if self._total and lengths else 1.0
         self._words: list[dict[int, float]] = [{} for _ in parts]
-        """By part and number, as the next ones."""
-        self._window: list[dict[int, float]] = [{} for _ in parts]
-        self._covered: list[dict[int, float]] = [{} for _ in parts]
-        self._around: list[dict[int, float]] = [{} for _ in parts]
-        """What is covered by a turn and its neighbours."""
-        self._rest: list[tuple[int, int]] = []
-        self._sessions: dict[tuple[int, int], float] = {}
+        """BM25 of each record that holds a term, by part and number."""
+        self._held: list[list[tuple[float, Mapping[int, int]]]] = [[] for _ in parts]
+        """By part: the weight of each term, and how often each record holds it."""
+        self._sessions: list[dict[int, float]] = [{} for _ in parts]
         self._weights = {
             term: idf(self._total, sum(part.index.holding(term) for part in parts)) for term in asked.terms
         }
 
-    def found(self, weights: Mapping[str, float]) -> Signals:
-        """Return the signals."""
-        self._count(self._asked.terms)
+    def found(self, weights: Mapping[str, float], limit: int) -> Signals:
+        """Return the signals of the candidates, and up to ``limit`` records with the rest."""
+        self._count()
         days = self._on_days()
-        candidates = self._candidates(days)
-        signals = Signals(candidates, self._rest)
-        asked_for = sum(self._weights.values())
+        candidates, rest = self._candidates(days, limit)
+        signals = Signals(candidates, rest)
+        asked_for = sum(self._weights.values()) or 1.0
+        covered, around, window = self._around(candidates)
         if candidates:
-            around = max(self._around[place].get(number, 0.0) for place, number in candidates) / (asked_for or 1.0)
-            signals.reach = min(1.0, max(around, *days.values(), *self._near.values(), 0.0))
+            signals.reach = min(1.0, max(max(around) / asked_for, *days.values(), *self._near.values(), 0.0))
         values = signals.values
-        passages = self._passages(candidates)
-        values["words"] = _scaled(passages)
-        values["covered"] = [
-            self._covered[place].get(number, 0.0) / (asked_for or 1.0) for place, number in candidates
+        values["words"] = _scaled(self._passages(candidates))
+        values["covered"] = [each / asked_for for each in covered]
+        values["window"] = _scaled(window)
+        best = self._best_of_sessions(candidates)
+        of_sessions = [
+            self._sessions[place].get(self._parts[place].index.sessions[number], 0.0) for place, number in candidates
         ]
-        values["window"] = _scaled([self._window[place].get(number, 0.0) for place, number in candidates])
-        best = self._best_of_sessions()
-        for name, of_sessions, alone in (("session", self._sessions, "window"), ("session_best", best, "words")):
-            values[name] = _scaled([of_sessions.get(self._session(each), 0.0) for each in candidates])
-            for place, each in enumerate(candidates):
-                if not self._session(each)[1]:  # it has no neighbours that could speak for it
-                    values[name][place] = values[alone][place]
+        for name, scores, alone in (("session", of_sessions, "window"), ("session_best", best, "words")):
+            values[name] = _scaled(scores)
+            for at, (place, number) in enumerate(candidates):
+                if not self._parts[place].index.sessions[number]:  # it has no neighbours that could speak for it
+                    values[name][at] = values[alone][at]
         values["after_question"] = _scaled([self._after_question(each) for each in candidates])
-        values["pairs"] = _scaled(self._pairs(candidates))
+        values["pairs"] = _scaled(self._pairs(candidates, covered))
         values["date"] = [days.get(self._day_of(each), 0.0) for each in candidates]
         values["when"] = self._flagged(candidates, "tells_time", self._asked.is_when)
         values["number"] = self._flagged(candidates, "tells_number", self._asked.is_count)
@@ -144,53 +146,30 @@ class _Finder:
         values["first_hits"] = self._like_first_hits(candidates, linear(signals, weights))
         return signals
 
-    def _count(self, terms: Iterable[str]) -> None:
-        """Add the terms to the scores of turns, windows and sessions."""
+    def _count(self) -> None:
+        """Add the terms to the scores of records and sessions, the rarest first."""
         room = MOST_POSTINGS
-        ordered = sorted((sum(part.index.holding(term) for part in self._parts), term) for term in terms)
+        ordered = sorted((sum(part.index.holding(term) for part in self._parts), term) for term in self._weights)
         for held, term in ordered:
             if not held or room <= 0:
                 continue
-            weight = self._weights[term]
             for place, part in enumerate(self._parts):
-                found = part.index.postings(term, part.valid)
-                pairs = list(found)[: max(0, room)]
-                room -= len(pairs)
-                self._add(place, part.index, pairs, weight)
+                numbers, times = part.index.postings(term, part.valid, room)
+                room -= len(numbers)
+                self._add(place, part.index, numbers, times, self._weights[term])
 
-    def _add(self, place: int, index: ScopeIndex, pairs: Sequence[tuple[int, int]], weight: float) -> None:
-        words, covered, lengths = self._words[place], self._covered[place], index.lengths
-        least, slope = K1 * (1 - B), K1 * B / self._mean
-        for number, times in pairs:
-            words[number] = words.get(number, 0.0) + weight * times / (times + least + slope * lengths[number])
-            covered[number] = covered.get(number, 0.0) + weight
-        before, after, sessions = index.before, index.after, index.sessions
-        near: dict[int, int] = {}
-        of_session: dict[int, int] = {}
-        for number, times in pairs:
-            near[number] = near.get(number, 0) + times
-            if (other := before[number]) != number:
-                near[other] = near.get(other, 0) + times
-            if (other := after[number]) != number:
-                near[other] = near.get(other, 0) + times
-            if session := sessions[number]:
-                of_session[session] = of_session.get(session, 0) + times
-        window, around = self._window[place], self._around[place]
-        slope /= 3
-        for number, times in near.items():
-            length = lengths[number]
-            if (other := before[number]) != number:
-                length += lengths[other]
-            if (other := after[number]) != number:
-                length += lengths[other]
-            window[number] = window.get(number, 0.0) + weight * times / (times + least + slope * length)
-            around[number] = around.get(number, 0.0) + weight
-        session_lengths = index.session_lengths
-        usual = index.total_length / max(1, len(session_lengths) - 1) or 1.0
-        for session, times in of_session.items():
-            norm = K1 * (1 - B + B * session_lengths[session] / usual)
-            known = (place, session)
-            self._sessions[known] = self._sessions.get(known, 0.0) + weight * times / (times + norm)
+    def _add(
+        self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], weight: float
+    ) -> None:
+        words, norms = self._words[place], index.norms
+        for number, held in zip(numbers, times, strict=True):
+            words[number] = words.get(number, 0.0) + weight * held / (held + norms[number])
+        self._held[place].append((weight, dict(zip(numbers, times, strict=True))))
+        of_sessions, session_norms = self._sessions[place], index.session_norms
+        for session, held in Counter(map(index.sessions.__getitem__, numbers)).items():
+            if session:
+                score = weight * held / (held + session_norms[session])
+                of_sessions[session] = of_sessions.get(session, 0.0) + score
 
     def _on_days(self) -> dict[tuple[int, str], float]:
         """Return the days that the question names, by part, and how well each fits."""
@@ -203,49 +182,85 @@ class _Finder:
                     found[place, day] = fit
         return found
 
-    def _candidates(self, days: Mapping[tuple[int, str], float]) -> list[tuple[int, int]]:
-        best = max((score for scores in self._words for score in scores.values()), default=0.0) or 1.0
-        best_window = max((score for scores in self._window for score in scores.values()), default=0.0) or 1.0
-        rough: dict[tuple[int, int], float] = {}
-        for place, (words, window) in enumerate(zip(self._words, self._window, strict=True)):
-            for number, score in window.items():
-                rough[place, number] = score / best_window + words.get(number, 0.0) / best
+    def _candidates(
+        self, days: Mapping[tuple[int, str], float], limit: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return the records of which all signals are computed, and the next ones.
+
+        They hold a word, are near, are of a day that is asked for, or answer a question that holds a word.
+        """
+        rough = {
+            (place, number): score for place, words in enumerate(self._words) for number, score in words.items()
+        }
+        best = max(rough.values(), default=0.0) or 1.0
+        for place, number in list(rough):
+            index = self._parts[place].index
+            if index.asks(number) and (answer := index.after[number]) != number and self._after_question((place, answer)):
+                rough[place, answer] = rough.get((place, answer), 0.0) + rough[place, number] / 2
         for key, cosine in self._near.items():
-            rough[key] = rough.get(key, 0.0) + max(0.0, cosine)
+            rough[key] = rough.get(key, 0.0) + max(0.0, cosine) * best
         left = _MOST_OF_DAYS
         for place, part in enumerate(self._parts) if days else ():
             for number, day in enumerate(part.index.days):
                 fit = days.get((place, day), 0.0)
                 if fit and left and (part.valid is None or number in part.valid):
-                    rough[place, number] = rough.get((place, number), 0.0) + fit
+                    rough[place, number] = rough.get((place, number), 0.0) + fit * best
                     left -= 1
-        # A neighbour of a hit is no hit.
-        fitting = {
-            key: score
-            for key, score in rough.items()
-            if key[1] in self._words[key[0]] or key in self._near or self._day_of(key) in days or self._after_question(key)
-        }
-        found = sorted(fitting, key=lambda key: (self._parts[key[0]].index.is_empty(key[1]), -fitting[key], key))
-        self._rest = found[MOST_CANDIDATES:]
-        return found[:MOST_CANDIDATES]
+        empty = [part.index.is_empty for part in self._parts]
+        keyed = ((empty[place](number), -score, (place, number)) for (place, number), score in rough.items())
+        found = [key for _, _, key in heapq.nsmallest(max(limit, _MOST_LOOKED_AT), keyed)]
+        looked_at, rest = found[:_MOST_LOOKED_AT], found[_MOST_LOOKED_AT:]
+        _, _, window = self._around(looked_at)
+        most = max(window, default=0.0) or 1.0
+        better = {key: rough[key] / best + score / most for key, score in zip(looked_at, window, strict=True)}
+        looked_at.sort(key=lambda key: (empty[key[0]](key[1]), -better[key], key))
+        return looked_at[:MOST_CANDIDATES], [*looked_at[MOST_CANDIDATES:], *rest]
+
+    def _around(self, keys: Sequence[tuple[int, int]]) -> tuple[list[float], list[float], list[float]]:
+        """Return what each record covers, what it covers with its neighbours, and BM25 of these together."""
+        covered: list[float] = []
+        around: list[float] = []
+        window: list[float] = []
+        for place, number in keys:
+            index = self._parts[place].index
+            norm, before, after = index.window_norms[number], index.before[number], index.after[number]
+            own = near = score = 0.0
+            for weight, held in self._held[place]:
+                of_this = times = held.get(number, 0)
+                if before != number:
+                    times += held.get(before, 0)
+                if after != number:
+                    times += held.get(after, 0)
+                if of_this:
+                    own += weight
+                if times:
+                    near += weight
+                    score += weight * times / (times + norm)
+            covered.append(own)
+            around.append(near)
+            window.append(score)
+        return covered, around, window
 
     def _day_of(self, key: tuple[int, int]) -> tuple[int, str]:
         place, number = key
         return place, self._parts[place].index.days[number]
 
-    def _session(self, key: tuple[int, int]) -> tuple[int, int]:
-        place, number = key
-        return place, self._parts[place].index.sessions[number]
-
-    def _best_of_sessions(self) -> dict[tuple[int, int], float]:
-        """Return the sum of the best three turns of each session."""
+    def _best_of_sessions(self, candidates: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the sum of the best three turns of the session of each candidate."""
         scores: dict[tuple[int, int], list[float]] = {}
         for place, words in enumerate(self._words):
             sessions = self._parts[place].index.sessions
             for number, score in words.items():
                 if session := sessions[number]:
                     scores.setdefault((place, session), []).append(score)
-        return {session: sum(heapq.nlargest(3, found)) for session, found in scores.items()}
+        best: dict[tuple[int, int], float] = {}
+        values: list[float] = []
+        for place, number in candidates:
+            key = (place, self._parts[place].index.sessions[number])
+            if key not in best:
+                best[key] = sum(sorted(scores.get(key, ()), reverse=True)[:3])
+            values.append(best[key])
+        return values
 
     def _passages(self, candidates: Sequence[tuple[int, int]]) -> list[float]:
         """Return the score of each candidate by its words; a long one has that of its best passage."""
@@ -264,7 +279,7 @@ class _Finder:
     def _best_passage(self, index: ScopeIndex, sequence: Sequence[int]) -> float:
         wanted = {number: term for term in self._asked.terms if (number := index.number_of(term)) is not None}
         matches = [(at, wanted[number]) for at, number in enumerate(sequence) if number in wanted]
-        norm = K1 * (1 - B + B * PASSAGE / self._mean)
+        norm = K1 * (1 - B + B * PASSAGE / index.mean)
         best, end = 0.0, 0
         held: Counter[str] = Counter()
         for at, term in matches:
@@ -285,7 +300,7 @@ class _Finder:
             return 0.0
         return self._words[place].get(before, 0.0)
 
-    def _pairs(self, candidates: Sequence[tuple[int, int]]) -> list[float]:
+    def _pairs(self, candidates: Sequence[tuple[int, int]], covered: Sequence[float]) -> list[float]:
         """Return the weight of the pairs of the question that each candidate holds, next to each other or almost."""
         wanted = [
             {
@@ -298,8 +313,8 @@ class _Finder:
         ]
         least = [min(pairs.values(), default=math.inf) for pairs in wanted]
         found: list[float] = []
-        for place, number in candidates:
-            if self._covered[place].get(number, 0.0) < least[place]:  # it does not hold two terms
+        for (place, number), share in zip(candidates, covered, strict=True):
+            if share < least[place]:  # it does not hold two terms
                 found.append(0.0)
                 continue
             sequence = self._parts[place].index.sequence(number)[: 4 * PASSAGE]

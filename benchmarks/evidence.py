@@ -28,10 +28,10 @@ from graphweft_rules.output.packing import pack
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.passages import best_place
-from graphweft_workers.retrieval.questions import Asked, read_question
+from graphweft_workers.retrieval.questions import SearchQuestion, read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
 from graphweft_workers.retrieval.scope_ranking import WEIGHTS
-from graphweft_workers.retrieval.signals import Near, Part, Signals, find_signals, linear
+from graphweft_workers.retrieval.signals import KindIndex, Near, Signals, find_signals, linear
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.text.terms import terms
 from graphweft_workers.wiring.embedder import make_embedder
@@ -51,7 +51,7 @@ class _Case:
     """A question with its signals."""
 
     question: Question
-    asked: Asked
+    asked: SearchQuestion
     keys: Sequence[str]
     """The turn of each candidate."""
     signals: Signals
@@ -105,9 +105,7 @@ def _cases(conversation: Conversation, embedder: Embedder | None) -> Iterator[_C
             for number in sorted(range(len(cosines)), key=lambda at: -cosines[at])[:_NEAREST]:
                 near[0, number] = cosines[number]
         asked = read_question(question.text, today=_TODAY)
-        signals = find_signals(
-            asked, [Part(of=0, index=index)], Near(cosines=near, parts=frozenset({0})), WEIGHTS
-        )
+        signals = find_signals(asked, [KindIndex(of=0, index=index)], Near(cosines=near, parts=frozenset({0})), WEIGHTS)
         keys = [index.keys[number] for _, number in signals.candidates]
         yield _Case(question, asked, keys, signals, conversation)
 

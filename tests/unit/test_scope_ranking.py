@@ -11,7 +11,7 @@ import pytest
 from graphweft_workers.retrieval.questions import Period, read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
 from graphweft_workers.retrieval.scope_ranking import FITTING, WEIGHTS, rank
-from graphweft_workers.retrieval.signals import MOST_CANDIDATES, Near, Part, find_signals
+from graphweft_workers.retrieval.signals import MOST_CANDIDATES, KindIndex, Near, find_signals
 from graphweft_workers.text.terms import terms
 
 TODAY: Final = date(2026, 11, 28)  # a Saturday
@@ -40,9 +40,7 @@ def values(question: str, *nodes: IndexedNode, near: dict[int, float] | None = N
     index = index_of(nodes)
     cosines = {(0, index.keys.index(f"{place:05}")): cosine for place, cosine in (near or {}).items()}
     asked = read_question(question, today=TODAY)
-    found = find_signals(
-        asked, [Part(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})), WEIGHTS
-    )
+    found = find_signals(asked, [KindIndex(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})), WEIGHTS)
     places = [int(index.keys[number]) for _, number in found.candidates]
     return {name: dict(zip(places, each, strict=True)) for name, each in found.values.items() if each}
 
@@ -51,7 +49,7 @@ def order(question: str, *nodes: IndexedNode, near: dict[int, float] | None = No
     index = index_of(nodes)
     cosines = {(0, index.keys.index(f"{place:05}")): cosine for place, cosine in (near or {}).items()}
     asked = read_question(question, today=TODAY)
-    hits = rank(asked, [Part(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})))
+    hits = rank(asked, [KindIndex(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})))
     return [int(hit.key) for hit in hits]
 
 
@@ -139,7 +137,8 @@ def test_who_is_asked_about() -> None:
 
 
 def test_questions_and_short_turns_count_less() -> None:
-    nodes = [turn(1, "The lamp is in the kitchen beside our old oven."), turn(2, "A nice lamp! How is it?"), turn(3, "Lamp")]
+    told = turn(1, "The lamp is in the kitchen beside our old oven.")
+    nodes = [told, turn(2, "A nice lamp! How is it?"), turn(3, "Lamp")]
     found = values("lamp", *nodes)
     assert found["asks"] == {1: 0.0, 2: 1.0, 3: 0.0}
     assert found["short"] == {1: 0.0, 2: 1.0, 3: 1.0}
@@ -161,9 +160,9 @@ def test_vectors_count_and_what_has_none_counts_by_its_words() -> None:
     index = index_of(nodes)
     asked = read_question("cat", today=TODAY)
     near = Near(cosines={(0, index.keys.index("00001")): 0.6}, parts=frozenset({0}), is_all=True)
-    signals = find_signals(asked, [Part(of=0, index=index)], near, WEIGHTS)
-    by_key = {index.keys[number]: value for (_, number), value in zip(signals.candidates, signals.values["vector"], strict=True)}
-    assert by_key["00003"] == 1.0
+    signals = find_signals(asked, [KindIndex(of=0, index=index)], near, WEIGHTS)
+    keys = [index.keys[number] for _, number in signals.candidates]
+    assert signals.values["vector"][keys.index("00003")] == 1.0
 
 
 def test_of_equal_turns_the_newest_is_first() -> None:
@@ -185,7 +184,7 @@ def test_scores_say_whether_anything_fits() -> None:
     index = index_of([turn(place, f"the lamp is {place} years old") for place in range(50)])
 
     def best(question: str) -> float:
-        hits = rank(read_question(question, today=TODAY), [Part(of=0, index=index)], Near())
+        hits = rank(read_question(question, today=TODAY), [KindIndex(of=0, index=index)], Near())
         assert all(0 < hit.score <= 1 for hit in hits)
         return max((hit.score for hit in hits), default=0.0)
 
@@ -199,8 +198,9 @@ ASKED: Final = ("What is my cat called?", "How old is my cat?", "what is tom", "
 OF_CATS: Final = ("What is my cat called?", "how old is my cat", "Who is Tom?", "Is my cat called Tom or Tim?")
 ANSWERS: Final = ("I do not know.", "Sorry, I do not know what your cat is called.", "You have not told me.")
 TALK: Final = (
-    "I had {0} coffees today", "The train was {0} minutes late", "My boss called me {0} times", "We are {0} years old as a firm",
-    "Your order number {0} is on its way", "The weather is fine", "Let us meet at {0}", "I read {0} pages of the book",
+    "I had {0} coffees today", "The train was {0} minutes late", "My boss called me {0} times",
+    "We are {0} years old as a firm", "Your order number {0} is on its way", "The weather is fine", "Let us meet at {0}",
+    "I read {0} pages of the book",
 )  # fmt: skip
 
 

@@ -84,8 +84,8 @@ class RenderedRows:
     """
 
     __slots__ = (
-        "_cells", "_columns", "_cut", "_ends", "_floor", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_reader",
-        "_rows", "_today", "count",
+        "_cells", "_columns", "_cut", "_ends", "_floor", "_format", "_gate", "_last", "_line", "_names", "_names_size",
+        "_reader", "_rows", "_today", "count",
     )  # fmt: skip
 
     def __init__(
@@ -151,7 +151,9 @@ class RenderedRows:
     def chosen(self, places: Sequence[int]) -> RenderedRows:
         """Return the rows at these places alone."""
         rows = [self._rows[place] for place in places]
-        found = RenderedRows(self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor)
+        found = RenderedRows(
+            self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor
+        )
         cells = self._first(max(places, default=-1) + 1)
         found._cells = [cells[place] for place in places]
         return found

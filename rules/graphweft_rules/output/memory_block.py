@@ -1,4 +1,4 @@
-"""What is remembered, as text for an agent: facts and preferences first, then what was said, by day, oldest first. Pure.
+"""What is remembered, as text for an agent: facts and preferences first, then turns by day, the oldest first. Pure.
 
 A row is one line, so no text can look like another row or a day. What a model does not need (scores, ids, seconds) is
 left out: it is in the values of a search.

@@ -1,8 +1,8 @@
 """Packs the rows of several queries into the blocks of one reply, within a token budget. Pure.
 
 Blocks get tokens by the priority of their rules, and appear in the order of the rule files. If the rows of a block do
-not fit, long texts of ``results`` and ``memory`` are cut to a passage, and a row that still does not fit is left out. Each block is
-counted separately, but tokenizers are not additive, so the assembled text is counted once more.
+not fit, long texts of ``results`` and ``memory`` are cut to a passage, and a row that still does not fit is left out.
+Each block is counted separately, but tokenizers are not additive, so the assembled text is counted once more.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ class _Section:
 
     __slots__ = ("_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total")
 
-    def __init__(
-        self, found: AllRows, before: str, *, headings: bool, gate: Gate | None, today: date | None
-    ) -> None:
+    def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None, today: date | None) -> None:
         self._found = found
         self.bound = found.bound
         query = self.bound.query
-        self.rows = RenderedRows(query.format, found.columns, found.rows, query.max_results, gate, today=today, floor=found.floor)
+        self.rows = RenderedRows(
+            query.format, found.columns, found.rows, query.max_results, gate, today=today, floor=found.floor
+        )
         self.total = self.rows.count
         self.size: int | None = None
         """Characters of a passage, if long texts are cut."""

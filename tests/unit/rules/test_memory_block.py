@@ -97,7 +97,8 @@ def test_equal_texts_are_counted() -> None:
 @pytest.mark.parametrize(
     ("day", "passed"),
     [
-        ("2026-11-28", "today"), ("2026-11-29", "tomorrow"), ("2026-11-15", "13 days ago"), ("2026-11-14", "2 weeks ago"),
+        ("2026-11-28", "today"), ("2026-11-29", "tomorrow"), ("2026-11-15", "13 days ago"),
+        ("2026-11-14", "2 weeks ago"),
         ("2026-09-29", "2 months ago"), ("2024-11-30", "24 months ago"), ("2024-11-27", "2 years ago"),
         ("2026-12-05", "in 7 days"),
     ],

@@ -68,8 +68,8 @@ def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
     Rules may call procedures. Requests may not: anybody with a token can send one.
     """
     if search.retrieval_query is None:
-        query = _MEMORY_QUERY if search.finds_memory else _QUERY
-        return BoundQuery(rule=_NAME, query=query, cypher=None, params=dict(search.params), search=search)
+        asked = _MEMORY_QUERY if search.finds_memory else _QUERY
+        return BoundQuery(rule=_NAME, query=asked, cypher=None, params=dict(search.params), search=search)
     if "\\u" in search.retrieval_query.lower():
         # Some graph servers resolve these before they parse, so the server would run another text than was checked.
         return "retrieval_query: backslash escapes (\\u) are not allowed; write the characters themselves"

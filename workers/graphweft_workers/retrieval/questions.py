@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import pairwise
 from typing import Final
 
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms
@@ -25,25 +26,25 @@ _DATES: Final = (
     re.compile(r"\b(?:in|of|during|since)\s+(?P<year>(?:19|20)\d\d)\b"),
 )
 """The most exact first."""
-_AGO: Final = re.compile(r"\b(?P<count>\d{1,3}|a|an|one|two|three|four|five|six)\s+(?P<unit>day|week|month|year)s?\s+ago\b")
+_AGO: Final = re.compile(
+    r"\b(?P<count>\d{1,3}|a|an|one|two|three|four|five|six)\s+(?P<unit>day|week|month|year)s?\s+ago\b"
+)
 _COUNTS: Final = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 _UNITS: Final = {"day": 1, "week": 7, "month": 30, "year": 365}
-_WHEN: Final = re.compile(r"\b(?:when|how long|how many (?:days|weeks|months|years)|(?:what|which) (?:day|date|year|month|time))\b")
+_WHEN: Final = re.compile(
+    r"\b(?:when|how long|how many (?:days|weeks|months|years)|(?:what|which) (?:day|date|year|month|time))\b"
+)
 _COUNTED: Final = re.compile(r"\bhow (?:many|much|often|old|long|far|tall|big|high)\b")
 _FIRST_PERSON: Final = re.compile(r"\b(?:i|me|my|mine|we|our|us)\b")
 _TIME_WORDS: Final = frozenset(
-    term
-    for word in (
-        "yesterday today tonight tomorrow ago last next week weekend month year day since recently soon morning evening "
-        "monday tuesday wednesday thursday friday saturday sunday spring summer autumn fall winter birthday anniversary "
-        f"{' '.join(_MONTHS)}"
-    ).split()
-    for term in terms(word)
+    terms(
+        "yesterday today tonight tomorrow ago last next week weekend month year day since recently soon morning "
+        "evening monday tuesday wednesday thursday friday saturday sunday spring summer autumn fall winter birthday "
+        f"anniversary {' '.join(_MONTHS)}"
+    )
 )
 _NUMBER_WORDS: Final = frozenset(
-    term
-    for word in "two three four five six seven eight nine ten eleven twelve dozen hundred thousand once twice".split()
-    for term in terms(word)
+    terms("two three four five six seven eight nine ten eleven twelve dozen hundred thousand once twice")
 )
 
 
@@ -76,7 +77,7 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SearchQuestion:
     """A question, as a ranking reads it."""
 
     terms: tuple[str, ...]
@@ -90,14 +91,14 @@ class Asked:
     """Whether it is in the first person: it asks about the user's own turns."""
 
 
-def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> Asked:
+def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> SearchQuestion:
     """Return what a question asks for; relative times such as "last week" count from ``today``."""
     wanted = query_terms(text, filter_stop_words=filter_stop_words)
     # Of a conversation the end asks.
     last = text[-1_000:].casefold()
-    return Asked(
+    return SearchQuestion(
         terms=tuple(wanted),
-        pairs=frozenset(zip(wanted, wanted[1:], strict=False)),
+        pairs=frozenset(pairwise(wanted)),
         periods=tuple(_periods(last, today)),
         is_when=_WHEN.search(last) is not None,
         is_count=_COUNTED.search(last) is not None,
@@ -146,6 +147,4 @@ def _periods(text: str, today: date) -> list[Period]:
 
 def _between(today: date, first: int, last: int) -> Period:
     """Return the days from ``first`` days ago to ``last`` days ago."""
-    return Period(
-        first=(today - timedelta(days=first)).isoformat(), last=(today - timedelta(days=last)).isoformat()
-    )
+    return Period(first=(today - timedelta(days=first)).isoformat(), last=(today - timedelta(days=last)).isoformat())

@@ -92,8 +92,8 @@ def fused(vector: Sequence[Hit], words: Sequence[Hit], *, all_near: bool = False
     Each list is scaled to 1 for its best hit and 0 for its last (min-max); a hit that a list lacks has 0 in it. The
     score is the mean of both. Vectors that are all equally near tell nothing apart: each counts as its cosine.
 
-    With ``all_near`` (all vectors are in ``vector``), a hit without a vector is not compared by it: its score is its part
-    of the best.
+    With ``all_near`` (all vectors are in ``vector``), a hit without a vector is not compared by it: its score is its
+    part of the best.
     """
     near = dict(zip([hit.handle for hit in vector], _relative(vector, cosine), strict=True))
     said = dict(zip([hit.handle for hit in words], _relative(words, lambda _: 1.0), strict=True))

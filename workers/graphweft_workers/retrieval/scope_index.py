@@ -14,7 +14,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -308,16 +308,14 @@ class ScopeIndex:
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self._by_key, self.lengths, self._postings, self._validity, self.days, self._numbers, self._terms,
-            self._sequences, self._starts, self._flags, self.before, self.after, self.sessions, self.authors,
+            self.keys, self._by_key, self.lengths, self._postings, self._validity, self.days, self._numbers,
+            self._terms, self._sequences, self._starts, self._flags, self.before, self.after, self.sessions, self.authors,
             self.names, self.norms, self.window_norms, self.session_norms,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
-    def postings(
-        self, term: str, valid: frozenset[int] | None, limit: int
-    ) -> tuple[Sequence[int], Sequence[int]]:
+    def postings(self, term: str, valid: frozenset[int] | None, limit: int) -> tuple[Sequence[int], Sequence[int]]:
         """Return the latest ``limit`` nodes that hold a term, and how often each does."""
         if term not in self._postings:
             return (), ()

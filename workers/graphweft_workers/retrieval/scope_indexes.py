@@ -62,7 +62,8 @@ async def read_index(rows: Iterable[Sequence[Any]]) -> ScopeIndex:
             continue
         nodes[node.key] = node
     index = ScopeIndex(list(nodes.values()))
-    while not index.read(_TURN):
+    for _ in range(0, len(nodes), _TURN):
+        index.read(_TURN)
         await asyncio.sleep(0)
     return index
 

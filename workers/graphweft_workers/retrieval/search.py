@@ -26,7 +26,7 @@ from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, fal
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import rank
-from graphweft_workers.retrieval.signals import Near, Part
+from graphweft_workers.retrieval.signals import KindIndex, Near
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.targets import scoped
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
@@ -67,7 +67,7 @@ class SearchRows:
 
     The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
 
-    - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (how often the author said it, if more than once), ``id``
+    - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``id``
     - facts: ``subject``, ``predicate``, ``object``, ``valid_at``, ``invalid_at``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
     - entities: ``type``, ``id``
@@ -99,8 +99,9 @@ class Searcher:
     - Vector: score (1 + cosine) / 2, rounded to 5 decimals. A search within a scope compares every vector of the
       embedder's model. A search of an index compares the nearest ``max(100, 10 * top_k)`` nodes of the index.
     - Fulltext: BM25 over the terms of ``terms``, in [0, ∞), measured over all kinds that are searched.
-    - Hybrid: both, combined by ``fused``, in [0, 1]. Only memories have vectors; a vector search that includes other
-      kinds finds those by words and combines both in the same way.
+    - Hybrid, and the default within a scope: all signals of ``scope_ranking``, in [0, 1], with vectors if there is an
+      embedder. Of an index: both, combined by ``fused``. Only memories have vectors; a vector search that includes other
+      kinds finds those by words.
     - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.
@@ -323,9 +324,7 @@ class _Search:
             return fused([], words[: self._width]), f"{near.reason}; words alone were searched"
         return fused(near, words[: self._width], all_near=len(near) < self._width), None
 
-    async def _by_signals(
-        self, targets: Sequence[SearchTarget], *, vectors: bool
-    ) -> tuple[list[Hit], str | None]:
+    async def _by_signals(self, targets: Sequence[SearchTarget], *, vectors: bool) -> tuple[list[Hit], str | None]:
         """Return the hits of a scope by all signals; and why there is no vector, if so."""
         degraded: str | None = None
         near: list[Hit] = []
@@ -338,7 +337,7 @@ class _Search:
                 near = found
         indexes = await self._indexes_of(targets, near)
         parts = [
-            Part(of=of, index=index, valid=index.valid(target.valid_at))
+            KindIndex(of=of, index=index, valid=index.valid(target.valid_at))
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
         cosines: dict[tuple[int, int], float] = {}

@@ -11,9 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.retrieval.questions import Asked
+from graphweft_workers.retrieval.questions import SearchQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 
@@ -36,7 +37,7 @@ _COMMON: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class KindIndex:
     """The records of one kind."""
 
     of: int
@@ -72,7 +73,12 @@ class Near:
 
 
 def find_signals(
-    asked: Asked, parts: Sequence[Part], near: Near, weights: Mapping[str, float], *, limit: int = MOST_CANDIDATES
+    asked: SearchQuestion,
+    parts: Sequence[KindIndex],
+    near: Near,
+    weights: Mapping[str, float],
+    *,
+    limit: int = MOST_CANDIDATES,
 ) -> Signals:
     """Return the signals of the candidates for a question; ``weights`` choose the first hits, whose words are one.
 
@@ -94,7 +100,7 @@ def linear(signals: Signals, weights: Mapping[str, float]) -> list[float]:
 class _Finder:
     """The signals of one question."""
 
-    def __init__(self, asked: Asked, parts: Sequence[Part], near: Near) -> None:
+    def __init__(self, asked: SearchQuestion, parts: Sequence[KindIndex], near: Near) -> None:
         self._asked = asked
         self._parts = parts
         self._near = near.cosines
@@ -158,9 +164,7 @@ class _Finder:
                 room -= len(numbers)
                 self._add(place, part.index, numbers, times, self._weights[term])
 
-    def _add(
-        self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], weight: float
-    ) -> None:
+    def _add(self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], weight: float) -> None:
         words, norms = self._words[place], index.norms
         for number, held in zip(numbers, times, strict=True):
             words[number] = words.get(number, 0.0) + weight * held / (held + norms[number])
@@ -189,13 +193,12 @@ class _Finder:
 
         They hold a word, are near, are of a day that is asked for, or answer a question that holds a word.
         """
-        rough = {
-            (place, number): score for place, words in enumerate(self._words) for number, score in words.items()
-        }
+        rough = {(place, number): score for place, words in enumerate(self._words) for number, score in words.items()}
         best = max(rough.values(), default=0.0) or 1.0
         for place, number in list(rough):
             index = self._parts[place].index
-            if index.asks(number) and (answer := index.after[number]) != number and self._after_question((place, answer)):
+            answer = index.after[number]
+            if index.asks(number) and answer != number and self._after_question((place, answer)):
                 rough[place, answer] = rough.get((place, answer), 0.0) + rough[place, number] / 2
         for key, cosine in self._near.items():
             rough[key] = rough.get(key, 0.0) + max(0.0, cosine) * best
@@ -319,15 +322,16 @@ class _Finder:
                 continue
             sequence = self._parts[place].index.sequence(number)[: 4 * PASSAGE]
             pairs = wanted[place]
-            held = pairs.keys() & {*zip(sequence, sequence[1:], strict=False), *zip(sequence, sequence[2:], strict=False)}
-            found.append(sum(pairs[pair] for pair in sorted(held)))
+            held = pairs.keys() & {*pairwise(sequence), *zip(sequence, sequence[2:], strict=False)}
+            found.append(math.fsum(pairs[pair] for pair in held))
         return found
 
     def _is_named(self, key: tuple[int, int]) -> bool:
         place, number = key
         index = self._parts[place].index
-        name = index.names[index.authors[number]] if index.sessions[number] else None
-        return bool(name) and not name.isdisjoint(self._asked.terms)
+        if not index.sessions[number]:
+            return False
+        return not index.names[index.authors[number]].isdisjoint(self._asked.terms)
 
     def _flagged(self, candidates: Sequence[tuple[int, int]], name: str, applies: bool = True) -> list[float]:
         if not applies:
@@ -364,13 +368,13 @@ class _Finder:
                 added.append((-count * idf(self._total, held), term))
         weights = {term: -score for score, term in sorted(added)[:_MOST_ADDED]}
         by_part = [
-            {number: weight for term, weight in weights.items() if (number := part.index.number_of(term)) is not None}
+            {at: weight for term, weight in weights.items() if (at := part.index.number_of(term)) is not None}
             for part in self._parts
         ]
         values: list[float] = []
         for place, number in candidates:
-            held = by_part[place].keys() & set(self._parts[place].index.sequence(number)[: 4 * PASSAGE])
-            values.append(sum(by_part[place][each] for each in held))
+            holds = by_part[place].keys() & set(self._parts[place].index.sequence(number)[: 4 * PASSAGE])
+            values.append(math.fsum(by_part[place][each] for each in holds))  # in whatever order
         return _scaled(values)
 
 

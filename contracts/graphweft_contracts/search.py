@@ -71,7 +71,7 @@ class SearchQuery(BaseModel):
     """One search: in an index of the graph, or in what is remembered within a scope.
 
     With ``memory`` it searches what ``of`` says: ``all`` are memories, facts, preferences and summaries in one ranking.
-    Without an ``index_type`` it goes by all signals, and, where the responder has an embedder, by vector too (hybrid). Only
+    Without an ``index_type`` it goes by all signals, where the responder has an embedder by vector, too (hybrid). Only
     ``memories`` have vectors; ``facts`` (of conversations and of episodes), ``preferences``, ``summaries``,
     ``entities`` and ``episodes`` are searched by words. Without a text the latest come, without a score. Without
     ``memory``, ``index_name`` names the index, whose type is ``vector`` unless it is said; without it, the index is

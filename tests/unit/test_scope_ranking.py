@@ -199,7 +199,8 @@ OF_CATS: Final = ("What is my cat called?", "how old is my cat", "Who is Tom?", 
 ANSWERS: Final = ("I do not know.", "Sorry, I do not know what your cat is called.", "You have not told me.")
 TALK: Final = (
     "I had {0} coffees today", "The train was {0} minutes late", "My boss called me {0} times",
-    "We are {0} years old as a firm", "Your order number {0} is on its way", "The weather is fine", "Let us meet at {0}",
+    "We are {0} years old as a firm", "Your order number {0} is on its way", "The weather is fine",
+    "Let us meet at {0}",
     "I read {0} pages of the book",
 )  # fmt: skip
 

@@ -309,8 +309,8 @@ class ScopeIndex:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
             self.keys, self._by_key, self.lengths, self._postings, self._validity, self.days, self._numbers,
-            self._terms, self._sequences, self._starts, self._flags, self.before, self.after, self.sessions, self.authors,
-            self.names, self.norms, self.window_norms, self.session_norms,
+            self._terms, self._sequences, self._starts, self._flags, self.before, self.after, self.sessions,
+            self.authors, self.names, self.norms, self.window_norms, self.session_norms,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors

@@ -100,8 +100,8 @@ class Searcher:
       embedder's model. A search of an index compares the nearest ``max(100, 10 * top_k)`` nodes of the index.
     - Fulltext: BM25 over the terms of ``terms``, in [0, ∞), measured over all kinds that are searched.
     - Hybrid, and the default within a scope: all signals of ``scope_ranking``, in [0, 1], with vectors if there is an
-      embedder. Of an index: both, combined by ``fused``. Only memories have vectors; a vector search that includes other
-      kinds finds those by words.
+      embedder. Of an index: both, combined by ``fused``. Only memories have vectors; a vector search that includes
+      other kinds finds those by words.
     - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.

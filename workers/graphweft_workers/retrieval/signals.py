@@ -368,7 +368,7 @@ class _Finder:
                 added.append((-count * idf(self._total, held), term))
         weights = {term: -score for score, term in sorted(added)[:_MOST_ADDED]}
         by_part = [
-            {at: weight for term, weight in weights.items() if (at := part.index.number_of(term)) is not None}
+            {known: weight for term, weight in weights.items() if (known := part.index.number_of(term)) is not None}
             for part in self._parts
         ]
         values: list[float] = []

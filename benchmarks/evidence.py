@@ -28,7 +28,7 @@ from graphweft_rules.output.packing import pack
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.passages import best_place
-from graphweft_workers.retrieval.questions import SearchQuestion, read_question
+from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
 from graphweft_workers.retrieval.scope_ranking import WEIGHTS
 from graphweft_workers.retrieval.signals import KindIndex, Near, Signals, find_signals, linear
@@ -51,7 +51,7 @@ class _Case:
     """A question with its signals."""
 
     question: Question
-    asked: SearchQuestion
+    asked: RankedQuestion
     keys: Sequence[str]
     """The turn of each candidate."""
     signals: Signals

@@ -77,7 +77,7 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchQuestion:
+class RankedQuestion:
     """A question, as a ranking reads it."""
 
     terms: tuple[str, ...]
@@ -91,12 +91,12 @@ class SearchQuestion:
     """Whether it is in the first person: it asks about the user's own turns."""
 
 
-def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> SearchQuestion:
+def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> RankedQuestion:
     """Return what a question asks for; relative times such as "last week" count from ``today``."""
     wanted = query_terms(text, filter_stop_words=filter_stop_words)
     # Of a conversation the end asks.
     last = text[-1_000:].casefold()
-    return SearchQuestion(
+    return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
         periods=tuple(_periods(last, today)),

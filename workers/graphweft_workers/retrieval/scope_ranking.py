@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from graphweft_workers.retrieval.questions import SearchQuestion
+from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import Hit, ranked
 from graphweft_workers.retrieval.signals import KindIndex, Near, find_signals, linear
 
@@ -48,7 +48,7 @@ _LEAST: Final = 1e-6
 """The score of a hit of which more speaks against it than for it: 0 means that it tells nothing."""
 
 
-def rank(asked: SearchQuestion, parts: Sequence[KindIndex], near: Near, *, limit: int = 100) -> list[Hit]:
+def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit: int = 100) -> list[Hit]:
     """Return about ``limit`` records that fit a question, or more, best first; of equal ones the newest is first.
 
     Scores are above 0 and at most 1. A score counts by what the signals of the

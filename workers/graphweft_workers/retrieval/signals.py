@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.retrieval.questions import SearchQuestion
+from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 
@@ -73,7 +73,7 @@ class Near:
 
 
 def find_signals(
-    asked: SearchQuestion,
+    asked: RankedQuestion,
     parts: Sequence[KindIndex],
     near: Near,
     weights: Mapping[str, float],
@@ -100,7 +100,7 @@ def linear(signals: Signals, weights: Mapping[str, float]) -> list[float]:
 class _Finder:
     """The signals of one question."""
 
-    def __init__(self, asked: SearchQuestion, parts: Sequence[KindIndex], near: Near) -> None:
+    def __init__(self, asked: RankedQuestion, parts: Sequence[KindIndex], near: Near) -> None:
         self._asked = asked
         self._parts = parts
         self._near = near.cosines

@@ -389,7 +389,7 @@ async def test_what_had_no_room_is_told(stack: Stack, app_id: str) -> None:
             await call(client, "memory_add", text=f"Heron {number}. " + "It stands in the water. " * 20)
         assert len(await found(client, "heron")) == 4
         data = await call(client, "memory_search", query="heron", max_tokens=400)
-        assert (len(data["results"]), data["notes"]) == (2, ["2 more of search did not fit into this result"])
+        assert (len(data["results"]), data["notes"]) == (3, ["1 more of search did not fit into this result"])
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------

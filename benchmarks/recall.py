@@ -43,24 +43,6 @@ from graphweft_workers.wiring.embedder import make_embedder
 
 DEPTHS: Final = (5, 10, 20)
 """Among how many first rows evidence is looked for."""
-NEAR: Final = 0.5
-"""The score of a turn beside one that was found, of the latter's. Chosen once, for no data."""
-WITH_TURNS_BESIDE: Final = """\
-WITH node.thread_id AS thread_id, collect([node.id, score]) AS hits
-MATCH (turn:Memory {thread_id: thread_id})
-WITH hits, turn ORDER BY turn.timestamp, turn.id
-WITH hits, collect(turn) AS turns
-WITH hits, turns, [turn IN turns | turn.id] AS ids
-UNWIND hits AS hit
-WITH turns, hit[1] AS score, [place IN range(0, size(ids) - 1) WHERE ids[place] = hit[0]][0] AS place
-UNWIND [[place, 1.0], [place - 1, $near], [place + 1, $near]] AS taken
-WITH turns, taken[0] AS place, score * taken[1] AS score
-WHERE 0 <= place AND place < size(turns)
-WITH turns[place] AS turn, max(score) AS score
-RETURN turn.text AS text, score, turn.id AS id ORDER BY score DESC, id
-"""
-"""The turns before and after each one that was found, by their time."""
-
 _EMBEDDING: Final = ("-m", "graphweft_workers.cli", "run", "memory")
 _STALLED_S: Final = 600.0
 """Without any progress for so long, a worker counts as stuck. Vectors come by the thousand: 256 of each partition."""
@@ -155,7 +137,7 @@ async def measure(
 
     answers: dict[str, list[Answer]] = {}
     embedding_ms: list[float] = []
-    searcher = Searcher(store, embedder)
+    searcher, by_words = Searcher(store, embedder), Searcher(store)
     for conversation in conversations:
         questions = conversation.questions[:limit]
         for question in questions:  # the model's time is not that of a search
@@ -163,7 +145,7 @@ async def measure(
             await embedder.embed([question.text])
             embedding_ms.append((time.perf_counter() - begun) * 1_000)
         searches = {
-            **_ours(searcher, app, conversation.id),
+            **_ours(searcher, by_words, app, conversation.id),
             **await _in_memory(conversation, turn_ids[conversation.id], embedder),
         }
         for number, question in enumerate(questions):
@@ -241,17 +223,16 @@ async def _remembered(store: GraphStore, app: str, count: int, workers: Sequence
         await asyncio.sleep(_POLL_S)
 
 
-def _ours(searcher: Searcher, app: str, user_id: str) -> dict[str, _Search]:
+def _ours(searcher: Searcher, by_words: Searcher, app: str, user_id: str) -> dict[str, _Search]:
     """Return the kinds of search within one user's memories, by name."""
 
-    def kind(index_type: IndexType, **more: Any) -> _Search:
+    def kind(searcher: Searcher, index_type: IndexType | None) -> _Search:
         async def search(question: Question) -> Sequence[str]:
             query = SearchQuery(
                 text=question.text,
                 memory=MemoryScope(user_id=user_id),
                 index_type=index_type,
                 top_k=DEPTHS[-1],
-                **more,
             )
             found = await searcher.search(app, query, timeout_s=_SEARCH_S)
             if found.degraded is not None:
@@ -261,12 +242,11 @@ def _ours(searcher: Searcher, app: str, user_id: str) -> dict[str, _Search]:
 
         return search
 
-    beside = {"retrieval_query": WITH_TURNS_BESIDE, "params": {"near": NEAR}}
     return {
-        "fulltext": kind("fulltext"),
-        "vector": kind("vector"),
-        "hybrid": kind("hybrid"),
-        "hybrid, turns beside": kind("hybrid", **beside),
+        "fulltext": kind(searcher, "fulltext"),
+        "vector": kind(searcher, "vector"),
+        "default, no embedder": kind(by_words, None),
+        "hybrid": kind(searcher, "hybrid"),
     }
 
 

@@ -26,7 +26,7 @@ ReasonCode = Literal[
 ]
 """Why a block, or the whole reply, is missing. A bounded set, because metrics use it as a label."""
 
-Format = Literal["list", "single", "json", "markdown", "results", "facts"]
+Format = Literal["list", "single", "json", "markdown", "results", "facts", "memory"]
 
 
 class ContextRequest(BaseModel):

@@ -23,6 +23,8 @@ EMBEDDED: Final[frozenset[Searched]] = frozenset({"all", "memories"})
 MOST_RESULTS: Final = 1_000
 _NAMED: Final[dict[Searched, str]] = {"all": "memories"}
 """The plural in errors."""
+REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", "preferences", "summaries"})
+"""The kinds that a block shows by day, in the format ``memory``."""
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
@@ -69,7 +71,7 @@ class SearchQuery(BaseModel):
     """One search: in an index of the graph, or in what is remembered within a scope.
 
     With ``memory`` it searches what ``of`` says: ``all`` are memories, facts, preferences and summaries in one ranking.
-    Without an ``index_type`` it goes by words, and, where the responder has an embedder, by vector too (hybrid). Only
+    Without an ``index_type`` it goes by all signals, where the responder has an embedder by vector, too (hybrid). Only
     ``memories`` have vectors; ``facts`` (of conversations and of episodes), ``preferences``, ``summaries``,
     ``entities`` and ``episodes`` are searched by words. Without a text the latest come, without a score. Without
     ``memory``, ``index_name`` names the index, whose type is ``vector`` unless it is said; without it, the index is
@@ -91,7 +93,7 @@ class SearchQuery(BaseModel):
     index_type: IndexType | None = Field(
         default=None,
         description="`vector` searches by meaning, `fulltext` by words, `hybrid` by both. Default: `vector` for an "
-        "index; for a scope `hybrid` with an embedder and `fulltext` without one.",
+        "index; for a scope all signals, with vectors if there is an embedder.",
     )
     without_embedder: WithoutEmbedder | None = Field(
         default=None,
@@ -164,6 +166,16 @@ class SearchQuery(BaseModel):
     def scope(self) -> dict[str, str]:
         """The given scopes by name; empty for the search of an index."""
         return self.memory.given if self.memory else {}
+
+    @property
+    def finds_memory(self) -> bool:
+        """Whether it finds what is remembered, in the columns of memory: without a retrieval query."""
+        return finds_memory(self.memory is not None, self.of, self.retrieval_query)
+
+
+def finds_memory(scoped: bool, of: Searched, retrieval_query: str | None) -> bool:
+    """Return whether such a search finds what is remembered, in the columns of memory."""
+    return scoped and of in REMEMBERED and retrieval_query is None
 
 
 def query_text(messages: Iterable[Any], history: int = 10) -> str:

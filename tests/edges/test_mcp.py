@@ -372,7 +372,7 @@ async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
             assert 0.7 * size < len(row["text"]) <= size + 1
             assert row["text"].startswith("# Giraffes\ngiraffe giraffe")
             assert row["text"].endswith("\u2026")
-            assert "\n\\# Giraffes\ngiraffe" in answer.text  # a text is no heading
+            assert "\n- user: # Giraffes giraffe" in answer.text  # a text is one line, and no heading
             assert len(answer.text) < 4 * most + 200
         less = await tools.call("memory_search", {"query": "giraffe", "max_tokens": 10})
         assert (less.error, "give a larger `max_tokens`" in less.text) == (True, True)
@@ -389,7 +389,7 @@ async def test_what_had_no_room_is_told(stack: Stack, app_id: str) -> None:
             await call(client, "memory_add", text=f"Heron {number}. " + "It stands in the water. " * 20)
         assert len(await found(client, "heron")) == 4
         data = await call(client, "memory_search", query="heron", max_tokens=400)
-        assert (len(data["results"]), data["notes"]) == (2, ["2 more of search did not fit into this result"])
+        assert (len(data["results"]), data["notes"]) == (3, ["1 more of search did not fit into this result"])
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------

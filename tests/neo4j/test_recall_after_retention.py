@@ -319,6 +319,6 @@ async def test_every_way_of_asking_finds_what_is_left(
     for text in (recalled.text, turn.text, answer.text, facts.facts[0].fact):
         assert "The user is allergic to peanuts" in text
         assert "not allergic to peanuts" not in text
-    assert "[kind: fact] [subject: user] [predicate: is allergic to peanuts]" in recalled.text
+    assert "- The user is allergic to peanuts (since " in recalled.text
     assert facts.facts[0].name == "is allergic to peanuts"
     assert facts.facts[0].valid_at is not None

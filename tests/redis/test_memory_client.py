@@ -559,7 +559,7 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
         assert texts(await ann.recall("dog", index_type="fulltext")) == ["My dog barks", "The dog is old"]
         assert texts(await bob.recall("dog", index_type="fulltext")) == ["My dog sleeps"]
         assert texts(await thread.recall([said("Which dog?")], index_type="fulltext")) == ["The dog is old"]
-        assert texts(await ann.recall("dog")) == ["My dog barks", "The dog is old"], "by words, without an embedder"
+        assert set(texts(await ann.recall("dog"))) == {"My dog barks", "The dog is old"}, "without an embedder"
         assert texts(await ann.recall("anything")) == []
         latest = await ann.recall(top_k=2)
         assert texts(latest) == ["The dog is old", "My dog barks"]
@@ -569,8 +569,7 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
             asked = await ann.recall(question, top_k=2, index_type="vector", without_embedder="latest")
             assert texts(asked) == texts(latest)
         reply = await ann.recall("tea", index_type="fulltext")
-        assert inside(reply.text).splitlines()[1:] == ["I like green tea"]
-        assert inside(reply.text).startswith("[Score: ")
+        assert inside(reply.text).splitlines()[2:] == ["- user: I like green tea"]
         [row] = reply.results
         assert (row["role"], row["timestamp"], row["author_name"]) == ("user", "2026-02-01T10:00:00.000000Z", None)
         enriched = await ann.recall(

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from graphweft_workers.retrieval.fulltext import Selection, select
-from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25, falling, fused, ranked
+from graphweft_workers.retrieval.ranking import Candidate, Hit, beside, bm25, falling, fused, ranked
 
 
 def hits(**scores: float) -> list[Hit]:
@@ -76,13 +76,16 @@ def test_what_only_one_search_finds_can_come_first() -> None:
     assert names(fused([], said))[0] == "s"
 
 
-def test_a_hit_that_vectors_cannot_find_wins_over_an_unrelated_nearest_one() -> None:
-    facts = [Hit("f", "f", 7.0, of=1), Hit("g", "g", 6.5, of=1)]
-    near = hits(a=0.58, b=0.55, c=0.54)  # cosines of unrelated texts
-    assert names(fused(near, facts, apart=[1])) == ["f", "g", "a", "b", "c"]
-    assert [hit.score for hit in fused(near, facts, apart=[1])[:2]] == [1.0, pytest.approx(6.5 / 7)]
-    # A node without a vector is not compared by it either, if all vectors are known.
-    said = hits(x=7.0, y=6.5)
+def test_kinds_that_only_words_find_stand_beside_those_that_vectors_find() -> None:
+    facts = [Hit("f", "f", 7.0, of=1), Hit("g", "g", 3.5, of=1)]
+    near = hits(a=0.85, b=0.55)
+    assert [(hit.handle, pytest.approx(hit.score)) for hit in beside(near, facts)] == [
+        ("f", 1.0), ("a", 0.7), ("g", 0.5), ("b", 0.1),
+    ]  # fmt: skip
+
+
+def test_a_node_without_a_vector_is_not_compared_by_it() -> None:
+    near, said = hits(a=0.58, b=0.55, c=0.54), hits(x=7.0, y=6.5)
     assert names(fused(near, said, all_near=True))[:2] == ["x", "y"]
     assert names(fused(near, said))[:3] == ["a", "x", "b"], "it may be far away"
 

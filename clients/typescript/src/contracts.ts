@@ -251,4 +251,4 @@ export type IndexType = "vector" | "fulltext" | "hybrid";
 export type Searched = "all" | "memories" | "facts" | "preferences" | "summaries" | "entities" | "episodes";
 
 /** The form of a block's value. */
-export type Format = "list" | "single" | "json" | "markdown" | "results" | "facts";
+export type Format = "list" | "single" | "json" | "markdown" | "results" | "facts" | "memory";

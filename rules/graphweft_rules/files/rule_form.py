@@ -185,7 +185,9 @@ QUERY: Final = Form(
         "params": _PARAMS,
         "inject_as": TextKey("The name of the block. It becomes its heading.", required=True),
         "format": TextKey(
-            "How the rows are written. Default: `list`, for a search `results`, for graphrag `facts`.", names=FORMATS
+            "How the rows are written. Default: `list`, for a search `results` or, of what is remembered, `memory`, "
+            "for graphrag `facts`.",
+            names=FORMATS,
         ),
         "max_results": NumberKey("The limit of rows. The first ones are kept.", least=1),
     },

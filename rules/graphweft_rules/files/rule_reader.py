@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from graphweft_contracts.context import Format
 from graphweft_contracts.events import LIFECYCLE, Event, Payload, payload_of
 from graphweft_contracts.memory import SCOPES, MemoryScope
-from graphweft_contracts.search import EMBEDDED, Searched, SearchOptions, SearchQuery
+from graphweft_contracts.search import EMBEDDED, Searched, SearchOptions, SearchQuery, finds_memory
 from graphweft_rules.cypher import query as cypher
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.tokens import tokenize
@@ -86,7 +86,7 @@ def read_rules(data: bytes, path: Path, dialects: Iterable[Dialect] = ()) -> Rul
 
 
 _FORMATS: Final[Mapping[str, Format]] = {"cypher": "list", "search": "results", "graphrag": "facts"}
-"""By kind of a query: the default format of its rows."""
+"""By kind of a query: the default format of its rows. A search of what is remembered has ``memory``."""
 _INDEX_NAMES: Final = ("index_name", "fulltext_index_name")
 _EVENT_FIELD: Final = re.compile(r"\$event\.(\w+)")
 _BARE_REFERENCE: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
@@ -205,7 +205,7 @@ class _Checks(FormReader):
             graphrag=graphrag,
             params=params,
             inject_as=self._inject_as(values, frozenset(agents)),
-            format=self._format(values, kind),
+            format=self._format(values, kind, search),
             max_results=values.whole("max_results"),
             place=node.place,
             written=_written(text),
@@ -426,8 +426,13 @@ class _Checks(FormReader):
         self._injected.append((name, agents, place))
         return name
 
-    def _format(self, values: Values, kind: str) -> Format:
-        name = values.text("format") or _FORMATS[kind]
+    def _format(self, values: Values, kind: str, search: InjectionSearch | None) -> Format:
+        usual = _FORMATS[kind]
+        if search is not None and finds_memory(
+            search.memory is not None, search.options.get("of", "all"), search.retrieval_query
+        ):
+            usual = "memory"
+        name = values.text("format") or usual
         if name == "facts" and kind != "graphrag":
             message = "the format 'facts' is for the rows of graphrag: write markdown, or results for a search"
             self.error("bad-value", message, values.place_of("format"))

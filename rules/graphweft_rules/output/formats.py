@@ -21,6 +21,7 @@ from graphweft_contracts import Block
 from graphweft_contracts.context import Format
 from graphweft_contracts.prompt_text import harmless, shown
 from graphweft_rules.files.model import most_rows
+from graphweft_rules.output.memory_block import MemoryRow, MemoryRowReader, memory_text
 
 FACTS_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
 """The first line of a block of facts, by which runtimes recognize it."""
@@ -83,8 +84,8 @@ class RenderedRows:
     """
 
     __slots__ = (
-        "_cells", "_columns", "_cut", "_ends", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_rows",
-        "count",
+        "_cells", "_columns", "_cut", "_ends", "_floor", "_format", "_gate", "_last", "_line", "_names", "_names_size",
+        "_reader", "_rows", "_today", "count",
     )  # fmt: skip
 
     def __init__(
@@ -96,15 +97,20 @@ class RenderedRows:
         gate: Gate | None = None,
         *,
         cut: Cut | None = None,
+        today: date | None = None,
+        floor: float | None = None,
     ) -> None:
         """``gate`` replaces each string of the text. The values of ``list`` and ``single`` do not pass it.
 
-        ``cut`` shortens the texts of ``results``, behind ``gate``: a part of a secret may not look like one.
+        ``cut`` shortens the texts of ``results`` and ``memory``, behind ``gate``: a part of a secret may not look like
+        one. ``memory`` says how long before ``today`` something was said, and if no score reaches ``floor``.
         """
         self._format: Format = format
         self._columns = columns
         self._gate = gate
         self._cut = cut
+        self._today = today
+        self._floor = floor
         self._names = _names(columns)
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
         self._line = (
@@ -114,6 +120,7 @@ class RenderedRows:
             if format == "results"
             else None
         )
+        self._reader = MemoryRowReader(self._names, cut) if format == "memory" else None
         self._rows = rows
         most = most_rows(format, max_results)
         self.count = len(rows) if most is None else min(len(rows), most)
@@ -130,7 +137,7 @@ class RenderedRows:
                 return self._first(count)[0] if count else None
             case "json":
                 return self.text(count) or "[]"
-            case "markdown" | "results" | "facts":
+            case "markdown" | "results" | "facts" | "memory":
                 return self.text(count)
 
     def text(self, count: int) -> str:
@@ -144,14 +151,19 @@ class RenderedRows:
     def chosen(self, places: Sequence[int]) -> RenderedRows:
         """Return the rows at these places alone."""
         rows = [self._rows[place] for place in places]
-        found = RenderedRows(self._format, self._columns, rows, None, self._gate, cut=self._cut)
+        found = RenderedRows(
+            self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor
+        )
         cells = self._first(max(places, default=-1) + 1)
         found._cells = [cells[place] for place in places]
         return found
 
     def shortened(self, cut: Cut) -> RenderedRows:
         """Return the rows with shorter texts."""
-        return RenderedRows(self._format, self._columns, self._rows, self.count, self._gate, cut=cut)
+        return RenderedRows(
+            self._format, self._columns, self._rows, self.count, self._gate, cut=cut, today=self._today,
+            floor=self._floor,
+        )  # fmt: skip
 
     def size(self, place: int) -> int:
         """Return the approximate number of characters of a row; renders all rows up to it."""
@@ -168,6 +180,8 @@ class RenderedRows:
         return bisect_right(self._ends, characters)
 
     def _size(self, row: Any) -> int:
+        if isinstance(row, MemoryRow):
+            return row.size
         return len(row) if isinstance(row, str) else sum(map(_size, row.values())) + self._names_size
 
     def _write(self, rows: Sequence[Any]) -> str:
@@ -182,6 +196,8 @@ class RenderedRows:
                 return without_marks("\n".join(filter(None, rows)))
             case "results":
                 return without_marks("\n\n".join(filter(None, rows)))
+            case "memory":
+                return without_marks(memory_text(rows, self._today, self._floor))
             case "facts":
                 lines = [row for row in rows if row]
                 return facts_block(lines) if lines else ""
@@ -191,6 +207,8 @@ class RenderedRows:
             cells = [value if type(value) in _AS_IT_IS else _plain(value) for value in row]
             if self._line:
                 self._cells.append(self._line.write(self._guarded(cells)))
+            elif self._reader:
+                self._cells.append(self._reader.read(self._guarded(cells), _cell))
             else:
                 self._cells.append(dict(zip(self._names, cells, strict=True)))
         return self._cells[:count]

@@ -1,14 +1,15 @@
 """Packs the rows of several queries into the blocks of one reply, within a token budget. Pure.
 
 Blocks get tokens by the priority of their rules, and appear in the order of the rule files. If the rows of a block do
-not fit, long texts of ``results`` are cut to a passage, and a row that still does not fit is left out. Each block is
-counted separately, but tokenizers are not additive, so the assembled text is counted once more.
+not fit, long texts of ``results`` and ``memory`` are cut to a passage, and a row that still does not fit is left out.
+Each block is counted separately, but tokenizers are not additive, so the assembled text is counted once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ _PASSAGES: Final = (6_400, 1_600, 400, 150, 50)
 """Characters of a passage."""
 _LONG_PASSAGE: Final = 400
 """Longer ones are for a few rows that all fit with them, shorter ones for a budget that has no room for this size."""
+_WITH_PASSAGES: Final = frozenset({"results", "memory"})
 _LATER: Final = 200
 """Rows behind the first one that does not fit of which some may fit."""
 _MOST_MISSES: Final = 8
@@ -41,6 +43,7 @@ class AllRows:
 
     Packing only reads them, and blocks share nothing with them. ``age_ms`` and ``explanation`` go into the block.
     ``place`` tells where a passage of so many characters begins in a text; without it, passages begin at the start.
+    If no row has a score of at least ``floor``, the format ``memory`` says so.
     """
 
     bound: BoundQuery
@@ -49,6 +52,7 @@ class AllRows:
     age_ms: int | None = None
     explanation: Explanation | None = None
     place: Callable[[str, int], int] | None = None
+    floor: float | None = None
 
     def passage(self, size: int, text: str) -> str:
         """Return a text, or of a longer one a passage of about ``size`` characters."""
@@ -83,6 +87,7 @@ def pack(
     headings: bool = True,
     enclosed: bool = False,
     gate: Gate | None = None,
+    today: date | None = None,
 ) -> PackedBlocks:
     """Return the blocks of a reply, in the order of ``found``.
 
@@ -90,12 +95,13 @@ def pack(
     together. A block's tokens include its heading and the blank line before it. The tokens of a block without a limit
     are a quarter of its characters. Without ``headings``, the text has none. With ``enclosed``, it is what
     ``envelope.enclose`` returns, within the same budget. ``gate`` replaces each string of the text; it must not raise.
+    ``today`` is the day of the request, for the format ``memory``.
 
     A block is missing with ``token_budget`` if no row fits, not even a passage of one, and with ``internal_error`` if
     it cannot be rendered, which does not affect other blocks. A query without rows gives an empty block without tokens.
     ``count`` must not raise.
     """
-    budget = _Budget(found, max_tokens, count, headings=headings, enclosed=enclosed, gate=gate)
+    budget = _Budget(found, max_tokens, count, headings=headings, enclosed=enclosed, gate=gate, today=today)
     sections = budget.sections
     text, tokens = budget.spend()
     return PackedBlocks(
@@ -127,11 +133,13 @@ class _Section:
 
     __slots__ = ("_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total")
 
-    def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None) -> None:
+    def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None, today: date | None) -> None:
         self._found = found
         self.bound = found.bound
         query = self.bound.query
-        self.rows = RenderedRows(query.format, found.columns, found.rows, query.max_results, gate)
+        self.rows = RenderedRows(
+            query.format, found.columns, found.rows, query.max_results, gate, today=today, floor=found.floor
+        )
         self.total = self.rows.count
         self.size: int | None = None
         """Characters of a passage, if long texts are cut."""
@@ -154,7 +162,7 @@ class _Section:
     def forms(self) -> Iterator[tuple[RenderedRows, int | None]]:
         """Yield the rows as they may be shown if not all fit, and the size of passages; the best form first."""
         rows = self.rows
-        if self.bound.query.format != "results":
+        if self.bound.query.format not in _WITH_PASSAGES:
             yield rows, None
             return
         for size in _PASSAGES:
@@ -255,11 +263,12 @@ class _Budget:
         headings: bool,
         enclosed: bool,
         gate: Gate | None,
+        today: date | None,
     ) -> None:
         self.sections: list[_Section] = []
         before = ""
         for each in found:
-            section = _Section(each, before, headings=headings, gate=gate)
+            section = _Section(each, before, headings=headings, gate=gate, today=today)
             self.sections.append(section)
             if section.rows.count:
                 before = _BREAK

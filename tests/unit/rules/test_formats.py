@@ -284,9 +284,9 @@ def test_the_gate_stands_before_every_string_of_a_text() -> None:
     assert texts["list"].text(1) == '[{"text": "text(a)", "m": {"k": ["k(b)", 1]}, "n": 2}]'
     assert texts["list"].value(1) == [{"text": "a", "m": {"k": ["b", 1]}, "n": 2}]
     assert texts["single"].value(1) == {"text": "a", "m": {"k": ["b", 1]}, "n": 2}
-    for each in texts.values():
+    for format, each in texts.items():
         assert "text(a)" in each.text(1)
-        assert "k(b)" in each.text(1)
+        assert "k(b)" in each.text(1) or format == "memory"  # has no place for other columns
 
 
 def test_a_result_is_as_wide_as_its_columns() -> None:

@@ -376,12 +376,13 @@ def test_a_query_without_rows_takes_no_tokens() -> None:
         "markdown 0-0",
         "results 0-0",
         "facts 0-0",
+        "memory 0-0",
         "nulls 1-0",
         "one 1-0",
     ]
-    assert [block.value for block in packed.blocks] == [[], None, "[]", "", "", "", "", [{"n": "w0"}]]
+    assert [block.value for block in packed.blocks] == [[], None, "[]", "", "", "", "", "", [{"n": "w0"}]]
     assert packed.text == '## One\n[{"n": "w0"}]'
-    assert sum(block.tokens for block in packed.blocks[:7]) == 0
+    assert sum(block.tokens for block in packed.blocks[:8]) == 0
     nothing = pack([], max_tokens=5)
     assert (nothing.blocks, nothing.missing, nothing.text, nothing.tokens) == ((), (), "", 0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.rules.test_searches import bind, load, one, search
 
-from graphweft_contracts.search import SEARCHED, SearchQuery
+from graphweft_contracts.search import REMEMBERED, SEARCHED, SearchQuery
 from graphweft_rules import BoundQuery, InjectionSearch, Skipped
 from graphweft_rules.matching.searches import SearchError, compile_search
 
@@ -19,7 +19,7 @@ def test_a_rule_says_what_of_a_scope_is_searched(tmp_path: Path, of: str) -> Non
     [bound] = bind(load(tmp_path, search(f"{SCOPE}, of: {of}, query: tea")))
     assert isinstance(bound, BoundQuery)
     assert bound.search == SearchQuery.model_validate({"memory": {"user_id": "ada"}, "of": of, "text": "tea"})
-    assert bound.query.format == "results"
+    assert bound.query.format == ("memory" if of in REMEMBERED else "results")
 
 
 def test_a_scope_that_is_not_there_leaves_the_search_out(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
             search(INDEX, ", params: {x: 1}, format: »result"),
             "bad-value",
             "the format 'result' is unknown (did you mean 'results'?): "
-            "write one of list, single, json, markdown, results, facts",
+            "write one of list, single, json, markdown, results, facts, memory",
         ),
         (
             search(f"{INDEX}, retrieval_query: »''"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -24,6 +25,7 @@ _LONG: Final = 1_000
 _NAME: Final = "search"
 _PLACE: Final = Place(file="request")
 _QUERY: Final = InjectionQuery(id=_NAME, inject_as=_NAME, format="results", place=_PLACE)
+_MEMORY_QUERY: Final = replace(_QUERY, format="memory")
 
 
 async def match_request(
@@ -66,7 +68,8 @@ def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
     Rules may call procedures. Requests may not: anybody with a token can send one.
     """
     if search.retrieval_query is None:
-        return BoundQuery(rule=_NAME, query=_QUERY, cypher=None, params=dict(search.params), search=search)
+        asked = _MEMORY_QUERY if search.finds_memory else _QUERY
+        return BoundQuery(rule=_NAME, query=asked, cypher=None, params=dict(search.params), search=search)
     if "\\u" in search.retrieval_query.lower():
         # Some graph servers resolve these before they parse, so the server would run another text than was checked.
         return "retrieval_query: backslash escapes (\\u) are not allowed; write the characters themselves"

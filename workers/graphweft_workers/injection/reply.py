@@ -21,6 +21,7 @@ from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.retrieval.passages import best_place
+from graphweft_workers.retrieval.scope_ranking import FITTING
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.text.long_values import are_long
 from graphweft_workers.text.redaction import REDACTED, redact_cell
@@ -117,7 +118,7 @@ class ReplyBuilder:
             found.append(
                 AllRows(
                     bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation,
-                    place=_place_of(bound),
+                    place=_place_of(bound), floor=_floor_of(bound),
                 )
             )  # fmt: skip
         # The one block of a search needs no heading.
@@ -129,6 +130,7 @@ class ReplyBuilder:
             headings=request.search is None,
             enclosed=True,
             gate=_Redaction() if self._redact else None,
+            today=self._clock.now().date(),
         )
         # A long text takes longer than others may wait; a thread lets them run between two patterns.
         if are_long([each.rows for each in found], _LONG):
@@ -232,6 +234,14 @@ def _place_of(bound: BoundQuery) -> Callable[[str, int], int] | None:
     text, filtered = bound.search.text, bound.search.filter_stop_words
     terms = cache(lambda: query_terms(text, filter_stop_words=filtered))  # few replies need them
     return lambda long, size: best_place(long, size, terms())
+
+
+def _floor_of(bound: BoundQuery) -> float | None:
+    """Return the score below which a row hardly fits; None where scores do not say that."""
+    search = bound.search
+    if search is None or not search.finds_memory or search.index_type not in {None, "hybrid"}:
+        return None
+    return FITTING
 
 
 def _as_rows(block: Block, found: AllRows, packed: PackedBlocks) -> Block:

@@ -87,6 +87,8 @@ class SearchTarget:
     """Search only nodes that are valid at this time (UTC, ``utc_text``); None: all nodes."""
     validity: tuple[str, str] = ("valid_at", "invalid_at")
     """The properties with the start and the end of validity; null means no limit."""
+    turn: tuple[str, ...] = ()
+    """Expressions of the conversation, the role and the author of ``n``, if nodes are turns of conversations."""
     text: TextSide | None = None
     vector: VectorSide | None = None
 

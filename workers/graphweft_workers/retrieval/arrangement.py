@@ -36,16 +36,19 @@ class Arrangement:
 
     @property
     def shown(self) -> list[Shown]:
-        """The hits to show. Their scores do not rise: no hit has a higher one than the hit before."""
+        """The hits to show. Their scores do not rise, and a turn that tells nothing has 0."""
         shown: list[Shown] = []
         least = math.inf
-        for hit, row in [*self._telling, *self._others][: self._most]:
-            least = min(least, hit.score)
+        for place, (hit, row) in enumerate([*self._telling, *self._others][: self._most]):
+            least = min(least, hit.score) if place < len(self._telling) else 0.0
             shown.append((replace(hit, score=least), row))
         return shown
 
     def add(self, found: Iterable[Shown]) -> None:
-        """Add the next hits. A memory with the text of an earlier one takes its place if it is later."""
+        """Add the next hits. A memory with the text of an earlier one takes its place if it is later.
+
+        The column ``times`` of the one that stays counts them.
+        """
         for hit, row in found:
             text = self._of(row, "text")
             if self._of(row, "kind") != _MEMORY or not isinstance(text, str):
@@ -59,8 +62,14 @@ class Arrangement:
                 continue
             same, place = known
             earlier, its_row = same[place]
+            count = (self._of(its_row, "times") or 1) + 1
             if str(self._of(row, "timestamp")) > str(self._of(its_row, "timestamp")):
-                same[place] = (replace(hit, score=earlier.score), row)
+                earlier, its_row = replace(hit, score=earlier.score), row
+            same[place] = (earlier, self._with_times(its_row, count))
+
+    def _with_times(self, row: Row, count: int) -> Row:
+        place = self._places.get("times")
+        return row if place is None else (*row[:place], count, *row[place + 1 :])
 
     def _of(self, row: Row, name: str) -> Any:
         place = self._places.get(name)

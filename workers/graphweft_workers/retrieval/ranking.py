@@ -1,4 +1,4 @@
-"""Ranking of hits: BM25 over terms, and the combination of two searches into one score.
+"""Ranking of hits by one measure: BM25 over terms, or cosines. ``scope_ranking`` ranks by several.
 
 The inputs (term counts, cosines to 5 decimals) are equal on every graph server, so the order is too.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -86,48 +86,25 @@ def idf(total: int, holding: int) -> float:
     return math.log(1 + (max(total, holding) - holding + 0.5) / (holding + 0.5))
 
 
-def fused(
-    vector: Sequence[Hit], words: Sequence[Hit], *, apart: Collection[int] = (), all_near: bool = False
-) -> list[Hit]:
-    """Return the hits of two searches, best first, with scores in [0, 1].
+def fused(vector: Sequence[Hit], words: Sequence[Hit], *, all_near: bool = False) -> list[Hit]:
+    """Return the hits of two searches of an index, best first, with scores in [0, 1].
 
     Each list is scaled to 1 for its best hit and 0 for its last (min-max); a hit that a list lacks has 0 in it. The
     score is the mean of both. Vectors that are all equally near tell nothing apart: each counts as its cosine.
 
-    A hit that the other search could not find is not compared with what that search found: by words, its score is its
-    part of the best; by vector, it is the cosine. These are the hits of the targets ``apart``, which only one of the
-    searches covers, and with ``all_near`` (all vectors are in ``vector``) nodes without a vector.
-
-    Recall of the evidence for 1,531 questions (LoCoMo, all-MiniLM-L6-v2) among the first 5, 10 and 20 hits: this
-    0.55, 0.65, 0.72; words alone 0.53, 0.61, 0.67; vectors alone 0.37, 0.46, 0.55; the larger of both scores, each
-    divided by its list's highest, 0.49, 0.56, 0.64; the mean of these 0.52, 0.59, 0.66; reciprocal rank fusion with
-    k = 60 0.48, 0.57, 0.63. Every memory had a vector there.
+    With ``all_near`` (all vectors are in ``vector``), a hit without a vector is not compared by it: its score is its
+    part of the best.
     """
-    near = dict(zip(map(_which, vector), _relative(vector, _cosine), strict=True))
-    said = dict(zip(map(_which, words), _relative(words, lambda _: 1.0), strict=True))
+    near = dict(zip([hit.handle for hit in vector], _relative(vector, cosine), strict=True))
+    said = dict(zip([hit.handle for hit in words], _relative(words, lambda _: 1.0), strict=True))
     best = max((hit.score for hit in words), default=0.0) or 1.0
-    scores: dict[tuple[int, Handle], float] = {}
-    first: dict[tuple[int, Handle], Hit] = {}
+    found: list[Hit] = []
     for hit in words:
-        which = _which(hit)
-        first[which] = hit
-        alone = which not in near and (all_near or hit.of in apart)
-        scores[which] = hit.score / best if alone else (said[which] + near.get(which, 0.0)) / 2
-    for hit in vector:
-        which = _which(hit)
-        if which not in first:
-            first[which] = hit
-            scores[which] = _cosine(hit) if hit.of in apart else near[which] / 2
-    return ranked(replace(hit, score=scores[which]) for which, hit in first.items())
-
-
-def _which(hit: Hit) -> tuple[int, Handle]:
-    return hit.of, hit.handle
-
-
-def _cosine(hit: Hit) -> float:
-    """Return the cosine of a hit by vector, whose score is (1 + cosine) / 2; 0 for a negative one."""
-    return max(0.0, 2 * hit.score - 1)
+        alone = all_near and hit.handle not in near
+        score = hit.score / best if alone else (said[hit.handle] + near.get(hit.handle, 0.0)) / 2
+        found.append(replace(hit, score=score))
+    found += [replace(hit, score=near[hit.handle] / 2) for hit in vector if hit.handle not in said]
+    return ranked(found)
 
 
 def _relative(hits: Sequence[Hit], if_equal: Callable[[Hit], float]) -> list[float]:
@@ -136,6 +113,22 @@ def _relative(hits: Sequence[Hit], if_equal: Callable[[Hit], float]) -> list[flo
         return []
     low, high = min(hit.score for hit in hits), max(hit.score for hit in hits)
     return [(hit.score - low) / (high - low) if high > low else if_equal(hit) for hit in hits]
+
+
+def beside(near: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
+    """Return the hits of two searches that find different kinds, best first, with scores in [0, 1].
+
+    By vector, the score is the cosine; by words, its part of the best.
+    """
+    best = max((hit.score for hit in words), default=0.0) or 1.0
+    return ranked([
+        *(replace(hit, score=cosine(hit)) for hit in near), *(replace(hit, score=hit.score / best) for hit in words)
+    ])  # fmt: skip
+
+
+def cosine(hit: Hit) -> float:
+    """Return the cosine of a hit by vector, whose score is (1 + cosine) / 2; 0 for a negative one."""
+    return max(0.0, 2 * hit.score - 1)
 
 
 def falling(hits: Sequence[Hit]) -> list[Hit]:

@@ -16,11 +16,15 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
+from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import K1, B, Candidate, idf
 from graphweft_workers.retrieval.selection import select
+from graphweft_workers.text.terms import terms as terms_of
 
 LANE_BYTES: Final = 4
 _HALF: Final = 2**13 - 1
@@ -32,7 +36,7 @@ _SLACK: Final = 5e-5
 """Cosines that differ by less may be equal for a server: it rounds scores to five decimals and computes in 32 bits."""
 _NEARLY: Final = 1e-9
 """Part of a score by which two ways to sum it differ at most."""
-_INDEX_BYTES: Final = 2_000
+_INDEX_BYTES: Final = 4_000
 """Of an index without nodes: there may be one for any scope that a request names."""
 _VECTORS_BYTES: Final = 1_000
 _COLUMN_BYTES: Final = 128
@@ -41,6 +45,11 @@ _PAIR_BYTES: Final = sys.getsizeof((None, None))
 _TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * LANE_BYTES)
 """Of the two lists of a term: an array has room for up to 7 more items, and for a sixteenth more."""
 _POSTING_BYTES: Final = 2 * LANE_BYTES + 1
+_GAP: Final = timedelta(hours=1)
+"""Turns of a thread that are further apart belong to different sessions."""
+_TIME, _NUMBER, _EMPTY, _ASKS, _SHORT, _USERS = 1, 2, 4, 8, 16, 32
+_FEW: Final = 4
+"""Terms of a short turn, without stop words."""
 
 
 class Unfit(Exception):
@@ -58,6 +67,13 @@ class IndexedNode:
     length: int
     begins: str | None = None
     ends: str | None = None
+    thread: str = ""
+    """The conversation of a turn; empty for other records."""
+    who: str = ""
+    """The author of a turn, or the role."""
+    role: str = ""
+    said: str = ""
+    """The text of a short turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,41 +206,168 @@ class ScopeIndex:
             self._size += sum(
                 _PAIR_BYTES + sys.getsizeof(begins) + sys.getsizeof(ends) for begins, ends in self._validity
             )
-        self._lengths = array("I")
-        self._total_length = 0
+        self.days = [node.time[:10] for node in ordered]
+        self._size += sum(map(sys.getsizeof, self.days))
+        self.lengths = array("I")
+        self.total_length = 0
         self._postings: dict[str, tuple[array[int], array[int]]] = {}
+        self._numbers: dict[str, int] = {}
+        """The number of each term, in the sequences of the nodes."""
+        self._terms: list[str] = []
+        self._sequences = array("I")
+        self._starts = array("I", [0])
+        self._flags = bytearray()
+        self.before = array("I")
+        """The turn before each node in its session; the node itself if there is none."""
+        self.after = array("I")
+        self.sessions = array("I")
+        """The session of each turn; 0 for other records."""
+        self.mean = 1.0
+        """The mean length of the nodes."""
+        self.norms = array("f")
+        """What the length of each node divides its counts by: the part of BM25 that does not depend on the question."""
+        self.window_norms = array("f")
+        """The same of a turn with its neighbours."""
+        self.session_norms = array("f")
+        self.authors = array("I")
+        self.names: list[frozenset[str]] = []
+        """The terms of each author's name."""
         self._ordered = ordered
 
     def read(self, count: int) -> bool:
         """Read the terms of the next ``count`` nodes; return whether all are read."""
         postings = self._postings
-        first = len(self._lengths)
+        first = len(self.lengths)
         for number, node in enumerate(self._ordered[first : first + count], first):
-            self._lengths.append(node.length)
-            self._total_length += node.length
-            for term, times in Counter(node.terms.split(" ")).items() if node.terms else ():
+            self.lengths.append(node.length)
+            self.total_length += node.length
+            of_node = node.terms.split(" ") if node.terms else []
+            self._flags.append(_flags_of(node, of_node))
+            for term, times in Counter(of_node).items():
                 held = postings.get(term)
                 if held is None:
                     held = postings[term] = array("I"), array("I")
+                    self._numbers[term] = len(self._terms)
+                    self._terms.append(term)
                     self._size += _TERM_BYTES + sys.getsizeof(term)
                 held[0].append(number)
                 held[1].append(times)
                 self._size += _POSTING_BYTES
-        if len(self._lengths) < len(self._ordered):
+            self._sequences.extend(map(self._numbers.__getitem__, of_node))
+            self._starts.append(len(self._sequences))
+        if len(self.lengths) < len(self._ordered):
             return False
+        self._link()
         self._ordered = []
         return True
+
+    def _link(self) -> None:
+        """Find the neighbours, the session and the author of each turn."""
+        nodes = self._ordered
+        self.before = array("I", range(len(nodes)))
+        self.after = array("I", range(len(nodes)))
+        self.sessions = array("I", bytes(LANE_BYTES * len(nodes)))
+        self.authors = array("I", bytes(LANE_BYTES * len(nodes)))
+        session_lengths = [0]
+        last: dict[str, int] = {}
+        known: dict[str, int] = {}
+        for number in range(len(nodes) - 1, -1, -1):  # the oldest first
+            node = nodes[number]
+            author = known.get(node.who)
+            if author is None:
+                author = known[node.who] = len(self.names)
+                self.names.append(frozenset(terms_of(node.who)))
+                self._size += sys.getsizeof(self.names[-1]) + sum(map(sys.getsizeof, self.names[-1]))
+            self.authors[number] = author
+            if not node.thread:
+                continue
+            previous = last.get(node.thread)
+            last[node.thread] = number
+            if previous is not None and _is_near(nodes[previous].time, node.time):
+                self.before[number], self.after[previous] = previous, number
+                self.sessions[number] = self.sessions[previous]
+            else:
+                self.sessions[number] = len(session_lengths)
+                session_lengths.append(0)
+            session_lengths[self.sessions[number]] += node.length
+        self._weigh(session_lengths)
+
+    def _weigh(self, session_lengths: Sequence[int]) -> None:
+        lengths = self.lengths
+        self.mean = mean = (self.total_length / len(lengths) if lengths else 0.0) or 1.0
+        usual = sum(session_lengths) / max(1, len(session_lengths) - 1) or 1.0
+        self.norms = array("f", [K1 * (1 - B + B * length / mean) for length in lengths])
+        of_windows = (
+            length + (lengths[before] if before != number else 0) + (lengths[after] if after != number else 0)
+            for number, (length, before, after) in enumerate(zip(lengths, self.before, self.after, strict=True))
+        )
+        self.window_norms = array("f", [K1 * (1 - B + B * length / (3 * mean)) for length in of_windows])
+        self.session_norms = array("f", [K1 * (1 - B + B * length / usual) for length in session_lengths])
 
     @property
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
-        lists = (self.keys, self._by_key, self._lengths, self._postings, self._validity)
+        lists = (
+            self.keys, self._by_key, self.lengths, self._postings, self._validity, self.days, self._numbers,
+            self._terms, self._sequences, self._starts, self._flags, self.before, self.after, self.sessions,
+            self.authors, self.names, self.norms, self.window_norms, self.session_norms,
+        )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
+    def postings(self, term: str, valid: frozenset[int] | None, limit: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the latest ``limit`` nodes that hold a term, and how often each does."""
+        if term not in self._postings:
+            return (), ()
+        numbers, times = self._postings[term]
+        if valid is None:
+            return numbers[:limit], times[:limit]
+        pairs = list(islice((pair for pair in zip(numbers, times, strict=True) if pair[0] in valid), limit))
+        return [number for number, _ in pairs], [held for _, held in pairs]
+
+    def holding(self, term: str) -> int:
+        """Return the number of nodes that hold a term, valid or not."""
+        return len(self._postings[term][0]) if term in self._postings else 0
+
+    def number_of(self, term: str) -> int | None:
+        """Return the number of a term in the sequences; None for an unknown one."""
+        return self._numbers.get(term)
+
+    def term(self, number: int) -> str:
+        """Return the term with a number."""
+        return self._terms[number]
+
+    def sequence(self, number: int) -> Sequence[int]:
+        """Return the numbers of the terms of a node, in order."""
+        return self._sequences[self._starts[number] : self._starts[number + 1]]
+
+    def tells_time(self, number: int) -> bool:
+        """Tell whether a node names a time."""
+        return bool(self._flags[number] & _TIME)
+
+    def tells_number(self, number: int) -> bool:
+        """Tell whether a node names a number."""
+        return bool(self._flags[number] & _NUMBER)
+
+    def is_empty(self, number: int) -> bool:
+        """Tell whether a turn tells nothing."""
+        return bool(self._flags[number] & _EMPTY)
+
+    def asks(self, number: int) -> bool:
+        """Tell whether a turn ends with a question."""
+        return bool(self._flags[number] & _ASKS)
+
+    def is_short(self, number: int) -> bool:
+        """Tell whether a turn has few words."""
+        return bool(self._flags[number] & _SHORT)
+
+    def is_of_user(self, number: int) -> bool:
+        """Tell whether a turn is the user's; what is known beside turns is about the user."""
+        return bool(self._flags[number] & _USERS)
+
     def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> TermMatches:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""
-        valid = self._valid(valid_at)
+        valid = self.valid(valid_at)
         postings: list[tuple[str, Sequence[int], Sequence[int]]] = []
         for term in terms:
             numbers: Sequence[int]
@@ -236,7 +379,7 @@ class ScopeIndex:
             postings.append((term, numbers, times))
         holding = {term: len(numbers) for term, numbers, _ in postings}
         total = len(self.keys) if valid is None else len(valid)
-        length = self._total_length if valid is None else sum(self._lengths[number] for number in valid)
+        length = self.total_length if valid is None else sum(self.lengths[number] for number in valid)
         allowed: set[int] | None = None
         if total > most:
             selection = select(holding, most)
@@ -258,7 +401,7 @@ class ScopeIndex:
     ) -> list[Candidate]:
         """Return the candidates of which the ``count`` best by BM25 are a part; see ``ranking.bm25``."""
         norms: dict[int, float] = {}
-        lengths, allowed = self._lengths, words.allowed
+        lengths, allowed = self.lengths, words.allowed
         scores: dict[int, float] = {}
         for term, numbers, times in words.postings:
             weight = idf(total, holding.get(term, 0))
@@ -302,7 +445,8 @@ class ScopeIndex:
         kept = islice((number for number in self._by_key if number in tied), count)
         return [*(number for number in near if number not in tied), *kept]
 
-    def _valid(self, at: str | None) -> frozenset[int] | None:
+    def valid(self, at: str | None) -> frozenset[int] | None:
+        """Return the numbers of the nodes that are valid then; None for all."""
         if at is None or self._validity is None:
             return None
         return frozenset(
@@ -314,9 +458,32 @@ class ScopeIndex:
 
 def node_of(row: Sequence[Any]) -> IndexedNode:
     """Return the node of a row of ``statements.nodes``. Raises ``Unfit`` for a value that an index cannot hold."""
-    key, time, length, terms, begins, ends = row
+    key, time, length, terms, begins, ends, *turn = row
     if not isinstance(key, str) or not isinstance(time, str) or type(length) is not int or not 0 <= length < 2**32:
         raise Unfit("one of its nodes lacks its id, its time or its length")
     if any(value is not None and not isinstance(value, str) for value in (terms, begins, ends)):
         raise Unfit("one of its nodes has terms or times that are not text")
-    return IndexedNode(key, time, terms or "", length, begins, ends)
+    thread, role, name, said = (value if isinstance(value, str) else "" for value in (*turn, "", "", "", "")[:4])
+    return IndexedNode(
+        key, time, terms or "", length, begins, ends, thread=thread, who=name or role, role=role, said=said
+    )
+
+
+def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
+    is_turn = bool(node.role)
+    return (
+        _TIME * has_time(of_node)
+        | _NUMBER * has_number(of_node)
+        | _EMPTY * (is_turn and bool(node.said) and tells_nothing(node.said, node.role))
+        | _ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
+        | _SHORT * (is_turn and tells_words(of_node) < _FEW)
+        | _USERS * (node.role == "user" or not is_turn)
+    )
+
+
+def _is_near(earlier: str, later: str) -> bool:
+    """Return whether two turns of a thread belong to one session."""
+    try:
+        return datetime.fromisoformat(later) - datetime.fromisoformat(earlier) <= _GAP
+    except (ValueError, TypeError):  # a rule may write anything
+        return True

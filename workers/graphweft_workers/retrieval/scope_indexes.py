@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -50,6 +50,22 @@ _MOST_WAITING: Final = 1_000
 
 class _Outdated(Exception):
     """The graph has changed during a build, or something was erased."""
+
+
+async def read_index(rows: Iterable[Sequence[Any]]) -> ScopeIndex:
+    """Return an index of rows of ``statements.nodes``, for one search; rows that an index cannot hold are left out."""
+    nodes: dict[str, IndexedNode] = {}
+    for row in rows:
+        try:
+            node = node_of(row)
+        except Unfit:
+            continue
+        nodes[node.key] = node
+    index = ScopeIndex(list(nodes.values()))
+    for _ in range(0, len(nodes), _TURN):
+        index.read(_TURN)
+        await asyncio.sleep(0)
+    return index
 
 
 class VersionSource(Protocol):

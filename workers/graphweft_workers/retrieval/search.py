@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.search import EMBEDDED, IndexType, SearchQuery
+from graphweft_contracts.search import EMBEDDED, REMEMBERED, IndexType, SearchQuery
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.embedding.protocol import Embedder
@@ -22,13 +22,19 @@ from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.arrangement import Arrangement
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
-from graphweft_workers.retrieval.ranking import Handle, Hit, falling, fused
+from graphweft_workers.retrieval.questions import read_question
+from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, falling, fused
 from graphweft_workers.retrieval.scope_index import ScopeIndex
-from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
+from graphweft_workers.retrieval.scope_ranking import rank
+from graphweft_workers.retrieval.signals import KindIndex, Near
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.targets import scoped
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 from graphweft_workers.text.terms import query_terms
+
+type _Kind = IndexType | Literal["words"]
+"""``words`` is the ranking of ``hybrid`` without vectors."""
 
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
@@ -37,6 +43,8 @@ _MOST_COMPARED: Final = 2_000
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
+MOST_WHOLE: Final = 2_000
+"""Limit of nodes of a kind that are read for a ranking without an index; of more, those that words or vectors find."""
 _MOST_MORE: Final = 20
 """Rows that are read beyond ``top_k``, in place of those that tell nothing or repeat another."""
 
@@ -60,7 +68,7 @@ class SearchRows:
 
     The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
 
-    - memories: ``role``, ``timestamp``, ``author_name``, ``id``
+    - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``id``
     - facts: ``subject``, ``predicate``, ``object``, ``valid_at``, ``invalid_at``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
     - entities: ``type``, ``id``
@@ -92,8 +100,9 @@ class Searcher:
     - Vector: score (1 + cosine) / 2, rounded to 5 decimals. A search within a scope compares every vector of the
       embedder's model. A search of an index compares the nearest ``max(100, 10 * top_k)`` nodes of the index.
     - Fulltext: BM25 over the terms of ``terms``, in [0, ∞), measured over all kinds that are searched.
-    - Hybrid: both, combined by ``fused``, in [0, 1]. Only memories have vectors; a vector search that includes other
-      kinds finds those by words and combines both in the same way.
+    - Hybrid, and the default within a scope: all signals of ``scope_ranking``, in [0, 1], with vectors if there is an
+      embedder. Of an index: both, combined by ``fused``. Only memories have vectors; a vector search that includes
+      other kinds finds those by words.
     - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.
@@ -205,7 +214,7 @@ class _Search:
         rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in arranged.shown)
         return SearchRows(table=Table(columns=_columns(targets), rows=rows), degraded=degraded)
 
-    async def _of_index(self, kind: IndexType | None, indexes: Indexes) -> SearchRows:
+    async def _of_index(self, kind: _Kind | None, indexes: Indexes) -> SearchRows:
         """Search the index that the query names, and once more if it is another one since the indexes were listed."""
         targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
         hits: list[Hit] = []
@@ -232,7 +241,7 @@ class _Search:
         return arrangement
 
     async def _found(
-        self, kind: IndexType | None, targets: Sequence[SearchTarget], scopes: ScopeIndexes | None
+        self, kind: _Kind | None, targets: Sequence[SearchTarget], scopes: ScopeIndexes | None
     ) -> tuple[list[Hit], str | None]:
         """Return the hits, by indexes of scopes where these are right; and why there is no vector, if so."""
         if scopes is None:
@@ -249,12 +258,16 @@ class _Search:
         self._indexed = {id(targets[of]): index for of, index in right.items()}
         return await self._by(kind, targets)
 
-    async def _by(self, kind: IndexType | None, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
+    async def _by(self, kind: _Kind | None, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         if kind == "fulltext":
             return await self._by_words(targets), None
-        return await (self._by_both(targets) if kind == "hybrid" else self._by_vector(targets))
+        if kind == "vector":
+            return await self._by_vector(targets)
+        if self._query.memory is None:
+            return await self._by_both(targets)
+        return await self._by_signals(targets, vectors=kind == "hybrid")
 
-    def _kind(self) -> IndexType | None:
+    def _kind(self) -> _Kind | None:
         """Return the type of search, or None for a search by recency."""
         asked, text = self._query.index_type, self._query.text.strip()
         if not self._query.memory:
@@ -263,7 +276,9 @@ class _Search:
             return None
         if asked is not None or not text:
             return asked
-        return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "fulltext"
+        if self._query.of not in REMEMBERED:
+            return "fulltext"
+        return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "words"
 
     async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         limit = self._query.top_k
@@ -299,8 +314,7 @@ class _Search:
         """Return hits by vector, and by words for kinds without vectors; and why there is no vector, if so."""
         words, near = await self._words_and_near([target for target in targets if target.vector is None], targets)
         if not isinstance(near, _NoVector):
-            apart = range(len(targets))  # no search covers what the other does
-            return (fused(near, words[: self._width], apart=apart) if words else near), None
+            return (beside(near, words[: self._width]) if words else near), None
         if all(target.text is None for target in targets):
             return [], f"{near.reason}; the label has no fulltext index, so nothing was searched"
         return await self._by_words(targets), f"{near.reason}; words were searched instead"
@@ -309,8 +323,56 @@ class _Search:
         words, near = await self._words_and_near(targets, targets)
         if isinstance(near, _NoVector):
             return fused([], words[: self._width]), f"{near.reason}; words alone were searched"
-        apart = [of for of, target in enumerate(targets) if target.vector is None]
-        return fused(near, words[: self._width], apart=apart, all_near=len(near) < self._width), None
+        return fused(near, words[: self._width], all_near=len(near) < self._width), None
+
+    async def _by_signals(self, targets: Sequence[SearchTarget], *, vectors: bool) -> tuple[list[Hit], str | None]:
+        """Return the hits of a scope by all signals; and why there is no vector, if so."""
+        degraded: str | None = None
+        near: list[Hit] = []
+        if vectors:
+            [(of, target)] = [(of, target) for of, target in enumerate(targets) if target.vector is not None]
+            found = await self._nearest_to_question(target, of)
+            if isinstance(found, _NoVector):
+                degraded = f"{found.reason}; words alone were searched"
+            else:
+                near = found
+        indexes = await self._indexes_of(targets, near)
+        parts = [
+            KindIndex(of=of, index=index, valid=index.valid(target.valid_at))
+            for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
+        ]
+        cosines: dict[tuple[int, int], float] = {}
+        wanted = {str(hit.handle): hit for hit in near}
+        for place, index in enumerate(indexes) if wanted else ():
+            for number, key in enumerate(index.keys):
+                if (hit := wanted.get(key)) is not None and hit.of == place:
+                    cosines[place, number] = cosine(hit)
+        query = self._query
+        asked = read_question(query.text, today=self._clock.now().date(), filter_stop_words=query.filter_stop_words)
+        with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
+        compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
+        return rank(asked, parts, compared, limit=self._width), degraded
+
+    async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
+        """Return an index of each target: the one of its scope, or one of nodes that are read now."""
+        missing = [(of, target) for of, target in enumerate(targets) if id(target) not in self._indexed]
+        made = dict(zip(
+            [of for of, _ in missing],
+            await asyncio.gather(*(self._read_index(of, target, near) for of, target in missing)),
+            strict=True,
+        ))  # fmt: skip
+        return [made[of] if of in made else self._indexed[id(target)] for of, target in enumerate(targets)]
+
+    async def _read_index(self, of: int, target: SearchTarget, near: Sequence[Hit]) -> ScopeIndex:
+        """Read the nodes of a target: all, or of many those that hold a word of the question or are near."""
+        table = await self._ask(statements.nodes(self._dialect, target, after="", limit=MOST_WHOLE + 1))
+        rows = table.rows
+        if len(rows) > MOST_WHOLE:
+            words = await self._by_words([target])
+            found = [*words[: self._width], *(hit for hit in near if hit.of == of)]
+            keys = dict.fromkeys(str(hit.handle) for hit in found)
+            rows = (await self._ask(statements.nodes_of(self._dialect, target, list(keys)))).rows
+        return await read_index(rows)
 
     async def _words_and_near(
         self, worded: Sequence[SearchTarget], targets: Sequence[SearchTarget]

@@ -17,6 +17,8 @@ GRID: Final = 100_000
 """Vector scores are whole numbers of 1 / GRID: servers compute in 32 bits and differ in the seventh decimal."""
 LONG: Final = 1_000
 """Terms of a text; the server counts those of longer texts, which bounds the reply."""
+_SHORT: Final = 300
+"""Characters of a turn that may tell nothing: see ``empty_turns``."""
 _LONGEST: Final = 50_000
 """Characters of a property that are read for terms."""
 _KEY: Final = "coalesce(toStringOrNull(n.id), '')"
@@ -134,19 +136,39 @@ def nearest_of(
 
 
 def nodes(dialect: GraphDialect, target: SearchTarget, *, after: str, limit: int) -> Statement:
-    """Return nodes of the scope at any time, by key: key, time, length, terms, begin and end of their validity."""
+    """Return nodes of the scope at any time, by key: key, time, length, terms, begin and end of their validity.
+
+    Turns of conversations also have their conversation, role, author, and the text if it is short.
+    """
     assert target.key is not None
     text, key = _text_side(target), f"n.{dialect.quoted(target.key)}"
     whole = replace(target, valid_at=None)
     source, params = dialect.within(whole)
     # An expression avoids the index of keys: a server may walk through the keys of all scopes, 5 seconds for a million.
     source = _where(source, [*_conditions(dialect, whole, "n"), f"coalesce({key}, '') > $__gw_after"])
-    names = (target.time, text.length, text.terms, *(target.validity if target.valid_at is not None else (None, None)))
-    shown = ", ".join(
-        f"{f'n.{dialect.quoted(name)}' if name else 'null'} AS __gw_{place}" for place, name in enumerate(names)
-    )
     values = {**_values(whole), "__gw_after": after, "__gw_limit": limit}
+    shown = _indexed(dialect, target, text)
     return Statement(f"{source} WITH n ORDER BY {key} LIMIT $__gw_limit RETURN {key}, {shown}", params | values)
+
+
+def nodes_of(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str]) -> Statement:
+    """Like ``nodes``, of the nodes of the scope with one of the keys, in any order."""
+    assert target.key is not None
+    key = dialect.quoted(target.key)
+    source = f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{key}: __gw_key}})"
+    source = _where(source, _conditions(dialect, target, "n"))
+    shown = _indexed(dialect, target, _text_side(target))
+    return Statement(f"{source} RETURN n.{key}, {shown}", {"__gw_keys": list(keys), **_values(target)})
+
+
+def _indexed(dialect: GraphDialect, target: SearchTarget, text: TextSide) -> str:
+    """Return what an index holds of a node beside its key."""
+    names = (target.time, text.length, text.terms, *(target.validity if target.valid_at is not None else (None, None)))
+    parts = [f"n.{dialect.quoted(name)}" if name else "null" for name in names]
+    if target.turn:
+        says = f"n.{dialect.quoted(target.says)}"
+        parts += [*target.turn, f"CASE WHEN size({says}) <= {_SHORT} THEN {says} ELSE '' END"]
+    return ", ".join(f"{part} AS __gw_{place}" for place, part in enumerate(parts))
 
 
 def vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:

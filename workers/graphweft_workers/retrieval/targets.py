@@ -46,8 +46,12 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
 def memories(scope: Mapping[str, str]) -> SearchTarget:
     """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
     vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
-    shown = ("role", "timestamp", "author_name", "id")
-    return _target(MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector)
+    shown = ("role", "timestamp", "author_name", "times", "id")
+    counted = {"times": "null"}  # the search counts equal texts
+    turn = ("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name")
+    return _target(
+        MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted, turn=turn
+    )
 
 
 def _facts(scope: Mapping[str, str], now: str) -> SearchTarget:

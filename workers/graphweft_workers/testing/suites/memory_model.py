@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any, Final
 
 from graphweft_contracts import Event
@@ -146,6 +147,11 @@ class MemoryModel:
                 newest[memory.role, " ".join(memory.text.casefold().split())] = memory
         kept = sorted(newest.values(), key=lambda memory: tells_nothing(memory.text, memory.role))
         return [memory.id for memory in kept[:most]]
+
+    def scores(self, scores: Mapping[str, float], shown: Sequence[str]) -> list[float]:
+        """Return the scores of what is shown: each one, or the lowest before it; 0 for what tells nothing."""
+        empty = [tells_nothing(self.by_id[id].text, self.by_id[id].role) for id in shown]
+        return list(accumulate((0.0 if none else scores[id] for id, none in zip(shown, empty, strict=True)), min))
 
     def by_vector(self, scope: Mapping[str, str], vector: Sequence[float]) -> dict[str, float]:
         """Return the score of each memory that has a vector."""

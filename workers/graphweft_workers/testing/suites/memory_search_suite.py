@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from itertools import accumulate
 
 import pytest
 
@@ -65,11 +63,6 @@ FAILURES = [
     (ZeroDivisionError("secret"), "ZeroDivisionError"),
     (None, "no vector within"),
 ]
-
-
-def falling(wanted: Sequence[float]) -> list[float]:
-    """Return each score, or the lowest before it."""
-    return list(accumulate(wanted, min))
 
 
 class MemorySearchSuite(SearchFixtures):
@@ -137,7 +130,7 @@ class MemorySearchSuite(SearchFixtures):
             shown = model.shown(wanted, k)
             assert len(ids(found)) == len(shown)
             assert [wanted[id] for id in ids(found)] == pytest.approx([wanted[id] for id in shown], abs=EXACT)
-            assert scores(found) == pytest.approx(falling([wanted[id] for id in shown]), abs=EXACT)
+            assert scores(found) == pytest.approx(model.scores(wanted, shown), abs=EXACT)
 
     async def test_by_words_the_order_is_that_of_bm25_within_the_scope(self, kit: SearchKit) -> None:
         model = await kit.fill(await some_memories(180))
@@ -149,7 +142,7 @@ class MemorySearchSuite(SearchFixtures):
             wanted = model.by_words(scope, text)
             found = await search(searcher, query(text, "fulltext", k, memory=scope))
             assert ids(found) == model.shown(wanted, k), (text, scope)
-            assert scores(found) == pytest.approx(falling([wanted[id] for id in ids(found)]), abs=1e-9)
+            assert scores(found) == pytest.approx(model.scores(wanted, ids(found)), abs=1e-9)
             some += len(ids(found))
         assert some > 50
 
@@ -184,7 +177,7 @@ class MemorySearchSuite(SearchFixtures):
         for text, kind in questions:
             found = await search(kit.searcher(embedder()), query(text, kind, 7, memory=scope, of="memories"))
             assert ids(found) == model.latest(scope)[:7]
-            assert found.table.columns == ("text", "score", "kind", "role", "timestamp", "author_name", "id")
+            assert found.table.columns == ("text", "score", "kind", "role", "timestamp", "author_name", "times", "id")
             assert set(scores(found)) == {None}, "nothing was compared, so there is no score"
 
     @pytest.mark.parametrize("user", ["u1", "u2"])
@@ -195,12 +188,12 @@ class MemorySearchSuite(SearchFixtures):
         more = [({"user_id": other}, ["sister sister", "Grace"]) for other in ("u1", "u2") if other != user]
         await kit.fill(await batches([({"user_id": user}, said), *more]))
         asked = query("Who is her sister?", memory={"user_id": user})
-        for made, kind in ((None, "fulltext"), (embedder(), "hybrid")):
+        for made in (None, embedder()):
             found = await search(kit.searcher(made), asked)
             assert texts(found)[0] == said[0]
-            assert (
-                found.table == (await search(kit.searcher(made), asked.model_copy(update={"index_type": kind}))).table
-            )
+            assert 0 < min(scores(found)) <= max(scores(found)) <= 1
+        by_both = await search(kit.searcher(embedder()), asked.model_copy(update={"index_type": "hybrid"}))
+        assert found.table == by_both.table
         assert texts(await search(kit.searcher(), query("violin", memory={"user_id": user}))) == []
 
     async def test_the_latest_have_no_score_whatever_a_retrieval_query_says(self, kit: SearchKit) -> None:

@@ -1,0 +1,170 @@
+"""What is remembered, as text for an agent: facts and preferences first, then turns by day, the oldest first. Pure.
+
+A row is one line, so no text can look like another row or a day. What a model does not need (scores, ids, seconds) is
+left out: it is in the values of a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+_KNOWN: Final = frozenset({"fact", "preference"})
+_SAID: Final = frozenset({"memory", ""})
+_COMMANDING: Final = frozenset({"system", "developer"})
+"""A model obeys messages of these roles, and anybody can store one."""
+_NUMBERS: Final = frozenset({int, float})
+_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_LONGEST_NAME: Final = 60
+_EMPTY: Final = 0.0
+"""The score of a turn that tells nothing: a question, or an answer that only says that something is unknown."""
+_PASSED: Final = ((14, 1, "day"), (60, 7, "week"), (730, 30, "month"))
+"""Days up to which a time is counted in a unit, and the days of the unit; beyond, years count."""
+NOTHING_CLOSER: Final = "Nothing closer to the question was found."
+_LINE: Final = 4
+"""Characters of a line beside its text: a dash, blanks and a line break."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """A row of the block. Dates and times are texts that begin with ``2026-11-28``; empty without one."""
+
+    text: str
+    kind: str = ""
+    who: str = ""
+    """The author of a turn."""
+    time: str = ""
+    since: str = ""
+    until: str = ""
+    times: int = 1
+    """How often the author said it."""
+    is_empty: bool = False
+    """Whether it tells nothing, and is shown with an answer behind it only."""
+    score: float | None = None
+
+    @property
+    def size(self) -> int:
+        """The approximate number of characters of its line."""
+        return len(self.text) + len(self.who) + _LINE if self.text else 0
+
+
+class MemoryRowReader:
+    """Reads rows by the names of their columns."""
+
+    __slots__ = ("_cut", "_places", "_width")
+
+    def __init__(self, names: Sequence[str], cut: Callable[[str], str] | None) -> None:
+        places: dict[str, int] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name.rpartition(".")[2], place)
+        self._places = places
+        self._width = len(names)
+        self._cut = cut
+
+    def read(self, cells: Sequence[Any], line: Callable[[Any], str]) -> MemoryRow:
+        """Return a row; ``line`` writes a cell on one line. Raises ``ValueError`` for another number of cells."""
+        if len(cells) != self._width:
+            raise ValueError(f"a row of {len(cells)} cells for {self._width} columns")
+
+        def of(name: str) -> Any:
+            place = self._places.get(name)
+            return None if place is None else cells[place]
+
+        text = of("text")
+        if self._cut is not None and type(text) is str:
+            text = self._cut(text)
+        kind, role, score, times = line(of("kind")), line(of("role")), of("score"), of("times")
+        return MemoryRow(
+            text=line(text),
+            kind=kind,
+            who=_who(line(of("author_name")), role),
+            time=line(of("timestamp")),
+            since=line(of("valid_at") if kind == "fact" else of("timestamp"))[:10],
+            until=line(of("invalid_at"))[:10],
+            times=times if type(times) is int else 1,
+            is_empty=kind in _SAID and type(score) in _NUMBERS and score <= _EMPTY,
+            score=score if type(score) in _NUMBERS else None,
+        )
+
+
+def memory_text(rows: Sequence[MemoryRow], today: date | None, floor: float | None = None) -> str:
+    """Return the rows, which are in the order of their rank, as the lines of a block; empty without one that shows.
+
+    ``today`` says how long ago a day was; without it the text says nothing of that. If no score reaches ``floor``, the
+    block says that nothing closer was found.
+    """
+    rows = [row for row in rows if row.text]
+    known = [row for row in rows if row.kind in _KNOWN]
+    said = _with_answers(sorted((row for row in rows if row.kind not in _KNOWN), key=lambda row: row.time))
+    lines = [_known_line(row) for row in known]
+    days: dict[str, list[str]] = {}
+    for row in said:
+        days.setdefault(_day_heading(row.time[:10], today), []).append(_said_line(row))
+    if not lines and not days:
+        return NOTHING_CLOSER if rows else ""
+    if lines and days:
+        lines.insert(0, "Known:")
+    for day, of_day in days.items():
+        lines += [f"{day}:", *of_day]
+    if today is not None:
+        lines.insert(0, f"Today is {_named(today)}.")
+    if floor is not None and all(row.score is not None and row.score < floor for row in (*known, *said)):
+        lines.append(NOTHING_CLOSER)
+    return "\n".join(lines)
+
+
+def _with_answers(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    """Return the rows, without turns that tell nothing unless the next row is somebody's answer on the same day."""
+    kept: list[MemoryRow] = []
+    for place, row in enumerate(rows):
+        answer = rows[place + 1] if place + 1 < len(rows) else None
+        if row.is_empty and (
+            answer is None or answer.is_empty or answer.who == row.who or answer.time[:10] != row.time[:10]
+        ):
+            continue
+        kept.append(row)
+    return kept
+
+
+def _known_line(row: MemoryRow) -> str:
+    times = ", ".join(f"{word} {at}" for word, at in (("since", row.since), ("until", row.until)) if at)
+    return f"- {row.text} ({times})" if times else f"- {row.text}"
+
+
+def _said_line(row: MemoryRow) -> str:
+    who = f"{row.who}: " if row.who else f"{row.kind}: " if row.kind not in _SAID else ""
+    again = f" ({row.times} times, last on this day)" if row.times > 1 else ""
+    return f"- {who}{row.text}{again}"
+
+
+def _who(name: str, role: str) -> str:
+    """Return the author's name, or the role; neither may look like the beginning of a text."""
+    if role.lower() in _COMMANDING:
+        return f"quoted {role}"
+    return " ".join(name.replace(":", " ").split())[:_LONGEST_NAME] or role.replace(":", " ")
+
+
+def _day_heading(day: str, today: date | None) -> str:
+    try:
+        at = date.fromisoformat(day)
+    except ValueError:
+        return "Without a date"
+    return _named(at) if today is None else f"{_named(at)}, {_passed((today - at).days)}"
+
+
+def _named(day: date) -> str:
+    return f"{_DAYS[day.weekday()]} {day.isoformat()}"
+
+
+def _passed(days: int) -> str:
+    if days in _NEAR:
+        return _NEAR[days]
+    size = abs(days)
+    count, unit = next(((size // each, unit) for most, each, unit in _PASSED if size < most), (size // 365, "year"))
+    text = f"{count} {unit}{'s' if count > 1 else ''}"
+    return f"{text} ago" if days > 0 else f"in {text}"
+
+
+_NEAR: Final[Mapping[int, str]] = {0: "today", 1: "yesterday", -1: "tomorrow"}

@@ -1,0 +1,32 @@
+"""The order in which a search shows its hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweft_workers.retrieval.arrangement import Arrangement
+from graphweft_workers.retrieval.ranking import Hit
+
+COLUMNS = ("text", "score", "kind", "role", "timestamp", "author_name", "times", "id")
+
+
+def arranged(*said: tuple[str, str, float], most: int = 10) -> list[tuple[Any, ...]]:
+    """Return text, time, times and score of what is shown."""
+    arrangement = Arrangement(COLUMNS, most)
+    arrangement.add(
+        (Hit(str(place), str(place), score), (text, score, "memory", "user", time, None, None, str(place)))
+        for place, (text, time, score) in enumerate(said)
+    )
+    return [(row[0], row[4], row[6], hit.score) for hit, row in arrangement.shown]
+
+
+def test_equal_texts_are_one_row_with_their_number_and_the_latest_time() -> None:
+    assert arranged(("Tea.", "2", 0.9), ("tea.", "3", 0.8), ("Tea. ", "1", 0.7), ("Milk.", "1", 0.6)) == [
+        ("tea.", "3", 3, 0.9), ("Milk.", "1", None, 0.6),
+    ]  # fmt: skip
+
+
+def test_a_question_is_last_and_has_the_score_0() -> None:
+    assert [row[::3] for row in arranged(("What is tea?", "2", 0.9), ("Tea.", "1", 0.5))] == [
+        ("Tea.", 0.5), ("What is tea?", 0.0),
+    ]  # fmt: skip

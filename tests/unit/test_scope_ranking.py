@@ -1,0 +1,220 @@
+"""The signals of the ranking of a scope, each alone, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from graphweft_workers.retrieval.questions import Period, read_question
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
+from graphweft_workers.retrieval.scope_ranking import FITTING, WEIGHTS, rank
+from graphweft_workers.retrieval.signals import MOST_CANDIDATES, KindIndex, Near, find_signals
+from graphweft_workers.text.terms import terms
+
+TODAY: Final = date(2026, 11, 28)  # a Saturday
+START: Final = datetime.fromisoformat("2026-07-20T10:00:00.000000+00:00")
+
+
+def turn(place: int, text: str, *, who: str = "", role: str = "user", thread: str = "t", at: Any = None) -> IndexedNode:
+    """A turn a minute after the one before, or ``at`` so many days later."""
+    time = START + (timedelta(minutes=place) if at is None else timedelta(days=at))
+    found = terms(f"{who}: {text}" if who else text)
+    return IndexedNode(
+        f"{place:05}", time.isoformat(), " ".join(found), len(found), thread=thread, who=who or role, role=role,
+        said=text if len(text) <= 300 else "",
+    )  # fmt: skip
+
+
+def index_of(nodes: Sequence[IndexedNode]) -> ScopeIndex:
+    index = ScopeIndex(nodes)
+    while not index.read(1_000):
+        pass
+    return index
+
+
+def values(question: str, *nodes: IndexedNode, near: dict[int, float] | None = None) -> dict[str, dict[int, float]]:
+    """Return each signal of the candidates, by the place of the turn."""
+    index = index_of(nodes)
+    cosines = {(0, index.keys.index(f"{place:05}")): cosine for place, cosine in (near or {}).items()}
+    asked = read_question(question, today=TODAY)
+    found = find_signals(asked, [KindIndex(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})), WEIGHTS)
+    places = [int(index.keys[number]) for _, number in found.candidates]
+    return {name: dict(zip(places, each, strict=True)) for name, each in found.values.items() if each}
+
+
+def order(question: str, *nodes: IndexedNode, near: dict[int, float] | None = None) -> list[int]:
+    index = index_of(nodes)
+    cosines = {(0, index.keys.index(f"{place:05}")): cosine for place, cosine in (near or {}).items()}
+    asked = read_question(question, today=TODAY)
+    hits = rank(asked, [KindIndex(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})))
+    return [int(hit.key) for hit in hits]
+
+
+def test_a_long_turn_counts_as_its_best_passage() -> None:
+    spread = turn(1, " ".join(["kayak", *["word"] * 200, "lake"]))
+    dense = turn(2, " ".join([*["word"] * 200, "kayak lake"]))
+    found = values("kayak lake", spread, dense)["words"]
+    assert found[2] == 1.0
+    assert found[1] < 0.8
+
+
+def test_the_covered_part_counts_rare_words_for_more() -> None:
+    others = [turn(place, "the lake is cold", thread=f"o{place}") for place in range(3, 20)]
+    found = values("kayak lake", turn(1, "kayak"), turn(2, "lake"), *others)["covered"]
+    assert found[1] > 3 * found[2]
+
+
+def test_words_next_to_each_other_are_a_pair() -> None:
+    found = values("red lamp", turn(1, "a red lamp"), turn(2, "a lamp that nobody would ever call red"))
+    assert found["pairs"] == {1: 1.0, 2: 0.0}
+
+
+def test_neighbours_and_the_session_speak_for_a_turn() -> None:
+    alone = turn(9, "Bruno", thread="other")
+    found = values("What dog is Bruno?", turn(1, "We got a dog."), turn(2, "He is Bruno."), turn(3, "Good dog."), alone)
+    assert found["window"][2] > found["window"][9]
+    assert found["session"][2] > found["session"][9]
+    assert found["session_best"][2] > found["session_best"][9]
+
+
+def test_turns_of_another_session_or_thread_are_no_neighbours() -> None:
+    index = index_of([turn(1, "a", at=0), turn(2, "b", at=1), turn(3, "c", thread="x", at=1)])
+    assert len(set(index.sessions)) == 3
+    assert list(index.before) == list(index.after) == [0, 1, 2]
+
+
+def test_an_answer_counts_by_its_question() -> None:
+    found = values("Where is the kayak stored?", turn(1, "Where is the kayak?", role="assistant"), turn(2, "In Oslo."))
+    assert found["after_question"] == {1: 0.0, 2: 1.0}
+    same = values("Where is the kayak stored?", turn(1, "Where is the kayak?"), turn(2, "In the kayak shed."))
+    assert set(same["after_question"].values()) == {0.0}, "nobody answers himself"
+
+
+@pytest.mark.parametrize(
+    ("question", "days"),
+    [
+        ("What did I say on 21 July 2026?", {1}), ("on July 21st?", {1}), ("2026-07-21", {1}), ("in August 2026", {20}),
+        ("What did I say last week?", {122, 125}), ("What did I say yesterday?", {130}), ("2 weeks ago", {116}),
+        ("What did I say in the kitchen?", set()),
+    ],
+)  # fmt: skip
+def test_a_day_in_the_question_finds_what_was_said_then(question: str, days: set[int]) -> None:
+    nodes = [turn(day, "Nothing of that kind.", at=day) for day in (1, 20, 60, 116, 122, 125, 130)]
+    found = values(question, *nodes).get("date", {})
+    best = max(found.values(), default=0)
+    assert {day for day, value in found.items() if value and value == best} == days
+
+
+@pytest.mark.parametrize(
+    ("text", "periods"),
+    [
+        ("7 May 2023", [Period(year=2023, month=5, day=7)]), ("in may", [Period(month=5)]), ("may I?", []),
+        ("May 2023", [Period(year=2023, month=5)]), ("in 2022", [Period(year=2022)]),
+        ("yesterday", [Period(first="2026-11-27", last="2026-11-27")]),
+        ("last week", [Period(first="2026-11-16", last="2026-11-22")]),
+        ("last month", [Period(first="2026-10-01", last="2026-10-31")]), ("31 abc 2023", []),
+    ],
+)  # fmt: skip
+def test_periods_are_read(text: str, periods: list[Period]) -> None:
+    assert list(read_question(text, today=TODAY).periods) == periods
+
+
+def test_when_and_how_many_ask_for_a_time_and_a_number() -> None:
+    nodes = [turn(1, "I sold the lamp yesterday."), turn(2, "I sold the lamp."), turn(3, "I sold three lamps.")]
+    assert values("When did I sell the lamp?", *nodes)["when"] == {1: 1.0, 2: 0.0, 3: 0.0}
+    assert values("How many lamps did I sell?", *nodes)["number"] == {1: 0.0, 2: 0.0, 3: 1.0}
+    assert "when" not in values("Did I sell the lamp?", *nodes)
+
+
+def test_who_is_asked_about() -> None:
+    nodes = [turn(1, "A lamp", who="Ann"), turn(2, "A lamp", who="Bob", role="assistant")]
+    assert values("What lamp does Bob like?", *nodes)["named"] == {1: 0.0, 2: 1.0}
+    assert values("What is my lamp?", *nodes)["own"] == {1: 1.0, 2: 0.0}
+    assert WEIGHTS["named"] < WEIGHTS["own"]
+
+
+def test_questions_and_short_turns_count_less() -> None:
+    told = turn(1, "The lamp is in the kitchen beside our old oven.")
+    nodes = [told, turn(2, "A nice lamp! How is it?"), turn(3, "Lamp")]
+    found = values("lamp", *nodes)
+    assert found["asks"] == {1: 0.0, 2: 1.0, 3: 0.0}
+    assert found["short"] == {1: 0.0, 2: 1.0, 3: 1.0}
+    assert values("lamp", turn(1, "Where is the lamp?"))["empty"] == {1: 1.0}
+
+
+def test_words_of_the_first_hits_find_more() -> None:
+    nodes = [turn(1, "kayak on fjord"), turn(2, "kayak in fjord"), turn(3, "a kayak"), turn(4, "kayak, fjord")]
+    others = [turn(place, f"other {place}", thread="o") for place in range(10, 60)]
+    found = values("kayak", *nodes, *others)["first_hits"]
+    assert found[4] == 1.0
+    assert found[3] < 0.5
+
+
+def test_vectors_count_and_what_has_none_counts_by_its_words() -> None:
+    nodes = [turn(1, "A feline"), turn(2, "A dog"), turn(3, "My cat")]
+    found = values("cat", *nodes, near={1: 0.6, 2: 0.1})["vector"]
+    assert (found[1], found[2], found[3]) == (1.0, 0.0, 0.0)
+    index = index_of(nodes)
+    asked = read_question("cat", today=TODAY)
+    near = Near(cosines={(0, index.keys.index("00001")): 0.6}, parts=frozenset({0}), is_all=True)
+    signals = find_signals(asked, [KindIndex(of=0, index=index)], near, WEIGHTS)
+    keys = [index.keys[number] for _, number in signals.candidates]
+    assert signals.values["vector"][keys.index("00003")] == 1.0
+
+
+def test_of_equal_turns_the_newest_is_first() -> None:
+    assert order("lamp", *(turn(place, "the lamp", thread=f"t{place}", at=place) for place in (1, 3, 2))) == [3, 2, 1]
+
+
+def test_a_neighbour_of_a_hit_is_no_hit() -> None:
+    assert order("lamp", turn(1, "the lamp"), turn(2, "The train was late.")) == [1]
+
+
+def test_more_hits_than_candidates_are_all_returned() -> None:
+    count = MOST_CANDIDATES + 60
+    nodes = [turn(place, f"lamp {place}", thread=f"t{place}") for place in range(count)]
+    found = order("lamp", *nodes)
+    assert len(found) == len(set(found)) == count
+
+
+def test_scores_say_whether_anything_fits() -> None:
+    index = index_of([turn(place, f"the lamp is {place} years old") for place in range(50)])
+
+    def best(question: str) -> float:
+        hits = rank(read_question(question, today=TODAY), [KindIndex(of=0, index=index)], Near())
+        assert all(0 < hit.score <= 1 for hit in hits)
+        return max((hit.score for hit in hits), default=0.0)
+
+    assert best("How old is the lamp?") > 2 * FITTING
+    assert best("Which years had quantum entanglement experiments in Mongolia?") < FITTING
+    assert best("violin") == 0
+
+
+CAT: Final = "My cat is called Tom and he is three years old"
+ASKED: Final = ("What is my cat called?", "How old is my cat?", "what is tom", "Do I have a pet called Tom?")
+OF_CATS: Final = ("What is my cat called?", "how old is my cat", "Who is Tom?", "Is my cat called Tom or Tim?")
+ANSWERS: Final = ("I do not know.", "Sorry, I do not know what your cat is called.", "You have not told me.")
+TALK: Final = (
+    "I had {0} coffees today", "The train was {0} minutes late", "My boss called me {0} times",
+    "We are {0} years old as a firm", "Your order number {0} is on its way", "The weather is fine",
+    "Let us meet at {0}",
+    "I read {0} pages of the book",
+)  # fmt: skip
+
+
+def test_a_fact_said_once_is_found_after_a_thousand_turns() -> None:
+    """With 50 questions about it among them."""
+    nodes = [turn(0, CAT, thread="first")]
+    for place in range(1, 1_001):
+        if place % 20 == 1:
+            nodes.append(turn(place, OF_CATS[place // 20 % len(OF_CATS)], thread=f"t{place // 40}"))
+        elif place % 20 == 2:
+            nodes.append(turn(place, ANSWERS[place // 20 % 3], role="assistant", thread=f"t{place // 40}"))
+        else:
+            role = "user" if place % 2 else "assistant"
+            nodes.append(turn(place, TALK[place % len(TALK)].format(place), role=role, thread=f"t{place // 40}"))
+    for question in ASKED:
+        assert 0 in order(question, *nodes)[:20], question

@@ -1,0 +1,70 @@
+"""One ranking of all that a scope holds, by the signals of ``signals``. Pure.
+
+The weights were learned on LoCoMo alone and rounded; ``python -m benchmarks.evidence FILE --learn`` learns them anew.
+Each signal says what it measures:
+
+- ``words``: BM25 of the best passage. ``covered``: how much of the question's words it holds. ``pairs``: two words of
+  the question next to each other.
+- ``window``, ``session``, ``session_best``: BM25 of the turn with its neighbours, of its session, and of the best three
+  turns of this session. ``after_question``: BM25 of the question that it answers.
+- ``date``, ``when``, ``number``: it is of a day that the question names, or names a time or a number that is asked for.
+- ``own``, ``named``: the question is in the first person and it is the user's, or it names its author. The latter
+  counts less, because questions name the wrong person, too.
+- ``asks``, ``empty``, ``short``: it ends with a question, tells nothing, or has few words.
+- ``vector``: it is near by meaning. ``first_hits``: it holds words that the first hits have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from graphweft_workers.retrieval.questions import RankedQuestion
+from graphweft_workers.retrieval.ranking import Hit, ranked
+from graphweft_workers.retrieval.signals import KindIndex, Near, find_signals, linear
+
+WEIGHTS: Final[Mapping[str, float]] = {
+    "words": 0.1,
+    "covered": 0.25,
+    "pairs": 0.2,
+    "window": 0.45,
+    "session": 0.35,
+    "session_best": 0.25,
+    "after_question": 0.4,
+    "date": 1.0,
+    "when": 0.45,
+    "number": 0.15,
+    "own": 0.45,
+    "named": 0.3,
+    "asks": -0.2,
+    "empty": -0.2,
+    "short": -0.2,
+    "vector": 0.5,
+    "first_hits": 0.1,
+}
+FITTING: Final = 0.2
+"""A score below says that a record hardly fits: of LoCoMo's questions 4 % have no higher one."""
+_LEAST: Final = 1e-6
+"""The score of a hit of which more speaks against it than for it: 0 means that it tells nothing."""
+
+
+def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit: int = 100) -> list[Hit]:
+    """Return about ``limit`` records that fit a question, or more, best first; of equal ones the newest is first.
+
+    Scores are above 0 and at most 1. A score counts by what the signals of the
+    question could give at most, and by how much of the question its best hit holds: if nothing fits, no score is high.
+    """
+    signals = find_signals(asked, parts, near, WEIGHTS, limit=limit)
+    most = sum(weight for name, weight in WEIGHTS.items() if weight > 0 and any(signals.values.get(name, ())))
+    factor = signals.reach / most if most else 0.0
+
+    def hit(at: tuple[int, int], score: float) -> Hit:
+        part = parts[at[0]]
+        key = part.index.keys[at[1]]
+        return Hit(key, key, score, part.of, at[1])
+
+    hits = ranked(
+        hit(at, min(1.0, max(_LEAST, value * factor)))
+        for at, value in zip(signals.candidates, linear(signals, WEIGHTS), strict=True)
+    )
+    return hits + [hit(at, hits[-1].score) for at in signals.rest]

@@ -1,0 +1,383 @@
+"""How well the records of a scope fit a question, by several signals. Pure.
+
+Each signal is scaled to 0 to 1 among the candidates, so that a weighted sum ranks them: see ``linear``. What does not
+depend on the question is in the index of the scope.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from graphweft_workers.retrieval.questions import RankedQuestion
+from graphweft_workers.retrieval.ranking import K1, B, idf
+from graphweft_workers.retrieval.scope_index import ScopeIndex
+
+PASSAGE: Final = 80
+"""Terms of a passage: a long turn counts as its best one."""
+MOST_POSTINGS: Final = 5_000
+"""Of a question, over all its terms: one takes about 2 us. Of the first term beyond, the latest count."""
+MOST_CANDIDATES: Final = 150
+"""Records of which all signals are computed."""
+_MOST_LOOKED_AT: Final = 400
+"""Records that may be candidates, by their words and neighbours."""
+_MOST_READ: Final = 40_000
+"""Terms of long texts that are read for passages."""
+_MOST_OF_DAYS: Final = 500
+_FIRST_HITS: Final = 5
+_MOST_ADDED: Final = 10
+"""Terms of the first hits."""
+_COMMON: Final = 0.1
+"""Share of all records from which on a term of the first hits says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindIndex:
+    """The records of one kind."""
+
+    of: int
+    """See ``Hit.of``."""
+    index: ScopeIndex
+    valid: frozenset[int] | None = None
+    """The records that are valid at the time of the question; None: all."""
+
+
+@dataclass(slots=True)
+class Signals:
+    """The candidates, as places of parts and numbers of records; the values of each signal are in the same order."""
+
+    candidates: list[tuple[int, int]]
+    rest: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Further records that fit less, the best first."""
+    values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    reach: float = 1.0
+    """How well the best candidate fits: the share of the question's words, weighted by their rarity, that it and its
+    neighbours hold, or the fit of its day, or its cosine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """What a search by vector found."""
+
+    cosines: Mapping[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    """Of the nearest records, by part and number."""
+    parts: frozenset[int] = frozenset()
+    """The parts whose records have vectors."""
+    is_all: bool = False
+    """Whether all vectors were compared: a record that is not among them has none."""
+
+
+def find_signals(
+    asked: RankedQuestion,
+    parts: Sequence[KindIndex],
+    near: Near,
+    weights: Mapping[str, float],
+    *,
+    limit: int = MOST_CANDIDATES,
+) -> Signals:
+    """Return the signals of the candidates for a question; ``weights`` choose the first hits, whose words are one.
+
+    With the rest there are about ``limit`` records, if so many fit at all.
+    """
+    return _Finder(asked, parts, near).found(weights, limit)
+
+
+def linear(signals: Signals, weights: Mapping[str, float]) -> list[float]:
+    """Return the weighted sum of the signals of each candidate."""
+    sums = [0.0] * len(signals.candidates)
+    for name, weight in weights.items():
+        for place, value in enumerate(signals.values.get(name, ())):
+            if value:
+                sums[place] += weight * value
+    return sums
+
+
+class _Finder:
+    """The signals of one question."""
+
+    def __init__(self, asked: RankedQuestion, parts: Sequence[KindIndex], near: Near) -> None:
+        self._asked = asked
+        self._parts = parts
+        self._near = near.cosines
+        self._vectors_of = near
+        self._total = sum(len(part.index.keys) for part in parts)
+        self._words: list[dict[int, float]] = [{} for _ in parts]
+        """BM25 of each record that holds a term, by part and number."""
+        self._held: list[list[tuple[float, Mapping[int, int]]]] = [[] for _ in parts]
+        """By part: the weight of each term, and how often each record holds it."""
+        self._sessions: list[dict[int, float]] = [{} for _ in parts]
+        self._weights = {
+            term: idf(self._total, sum(part.index.holding(term) for part in parts)) for term in asked.terms
+        }
+
+    def found(self, weights: Mapping[str, float], limit: int) -> Signals:
+        """Return the signals of the candidates, and up to ``limit`` records with the rest."""
+        self._count()
+        days = self._on_days()
+        candidates, rest = self._candidates(days, limit)
+        signals = Signals(candidates, rest)
+        asked_for = sum(self._weights.values()) or 1.0
+        covered, around, window = self._around(candidates)
+        if candidates:
+            signals.reach = min(1.0, max(max(around) / asked_for, *days.values(), *self._near.values(), 0.0))
+        values = signals.values
+        values["words"] = _scaled(self._passages(candidates))
+        values["covered"] = [each / asked_for for each in covered]
+        values["window"] = _scaled(window)
+        best = self._best_of_sessions(candidates)
+        of_sessions = [
+            self._sessions[place].get(self._parts[place].index.sessions[number], 0.0) for place, number in candidates
+        ]
+        for name, scores, alone in (("session", of_sessions, "window"), ("session_best", best, "words")):
+            values[name] = _scaled(scores)
+            for at, (place, number) in enumerate(candidates):
+                if not self._parts[place].index.sessions[number]:  # it has no neighbours that could speak for it
+                    values[name][at] = values[alone][at]
+        values["after_question"] = _scaled([self._after_question(each) for each in candidates])
+        values["pairs"] = _scaled(self._pairs(candidates, covered))
+        values["date"] = [days.get(self._day_of(each), 0.0) for each in candidates]
+        values["when"] = self._flagged(candidates, "tells_time", self._asked.is_when)
+        values["number"] = self._flagged(candidates, "tells_number", self._asked.is_count)
+        values["own"] = self._flagged(candidates, "is_of_user", self._asked.is_own)
+        values["named"] = [float(self._is_named(each)) for each in candidates]
+        values["asks"] = self._flagged(candidates, "asks")
+        values["empty"] = self._flagged(candidates, "is_empty")
+        values["short"] = self._flagged(candidates, "is_short")
+        values["vector"] = self._vectors(candidates, values["words"])
+        values["first_hits"] = self._like_first_hits(candidates, linear(signals, weights))
+        return signals
+
+    def _count(self) -> None:
+        """Add the terms to the scores of records and sessions, the rarest first."""
+        room = MOST_POSTINGS
+        ordered = sorted((sum(part.index.holding(term) for part in self._parts), term) for term in self._weights)
+        for held, term in ordered:
+            if not held or room <= 0:
+                continue
+            for place, part in enumerate(self._parts):
+                numbers, times = part.index.postings(term, part.valid, room)
+                room -= len(numbers)
+                self._add(place, part.index, numbers, times, self._weights[term])
+
+    def _add(self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], weight: float) -> None:
+        words, norms = self._words[place], index.norms
+        for number, held in zip(numbers, times, strict=True):
+            words[number] = words.get(number, 0.0) + weight * held / (held + norms[number])
+        self._held[place].append((weight, dict(zip(numbers, times, strict=True))))
+        of_sessions, session_norms = self._sessions[place], index.session_norms
+        for session, held in Counter(map(index.sessions.__getitem__, numbers)).items():
+            if session:
+                score = weight * held / (held + session_norms[session])
+                of_sessions[session] = of_sessions.get(session, 0.0) + score
+
+    def _on_days(self) -> dict[tuple[int, str], float]:
+        """Return the days that the question names, by part, and how well each fits."""
+        found: dict[tuple[int, str], float] = {}
+        if not self._asked.periods:
+            return found
+        for place, part in enumerate(self._parts):
+            for day in dict.fromkeys(part.index.days):
+                if fit := max(period.fit(day) for period in self._asked.periods):
+                    found[place, day] = fit
+        return found
+
+    def _candidates(
+        self, days: Mapping[tuple[int, str], float], limit: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return the records of which all signals are computed, and the next ones.
+
+        They hold a word, are near, are of a day that is asked for, or answer a question that holds a word.
+        """
+        rough = {(place, number): score for place, words in enumerate(self._words) for number, score in words.items()}
+        best = max(rough.values(), default=0.0) or 1.0
+        for place, number in list(rough):
+            index = self._parts[place].index
+            answer = index.after[number]
+            if index.asks(number) and answer != number and self._after_question((place, answer)):
+                rough[place, answer] = rough.get((place, answer), 0.0) + rough[place, number] / 2
+        for key, cosine in self._near.items():
+            rough[key] = rough.get(key, 0.0) + max(0.0, cosine) * best
+        left = _MOST_OF_DAYS
+        for place, part in enumerate(self._parts) if days else ():
+            for number, day in enumerate(part.index.days):
+                fit = days.get((place, day), 0.0)
+                if fit and left and (part.valid is None or number in part.valid):
+                    rough[place, number] = rough.get((place, number), 0.0) + fit * best
+                    left -= 1
+        empty = [part.index.is_empty for part in self._parts]
+        keyed = ((empty[place](number), -score, (place, number)) for (place, number), score in rough.items())
+        found = [key for _, _, key in heapq.nsmallest(max(limit, _MOST_LOOKED_AT), keyed)]
+        looked_at, rest = found[:_MOST_LOOKED_AT], found[_MOST_LOOKED_AT:]
+        _, _, window = self._around(looked_at)
+        most = max(window, default=0.0) or 1.0
+        better = {key: rough[key] / best + score / most for key, score in zip(looked_at, window, strict=True)}
+        looked_at.sort(key=lambda key: (empty[key[0]](key[1]), -better[key], key))
+        return looked_at[:MOST_CANDIDATES], [*looked_at[MOST_CANDIDATES:], *rest]
+
+    def _around(self, keys: Sequence[tuple[int, int]]) -> tuple[list[float], list[float], list[float]]:
+        """Return what each record covers, what it covers with its neighbours, and BM25 of these together."""
+        covered: list[float] = []
+        around: list[float] = []
+        window: list[float] = []
+        for place, number in keys:
+            index = self._parts[place].index
+            norm, before, after = index.window_norms[number], index.before[number], index.after[number]
+            own = near = score = 0.0
+            for weight, held in self._held[place]:
+                of_this = times = held.get(number, 0)
+                if before != number:
+                    times += held.get(before, 0)
+                if after != number:
+                    times += held.get(after, 0)
+                if of_this:
+                    own += weight
+                if times:
+                    near += weight
+                    score += weight * times / (times + norm)
+            covered.append(own)
+            around.append(near)
+            window.append(score)
+        return covered, around, window
+
+    def _day_of(self, key: tuple[int, int]) -> tuple[int, str]:
+        place, number = key
+        return place, self._parts[place].index.days[number]
+
+    def _best_of_sessions(self, candidates: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the sum of the best three turns of the session of each candidate."""
+        scores: dict[tuple[int, int], list[float]] = {}
+        for place, words in enumerate(self._words):
+            sessions = self._parts[place].index.sessions
+            for number, score in words.items():
+                if session := sessions[number]:
+                    scores.setdefault((place, session), []).append(score)
+        best: dict[tuple[int, int], float] = {}
+        values: list[float] = []
+        for place, number in candidates:
+            key = (place, self._parts[place].index.sessions[number])
+            if key not in best:
+                best[key] = sum(sorted(scores.get(key, ()), reverse=True)[:3])
+            values.append(best[key])
+        return values
+
+    def _passages(self, candidates: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the score of each candidate by its words; a long one has that of its best passage."""
+        found: list[float] = []
+        room = _MOST_READ
+        for place, number in candidates:
+            score = self._words[place].get(number, 0.0)
+            index = self._parts[place].index
+            if score and index.lengths[number] > PASSAGE and room > 0:
+                sequence = index.sequence(number)[:room]
+                room -= len(sequence)
+                score = max(score, self._best_passage(index, sequence))
+            found.append(score)
+        return found
+
+    def _best_passage(self, index: ScopeIndex, sequence: Sequence[int]) -> float:
+        wanted = {number: term for term in self._asked.terms if (number := index.number_of(term)) is not None}
+        matches = [(at, wanted[number]) for at, number in enumerate(sequence) if number in wanted]
+        norm = K1 * (1 - B + B * PASSAGE / index.mean)
+        best, end = 0.0, 0
+        held: Counter[str] = Counter()
+        for at, term in matches:
+            while end < len(matches) and matches[end][0] < at + PASSAGE:
+                held[matches[end][1]] += 1
+                end += 1
+            best = max(best, sum(self._weights[each] * times / (times + norm) for each, times in held.items()))
+            held[term] -= 1
+            if not held[term]:
+                del held[term]
+        return best
+
+    def _after_question(self, key: tuple[int, int]) -> float:
+        place, number = key
+        index = self._parts[place].index
+        before = index.before[number]
+        if before == number or not index.asks(before) or index.authors[before] == index.authors[number]:
+            return 0.0
+        return self._words[place].get(before, 0.0)
+
+    def _pairs(self, candidates: Sequence[tuple[int, int]], covered: Sequence[float]) -> list[float]:
+        """Return the weight of the pairs of the question that each candidate holds, next to each other or almost."""
+        wanted = [
+            {
+                (one, other): self._weights[first] + self._weights[second]
+                for first, second in self._asked.pairs
+                if (one := part.index.number_of(first)) is not None
+                and (other := part.index.number_of(second)) is not None
+            }
+            for part in self._parts
+        ]
+        least = [min(pairs.values(), default=math.inf) for pairs in wanted]
+        found: list[float] = []
+        for (place, number), share in zip(candidates, covered, strict=True):
+            if share < least[place]:  # it does not hold two terms
+                found.append(0.0)
+                continue
+            sequence = self._parts[place].index.sequence(number)[: 4 * PASSAGE]
+            pairs = wanted[place]
+            held = pairs.keys() & {*pairwise(sequence), *zip(sequence, sequence[2:], strict=False)}
+            found.append(math.fsum(pairs[pair] for pair in held))
+        return found
+
+    def _is_named(self, key: tuple[int, int]) -> bool:
+        place, number = key
+        index = self._parts[place].index
+        if not index.sessions[number]:
+            return False
+        return not index.names[index.authors[number]].isdisjoint(self._asked.terms)
+
+    def _flagged(self, candidates: Sequence[tuple[int, int]], name: str, applies: bool = True) -> list[float]:
+        if not applies:
+            return []
+        return [float(getattr(self._parts[place].index, name)(number)) for place, number in candidates]
+
+    def _vectors(self, candidates: Sequence[tuple[int, int]], words: Sequence[float]) -> list[float]:
+        """Return how near each candidate is; one without a vector is as near as its words say."""
+        near, found = self._near, self._vectors_of
+        if not near:
+            return []
+        least, most = min(near.values()), max(near.values())
+        values: list[float] = []
+        for each, of_words in zip(candidates, words, strict=True):
+            if each in near:
+                values.append((near[each] - least) / (most - least) if most > least else max(0.0, near[each]))
+            else:
+                values.append(of_words if found.is_all or each[0] not in found.parts else 0.0)
+        return values
+
+    def _like_first_hits(self, candidates: Sequence[tuple[int, int]], sums: Sequence[float]) -> list[float]:
+        """Return how many words of the first hits each candidate holds."""
+        first = heapq.nlargest(_FIRST_HITS, range(len(candidates)), key=lambda at: (sums[at], -at))
+        counts: Counter[str] = Counter()
+        for at in first:
+            place, number = candidates[at]
+            index = self._parts[place].index
+            counts.update({index.term(each) for each in index.sequence(number)[: 2 * PASSAGE]})
+        most = max(2.0, self._total * _COMMON)
+        added: list[tuple[float, str]] = []
+        for term, count in counts.items():
+            held = sum(part.index.holding(term) for part in self._parts)
+            if count > 1 and term not in self._weights and held <= most:
+                added.append((-count * idf(self._total, held), term))
+        weights = {term: -score for score, term in sorted(added)[:_MOST_ADDED]}
+        by_part = [
+            {known: weight for term, weight in weights.items() if (known := part.index.number_of(term)) is not None}
+            for part in self._parts
+        ]
+        values: list[float] = []
+        for place, number in candidates:
+            holds = by_part[place].keys() & set(self._parts[place].index.sequence(number)[: 4 * PASSAGE])
+            values.append(math.fsum(by_part[place][each] for each in holds))  # in whatever order
+        return _scaled(values)
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    most = max(values, default=0.0)
+    return [value / most for value in values] if most > 0 else [0.0] * len(values)

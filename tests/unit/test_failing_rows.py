@@ -22,7 +22,7 @@ from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, Que
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.app_queue import AppQueue
+from graphweft_workers.engine.app_queue import Parking
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
@@ -546,8 +546,8 @@ def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleS
             graph=cast("PartitionGraph", Standing(there)), rules=FixedRules(active), batch_events=10,
             index_keys=frozenset(), fact_keys=frozenset(),
         )  # fmt: skip
-        queue = AppQueue(app_id="app", behind=Committed())
-        await AppWriter(state, 0, NOTHING).reread(queue, Committed(offset=offset, count=1))
+        parking = Parking(position=Committed())
+        await AppWriter(state, 0, NOTHING).reread("app", parking, Committed(offset=offset, count=1))
 
     with pytest.raises(GraphUnavailable, match="whose rules are not loaded"):
         asyncio.run(reread(RuleSet({})))

@@ -15,7 +15,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_indexes import AppIndexes
-from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
+from graphweft_workers.engine.app_queue import REREAD_EVENTS, Parking, QueuedBatch, RereadPage, size_of
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import match_compiled, read_compiled
@@ -125,11 +125,14 @@ class AppWriter:
         self.number = number
         self._passed_over = passed_over
         self._recent = recent
-        self._without_plan: BoundedDict[str, None] = BoundedDict()
+        self._checkpoints: BoundedDict[str, Checkpoint] = BoundedDict()
+        """Where the graphs of apps stand, as far as that is known."""
+        self._has_rules: BoundedDict[str, None] = BoundedDict()
+        """Apps whose graph holds no unfinished plan for rules that are not loaded."""
 
     async def is_half_done(self, app_id: str) -> bool:
-        """Tell whether an app's graph holds an unfinished plan, or cannot say so now."""
-        if app_id in self._without_plan:
+        """Tell whether an app's graph may hold an unfinished plan: its events then wait for the plan's rules."""
+        if app_id in self._has_rules:
             return False
         try:
             checkpoint = (await self.state.graph.checkpoints(app_id, timeout_s=self.state.timing.checkpoints_s)).get(
@@ -141,68 +144,64 @@ class AppWriter:
             return True  # its own queue waits until the graph answers
         if checkpoint is not None and (has_plan(checkpoint) or is_sealed(checkpoint)):
             return True
-        self._without_plan[app_id] = None
+        self._has_rules[app_id] = None
         return False
 
-    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
-        """Fill ``applying`` of a parked app with its next events, up to ``given`` at most; return where they end.
+    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+        """Return the next events of a parked app, up to ``given`` at most.
 
         Skips and dead letters that are written already are not written again. Raises ``RulesLost`` if the next event
         needs a lost rule set.
         """
-        assert queue.behind is not None
-        log = self.log
-        if queue.recent is None:
+        log, position = self.log, parking.position
+        if parking.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
-                await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
-        batch = await log.read(self.number, queue.behind, limit=queue.page)
+                await self._check_rules(app_id, await self.state.graph.progress(app_id, self.number))
+        batch = await log.read(self.number, position, limit=parking.page)
         entries = [entry for entry in batch.entries if not is_after(entry.offset, given.offset)]
-        entries = _bounded(queue, entries)
+        entries = _bounded(parking, entries)
         if batch.lost:
-            await self._report_lost(queue.app_id, queue.behind.offset, batch)
-        decoded = await decode_in_turns(entries, self._cursor(queue.behind.offset))
-        if (found := self._first_lost(queue.app_id, decoded)) is not None:
+            await self._report_lost(app_id, position.offset, batch)
+        decoded = await decode_in_turns(entries, self._cursor(position.offset))
+        if (found := self._first_lost(app_id, decoded)) is not None:
             number, digest = found
-            if not number and not self._may_be_copy(queue, decoded[0]):
+            if not number and not self._may_be_copy(parking, decoded[0]):
                 raise RulesLost(digest)
             entries, decoded = entries[: number or 1], decoded[: number or 1]
             if not number:
-                queue.page = 1  # each of the copies ends a page
-        before = queue.behind.count + batch.lost
+                parking.page = 1  # each of the copies ends a page
+        before = position.count + batch.lost
         end = Committed(offset=entries[-1].offset, count=before + len(entries)) if entries else given
-        if queue.recent is None:
-            if not any(_may_concern(queue.app_id, each) for each in decoded):
-                return end  # any number of apps may wait for a lost rule set: none reads back before it must
+        if parking.recent is None:
+            if not any(_may_concern(app_id, each) for each in decoded):
+                return RereadPage(None, end)  # any number of apps may wait for a lost rule set: none reads back for it
             reach = REACH if self._recent is None else self._recent.reach
             records = () if self._recent is None else self._recent.records
-            queue.recent = await known_before(
-                log, self.number, queue.behind.offset, reach=reach, only=queue.app_id, records=records
+            parking.recent = await known_before(
+                log, self.number, position.offset, reach=reach, only=app_id, records=records
             )
-        read = await self._matched(queue, decoded)
-        read.check_rules(queue.app_id)  # it was no copy
+        read = await self._matched(app_id, decoded, parking.recent)
+        read.check_rules(app_id)  # it was no copy
         if read.entries < len(entries):
-            queue.page = read.entries
+            parking.page = read.entries
             end = Committed(offset=entries[read.entries - 1].offset, count=before + read.entries)
-        letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
-        letters = [letter for letter in letters if is_after(letter.offset, queue.reported)]
+        letters = [letter for letter in read.letters if letter.app_id == app_id]
+        letters = [letter for letter in letters if is_after(letter.offset, parking.reported)]
         if letters:
             await self.state.letters.put(letters)
-        skips = [skip for skip in read.skips if is_after(skip.entry.offset, queue.reported)]
-        events = read.apps.get(queue.app_id, [])
-        if events or skips:
-            queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
-        return end
+        skips = [skip for skip in read.skips if is_after(skip.entry.offset, parking.reported)]
+        events = read.apps.get(app_id, [])
+        return RereadPage(QueuedBatch(start=position, events=events, skips=skips) if events or skips else None, end)
 
-    async def _matched(self, queue: AppQueue, decoded: Sequence[Decoded]) -> Range:
+    async def _matched(self, app_id: str, decoded: Sequence[Decoded], recent: RecentEvents) -> Range:
         """Match events of a parked app, as many as fit a page; one app of the worker does so after the other."""
-        assert queue.recent is not None
         costs, timing = self.state.costs, self.state.timing
         async with costs.pace.turn():
             return await match_compiled(
                 self.number,
                 decoded,
-                queue.recent,
-                only=queue.app_id,
+                recent,
+                only=app_id,
                 passed_over=self._passed_over,
                 turns=TurnClock(self.state.clock, timing.turn_s),
                 costs=costs,
@@ -218,13 +217,13 @@ class AppWriter:
                     return number, each.rules.digest
         return None
 
-    def _may_be_copy(self, queue: AppQueue, each: Decoded) -> bool:
+    def _may_be_copy(self, parking: Parking, each: Decoded) -> bool:
         """Tell whether an event that needs a lost rule set may be a copy: one has no effect, so it needs no rules.
 
         Without the app's recent events, only an event that the reader has met twice may be one: to read back for each
         would take too long.
         """
-        if queue.recent is not None:
+        if parking.recent is not None:
             return True
         return self._recent is not None and each.identity is not None and self._recent.is_repeated(each.identity)
 
@@ -234,45 +233,48 @@ class AppWriter:
         await self.state.letters.put([letter])
         logger.error("events_lost", partition=self.number, app_id=app_id, message=letter.message)
 
-    async def apply(self, queue: AppQueue) -> None:
-        """Apply the events of ``applying``, after the rest of a plan that the graph holds.
+    async def apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:
+        """Apply events of an app, after the rest of a plan that its graph holds; return where the graph stands.
 
-        Raises ``GraphUnavailable``; then the app's checkpoint is unknown, and a further call continues from it.
+        None if the app has no graph. Raises ``GraphUnavailable``; a further call continues from the graph's checkpoint.
         """
-        events = [event for batch in queue.applying for event in batch.events]
+        reached: Checkpoint | None = None
         for _, some in groupby(events, key=attrgetter("rules")):
-            await self._apply(queue, list(some))
+            reached = await self._apply(app_id, list(some))
+        return reached
 
-    async def _apply(self, queue: AppQueue, events: list[MatchedEvent]) -> None:
+    async def _apply(self, app_id: str, events: list[MatchedEvent]) -> Checkpoint | None:
         """Apply events that have the same rules."""
+        checkpoint = self._checkpoints.pop(app_id, None)  # unknown until the call returns
         opened: Progress | None = None
-        if queue.checkpoint is None:
-            found = await self._open(queue.app_id, events)
+        if checkpoint is None:
+            found = await self._open(app_id, events)
             if isinstance(found, QueryFailed):  # no graph, and so no checkpoint
                 await self.state.applier.refuse(self.number, events, found)
-                return
+                return None
             opened = found
-            await self._check_rules(queue, opened)
-            events += await self._planned_after(queue, events, opened)
+            await self._check_rules(app_id, opened)
+            events += await self._planned_after(app_id, events, opened)
         with contextlib.suppress(QueryFailed):
-            await self.state.indexes.prepare(queue.app_id, events)
-        await self.state.indexes.prepare_packs(queue.app_id, events)
-        await self._announce_erasures(queue.app_id, events)
+            await self.state.indexes.prepare(app_id, events)
+        await self.state.indexes.prepare_packs(app_id, events)
+        await self._announce_erasures(app_id, events)
         applier = self.state.applier
-        checkpoint, strikes = queue.checkpoint, 0
+        strikes = 0
         if opened is not None:
-            applier.opened(self.number, queue.app_id, opened)
-            checkpoint, strikes = opened.checkpoint, self._strikes(queue.app_id, opened.checkpoint)
+            applier.opened(self.number, app_id, opened)
+            checkpoint, strikes = opened.checkpoint, self._strikes(app_id, opened.checkpoint)
             if has_plan(checkpoint):
-                checkpoint = await applier.resume(self.number, queue.app_id, opened, events, strikes=strikes)
+                checkpoint = await applier.resume(self.number, app_id, opened, events, strikes=strikes)
                 strikes = 0
         assert checkpoint is not None
         rest = events
         if not is_after(events[0].entry.offset, checkpoint.offset):
             rest = [event for event in events if is_after(event.entry.offset, checkpoint.offset)]
-        await self._check_obstacle(queue.app_id, rest)
-        queue.checkpoint = None  # unknown until the call returns
-        queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
+        await self._check_obstacle(app_id, rest)
+        reached = await applier.apply(self.number, app_id, checkpoint, rest, strikes=strikes)
+        self._checkpoints[app_id] = reached
+        return reached
 
     async def _announce_erasures(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
         """Tell responders to drop cached rows, before anything is erased: so nobody is told that it is, and then reads
@@ -369,7 +371,7 @@ class AppWriter:
                 retry_after_s=5.0,
             )
 
-    async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
+    async def _check_rules(self, app_id: str, progress: Progress) -> None:
         """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
         rules = self._cursor("")
         begun = in_order({*begun_events(progress)})
@@ -382,14 +384,14 @@ class AppWriter:
                 await asyncio.to_thread(active.compile, [event.workflow])
             if not active.knows(event):
                 raise GraphUnavailable(
-                    f"the graph of {queue.app_id!r} holds a half-done batch of events of the workflow "
+                    f"the graph of {app_id!r} holds a half-done batch of events of the workflow "
                     f"{event.workflow!r}, whose rules are not loaded: start a worker with the rules that it began with",
                     retry_after_s=5.0,
                 )
-        queue.rules_checked = True
+        self._has_rules[app_id] = None
 
     async def _planned_after(
-        self, queue: AppQueue, events: Sequence[MatchedEvent], progress: Progress
+        self, app_id: str, events: Sequence[MatchedEvent], progress: Progress
     ) -> Sequence[MatchedEvent]:
         """Return the events of the graph's unfinished plan after ``events``, read from the log."""
         end, last = planned_end(progress), events[-1].entry.offset
@@ -400,10 +402,10 @@ class AppWriter:
         entries: list[Entry] = [entry async for page in unread for entry in page if entry.offset in planned]
         # No search for copies: a plan names its events, and a copy has no rows.
         read = await read_compiled(
-            self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over
+            self.number, entries, self._cursor(last), RecentEvents(), only=app_id, passed_over=self._passed_over
         )
-        read.check_rules(queue.app_id)
-        return read.apps.get(queue.app_id, [])
+        read.check_rules(app_id)
+        return read.apps.get(app_id, [])
 
     def _cursor(self, after: str) -> RulesCursor:
         return self.state.rules.cursor(self.number, after)
@@ -434,15 +436,15 @@ def _may_concern(app_id: str, each: Decoded) -> bool:
     return each.error is not None or (each.event is not None and each.event.appid == app_id)
 
 
-def _bounded(queue: AppQueue, entries: list[Entry]) -> list[Entry]:
-    """Return the first entries up to ``_REREAD_BYTES``, at least one, and fit the queue's next page to their size."""
+def _bounded(parking: Parking, entries: list[Entry]) -> list[Entry]:
+    """Return the first entries up to ``_REREAD_BYTES``, at least one, and fit the next page to their size."""
     size = 0
     for number, entry in enumerate(entries):
         size += size_of((entry,))
         if size > _REREAD_BYTES:
-            queue.page = max(1, number)
+            parking.page = max(1, number)
             return entries[: max(1, number)]
-    queue.page = min(REREAD_EVENTS, 2 * queue.page)
+    parking.page = min(REREAD_EVENTS, 2 * parking.page)
     return entries
 
 

@@ -95,6 +95,7 @@ class _Partition:
     """The run of the graph server; a later run may have lost unsaved writes."""
     window: ReadingWindow
     recent: RecentEvents
+    writer: AppWriter
     queues: AppQueues
     skips: Skips
     before: PositionNote
@@ -265,6 +266,7 @@ class MutationWorker:
             run=run,
             window=ReadingWindow(start, self._windows),
             recent=recent,
+            writer=writer,
             queues=queues,
             skips=skips,
             before=before,
@@ -450,9 +452,9 @@ class MutationWorker:
         for app_id in read.lost:
             queues.park(app_id)
         for app_id in read.dear:
-            queues.park(app_id, why="dear_events")
+            queues.park_dear(app_id)
         for app_id in {skip.event.appid for skip in read.skips if skip.reason == "no_rules"} - queues.parked:
-            if await queues.is_half_done(app_id):
+            if await partition.writer.is_half_done(app_id):
                 queues.park(app_id)
         parked = queues.parked
         letters = [

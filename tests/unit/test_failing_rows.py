@@ -21,7 +21,7 @@ from tests.services.virtual_time import VIRTUAL
 from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine import quarantine as quarantining
 from graphweft_workers.engine.app_queue import Parking
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier
@@ -319,8 +319,8 @@ def test_each_row_of_two_apps_takes_effect_or_has_a_letter(
     size: int,
 ) -> None:
     """One worker after the other writes both, batches are arranged ahead, and mutations may be in quarantine."""
-    monkeypatch.setattr(applying, "FAILURES_TO_QUARANTINE", 3)
-    monkeypatch.setattr(applying, "CHATS_TO_QUARANTINE", 2)
+    monkeypatch.setattr(quarantining, "FAILURES_TO_QUARANTINE", 3)
+    monkeypatch.setattr(quarantining, "CHATS_TO_QUARANTINE", 2)
     events = events_of_apps(rules, [*[(app, "a", 1) for app in APPS] * 20, *values])
     graphs = Graphs({app: Graph(away=away[app]) for app in APPS}, runs_again)
     letters = Letters(away=letters_away)

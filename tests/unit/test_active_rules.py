@@ -22,8 +22,9 @@ from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.app_queue import Parking
-from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.older_graph import no_obstacle
+from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.inspection.rules_at import activation_at
@@ -410,7 +411,13 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
     state: Any = SimpleNamespace(
-        log=Entries(entries), rules=rules, graph=EmptyGraph(), clock=VIRTUAL, costs=AppCosts(VIRTUAL), timing=TIMING
+        log=Entries(entries),
+        rules=rules,
+        graph=EmptyGraph(),
+        clock=VIRTUAL,
+        costs=AppCosts(VIRTUAL),
+        timing=TIMING,
+        obstacle=no_obstacle,
     )
     return AppWriter(state, 0, NOTHING, recent)
 
@@ -421,16 +428,16 @@ async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
     writer = await writer_without_rules(entries)
     parking, given = Parking(position=Committed(offset="3", count=1)), Committed(offset="8", count=4)
     for place in ("6", "7"):
-        page = await writer.reread("acme", parking, given)
+        page = await writer.parked.reread("acme", parking, given)
         parking.position = page.end
         assert page == (None, parking.position)
         assert parking.position.offset == place
     with pytest.raises(RulesLost):
-        await writer.reread("acme", parking, given)
+        await writer.parked.reread("acme", parking, given)
     parking.recent = None
     reads = writer.state.log.read_back
     with pytest.raises(RulesLost):
-        await writer.reread("acme", parking, given)
+        await writer.parked.reread("acme", parking, given)
     assert writer.state.log.read_back == reads  # the log holds this event once
 
 
@@ -440,7 +447,7 @@ async def test_many_copies_that_need_lost_rules_are_read_about_once_each() -> No
     writer = await writer_without_rules(entries)
     parking, given = Parking(position=Committed(offset="3", count=1)), Committed(offset="505", count=501)
     while parking.position.offset != "505":
-        batch, parking.position = await writer.reread("acme", parking, given)
+        batch, parking.position = await writer.parked.reread("acme", parking, given)
         assert batch is None
     assert writer.state.log.reread_entries < 3 * 500
 

@@ -19,6 +19,7 @@ from graphweft_workers.engine.app_queue import AppQueue, Parking, QueuedBatch, R
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.engine.strikes import Strikes
 from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.rule_sets.lost_rules import RulesLost
@@ -28,11 +29,13 @@ from graphweft_workers.support.timing import QueueTiming
 class Writer:
     """Reads the events of an app again in steps of 20; none of them has rows."""
 
+    batch_events = 20
     number = 0
-    log = None
 
     def __init__(self) -> None:
         self.ranges: list[tuple[str, str]] = []
+        self.parked = self
+        self.state = SimpleNamespace(batch_events=self.batch_events, rules=self, strikes=Strikes())
 
     async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
         self.ranges.append((parking.position.offset, given.offset))
@@ -44,13 +47,9 @@ class Writer:
     async def check(self) -> str:
         return ""
 
-    def forget_strikes(self, app_id: str) -> None: ...
-
 
 class Gates(Writer):
     """Applies the events of an app when its gate is open; keeps how many it has applied at once."""
-
-    state = SimpleNamespace(batch_events=20)
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +262,6 @@ class Waiting(Writer):
         self.looks = looks
         self.lost = {"digest"}
         self.restatements = 0
-        self.state = SimpleNamespace(batch_events=20, rules=self)
         self.reading = 0
         self.most = 0
         self.applied: list[str] = []
@@ -380,15 +378,13 @@ async def test_an_app_that_has_caught_up_needs_no_slot_of_those_that_have_not(
 class Model(Writer):
     """A log of events of some apps, and graphs that count how far each app is; some calls fail, or take long."""
 
-    state = SimpleNamespace(batch_events=6)
+    batch_events = 6
 
     def __init__(self, apps: Sequence[str], fates: Iterator[int]) -> None:
         super().__init__()
         self.apps = apps  # of the events at the places 1, 2, …
         self.fates = fates
         self.done: dict[str, list[int]] = {app: [] for app in set(apps)}
-
-    def note_strike(self, app_id: str, error: BaseException) -> None: ...
 
     def of(self, app: str, after: int, end: int) -> Any:
         """Return the events of an app after a place, up to another."""
@@ -525,7 +521,6 @@ async def test_an_app_that_is_parked_says_no_reason_of_a_trouble_long_ago(
 
     monkeypatch.setattr(gates, "apply", apply)
     monkeypatch.setattr(gates, "reread", never)
-    monkeypatch.setattr(gates, "note_strike", lambda *_: None, raising=False)
     queues = queues_of(gates)
     queues.give({"app": some(1)}, {}, at(1), {})
     await turns()

@@ -133,8 +133,6 @@ class AppQueue:
     """Unix time at which it fell behind; 0 while it has not."""
     failures: int = 0
     """Calls that failed since it last got on."""
-    restatement: int = 0
-    """The last one that was known before it last looked whether its events need lost rules."""
     task: asyncio.Task[None] | None = None
 
     @property

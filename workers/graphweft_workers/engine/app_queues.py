@@ -18,19 +18,14 @@ from typing import Final
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, State, size_of
-from graphweft_workers.engine.app_writer import AppWriter
-from graphweft_workers.engine.older_graph import NeedsRebuild, OlderGraph
+from graphweft_workers.engine.app_troubles import TROUBLES, AppTroubles, QueueWriter
 from graphweft_workers.engine.position_note import MOST_PARKED, Parked, PositionNote
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
-from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.offsets import is_after, later
-from graphweft_workers.rule_sets.lost_rules import RulesLost
-from graphweft_workers.support.backoff import backoff_s
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")
@@ -52,7 +47,7 @@ class AppQueues:
 
     def __init__(
         self,
-        writer: AppWriter,
+        writer: QueueWriter,
         *,
         run: str,
         check: Callable[[], Awaitable[str]],
@@ -72,13 +67,10 @@ class AppQueues:
         """
         self._writer = writer
         self._number = writer.number
-        self._run_id = run
-        self._check = check
         self._skips = skips
         self._before = before
         self._progressed = progressed
         self._clock = clock
-        self._lines = LogLimit(clock=clock)
         self._timing = timing
         self._queues: dict[str, AppQueue] = {}
         self._busy: dict[str, AppQueue] = {}
@@ -91,8 +83,10 @@ class AppQueues:
         self._slots = asyncio.Semaphore(apps_at_once)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
-        self.again: str = ""
-        """Up to this offset, events may take effect again: the graph of an app was older than it was."""
+        self._troubles = AppTroubles(
+            writer, before, run=run, check=check, given=self._given_to, changed=self._changed.set, clock=clock,
+            timing=timing,
+        )  # fmt: skip
         self._reached: dict[str, str] = {}
         self.given: Committed = position
         """All events up to this position are in the queues, or were."""
@@ -115,6 +109,11 @@ class AppQueues:
             if own is not None and is_after(floor.offset, own.offset):
                 floor = own
         return floor
+
+    @property
+    def again(self) -> str:
+        """Up to this offset, events may take effect again: the graph of an app was older than it was."""
+        return self._troubles.again
 
     def take_reached(self) -> dict[str, str]:
         """Return, by app, the offsets that checkpoints have reached since the last call."""
@@ -301,16 +300,8 @@ class AppQueues:
                     if queue.applying:
                         await self._apply(queue)
                     self._done(queue)
-                except RulesLost as error:
-                    await self._await_rules(queue, error)
-                except OlderGraph as error:
-                    await self._begin_again(queue, error)
-                except SlowWrites as error:
-                    await self._rest(queue, error)
-                except GraphUnavailable as error:
-                    self._writer.note_strike(queue.app_id, error)
-                    await self._check_server(error)
-                    await self._back_off(queue, error)
+                except TROUBLES as error:
+                    await self._troubles.meet(queue, error)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
@@ -331,7 +322,7 @@ class AppQueues:
         if queue.parking is None:
             queue.take()
         else:
-            queue.take_page(await self._writer.reread(queue.app_id, queue.parking, self._given_to(queue)))
+            queue.take_page(await self._writer.parked.reread(queue.app_id, queue.parking, self._given_to(queue)))
 
     async def _apply(self, queue: AppQueue) -> None:
         events = [event for batch in queue.applying for event in batch.events]
@@ -344,7 +335,7 @@ class AppQueues:
         floor, troubled = queue.floor, queue.behind_since or queue.is_parked
         for skip in (each for batch in queue.applying for each in batch.skips):
             self._skips.add(skip)
-        self._writer.forget_strikes(queue.app_id)
+        self._writer.state.strikes.forget(self._number, queue.app_id)
         if queue.done(self._given_to(queue), self._events):
             logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         self._changed.set()
@@ -363,59 +354,3 @@ class AppQueues:
             return False
         others = (queue.floor for queue in self._busy.values() if not queue.is_parked and not queue.behind_since)
         return all(own is None or is_after(own.offset, floor.offset) for own in others)
-
-    async def _begin_again(self, queue: AppQueue, error: OlderGraph) -> None:
-        """Read all events of an app again, since its graph lacks some that had taken effect."""
-        logger.warning("graph_is_behind", partition=self._number, app_id=queue.app_id, message=str(error))
-        await self._writer.pass_over_as_lived()
-        queue.begin_again(later(self._before.reported_of(queue.app_id), (queue.floor or self.given).offset))
-        self.again = later(self.again, self._given_to(queue).offset)
-
-    async def _check_server(self, error: GraphUnavailable) -> None:
-        """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
-        if await self._check() != self._run_id:
-            raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
-
-    def _halt(self, queue: AppQueue, state: State) -> None:
-        queue.halt(state)
-        self._changed.set()
-
-    async def _await_rules(self, queue: AppQueue, error: RulesLost) -> None:
-        """Wait until a lost rule set is there again, or the app's past is restated; other apps do not wait.
-
-        Afterwards the app needs a slot: any number of apps may wait for the same rule set.
-        """
-        rules = self._writer.state.rules
-        restatement = rules.restatement(queue.app_id)
-        if queue.parking is not None:
-            queue.parking.recent = None
-        if queue.restatement != restatement:  # it may have been read after the rules of the events were looked up
-            queue.restatement = restatement
-            return
-        logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
-        while True:
-            self._halt(queue, State.RULES_LOST)
-            await self._clock.sleep(backoff_s(self._timing.lost_rules_s, 1))
-            await rules.refresh(())
-            if error.digest not in rules.lost or rules.restatement(queue.app_id) != restatement:
-                break
-        queue.rejoin()
-
-    async def _rest(self, queue: AppQueue, error: SlowWrites) -> None:
-        """Wait until an app may write again, whose writes kept the graph server from others."""
-        self._halt(queue, State.RESTING)
-        logger.warning(
-            "app_rests", partition=self._number, app_id=queue.app_id, message=str(error),
-            resumes_after_s=round(error.retry_after_s, 2),
-        )  # fmt: skip
-        await self._clock.sleep(error.retry_after_s)
-        queue.rested()
-
-    async def _back_off(self, queue: AppQueue, error: GraphUnavailable) -> None:
-        queue.failures += 1
-        self._halt(queue, State.NEEDS_REBUILD if isinstance(error, NeedsRebuild) else State.UNAVAILABLE)
-        wait_s = backoff_s(error.retry_after_s, queue.failures)
-        self._lines.warn(
-            logger, "app_waits", error, partition=self._number, app_id=queue.app_id, retry_after_s=round(wait_s, 2)
-        )
-        await self._clock.sleep(wait_s)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from graphweft_contracts import GraphUnavailable, QueryFailed, wire
 from graphweft_contracts.bounded_dict import BoundedDict
-from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
 from graphweft_workers.engine.history import in_order
 from graphweft_workers.engine.older_graph import OlderGraphs
 from graphweft_workers.engine.plan import begun_events, planned_end
 from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.engine.turns import read_in_turns
 from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Progress
@@ -79,7 +79,7 @@ class HalfDonePlans:
         unread = pages(self._state.log, self._number, last, to=end)
         entries: list[Entry] = [entry async for page in unread for entry in page if entry.offset in planned]
         # No search for copies: a plan names its events, and a copy has no rows.
-        read = await read_compiled(
+        read = await read_in_turns(
             self._number,
             entries,
             self._state.rules.cursor(self._number, last),

@@ -8,13 +8,12 @@ from typing import Final
 
 from graphweft_contracts import QueryFailed
 from graphweft_workers.engine.app_queue import REREAD_EVENTS, Parking, QueuedBatch, RereadPage, size_of
-from graphweft_workers.engine.compile_ahead import match_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.half_done import HalfDonePlans
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.older_graph import OlderGraphs
 from graphweft_workers.engine.read import Decoded, Range, letter_of_lost
-from graphweft_workers.engine.turns import TurnClock, decode_in_turns
+from graphweft_workers.engine.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.offsets import is_after
@@ -95,7 +94,7 @@ class ParkedApps:
         """Match events of a parked app, as many as fit a page; one app of the worker does so after the other."""
         costs, timing = self._state.costs, self._state.timing
         async with costs.pace.turn():
-            return await match_compiled(
+            return await match_in_turns(
                 self._number,
                 decoded,
                 recent,

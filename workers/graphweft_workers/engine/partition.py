@@ -34,7 +34,6 @@ from graphweft_contracts import GraphUnavailable, QueryFailed, Transient
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.batch_reports import BatchReports, Warned
-from graphweft_workers.engine.compile_ahead import match_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_opening import GraphOpening
 from graphweft_workers.engine.half_done import HalfDonePlans
@@ -49,7 +48,7 @@ from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Tak
 from graphweft_workers.engine.returned_rules import ReturnedRules
 from graphweft_workers.engine.series_store import MARKS_EVERY, write_marks
 from graphweft_workers.engine.skips import Skips
-from graphweft_workers.engine.turns import TurnClock, decode_in_turns
+from graphweft_workers.engine.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
 from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.bus import Bus
@@ -178,7 +177,7 @@ class Partition:
             return None
         without = self._queues.parked
         taken = self._window.take(self._state.batch_events, free=without)
-        read = await match_compiled(
+        read = await match_in_turns(
             self.number, taken.entries, self.recent,
             without=without, passed_over=self._passed_over, costs=self._state.costs,
         )  # fmt: skip

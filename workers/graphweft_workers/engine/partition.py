@@ -42,12 +42,12 @@ from graphweft_workers.engine.older_graph import OlderGraphs
 from graphweft_workers.engine.opening import Opening
 from graphweft_workers.engine.parked_apps import ParkedApps
 from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.positions import Positions
 from graphweft_workers.engine.read import Decoded, MatchedEvent, Range, letter_of_lost
 from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.returned_rules import ReturnedRules
 from graphweft_workers.engine.series_store import MARKS_EVERY, write_marks
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.engine.stored_positions import StoredPositions
 from graphweft_workers.engine.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
 from graphweft_workers.engine.worker_state import WorkerState
@@ -98,7 +98,7 @@ class Partition:
     def __init__(self, lease: Lease, opening: Opening, parts: PartitionParts) -> None:
         self.number: int = lease.number
         self.recent: RecentEvents = opening.recent
-        self.positions: Positions = Positions(opening)
+        self.positions: StoredPositions = StoredPositions(opening)
         self.must_reopen: str = ""
         """Why it is to be opened anew; see ``graph_watch``."""
         self._lease = lease

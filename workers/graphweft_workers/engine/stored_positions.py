@@ -11,7 +11,7 @@ from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.offsets import is_after, later
 
 
-class Positions:
+class StoredPositions:
     """What is stored of a partition, and what is to be stored next."""
 
     def __init__(self, opening: Opening) -> None:

@@ -16,7 +16,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 
 _REPLACED: Final = "the graph server was emptied, restored or replaced"
 _ERASED: Final = "entries were erased"
-"""So that the recent events of a partition know what the log no longer has."""
+"""Else the recent events of a partition would hold what the log no longer has."""
 
 
 class GraphWatch:
@@ -52,7 +52,6 @@ class GraphWatch:
         if found is None:
             return
         for number, (partition, kept) in before.items():
-            if kept is not None and partition.is_at_rest and partition.positions.kept is kept:
-                is_replaced = found.get(number) != kept
-                if is_replaced:
-                    partition.must_reopen = _REPLACED
+            is_current = kept is not None and partition.is_at_rest and partition.positions.kept is kept
+            if is_current and found.get(number) != kept:
+                partition.must_reopen = _REPLACED

@@ -169,8 +169,7 @@ class AppQueue:
 
     def shown(self, now: float) -> Parked | None:
         """Return what ``status`` says of it; None unless it is behind."""
-        floor = self.floor
-        if floor is None or not (self.is_parked or self._is_behind(now)):
+        if not (self.is_parked or self._is_behind(now)) or (floor := self.floor) is None:
             return None
         reported = self.reported_of_parked if self.is_parked else None
         if reported is None:

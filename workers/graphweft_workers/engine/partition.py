@@ -237,16 +237,14 @@ class Partition:
         self._start_commit()
 
     def _start_commit(self) -> None:
-        if self._commit is None and (self._stepped or self.positions.is_new(*self._next_positions())):
+        if self._commit is None and (
+            self._stepped or self.positions.is_new(*self.positions.next(self._queues, self.recent))
+        ):
             self._stepped = False
             self._commit = asyncio.create_task(self._commit_now())
 
-    def _next_positions(self) -> tuple[Committed, Committed]:
-        """Return the positions to store on the graph server and on the bus."""
-        return self.positions.next(self._queues, self.recent.reach_at(self._queues.floor.offset))
-
     async def _commit_now(self, *, least: int = MARKS_EVERY) -> None:
-        graph, bus = self._next_positions()
+        graph, bus = self.positions.next(self._queues, self.recent)
         reached = self._queues.take_reached()
         await self._skips.write(self._state.letters)
         if any(self._parts.returned_rules.are_there(*each) for each in self._skips.take_without_rules()):
@@ -276,7 +274,7 @@ class Partition:
         with contextlib.suppress(Transient):
             if self._commit is not None:
                 await self._commit
-            if self.positions.is_new(*self._next_positions()) or self.recent.due(1):
+            if self.positions.is_new(*self.positions.next(self._queues, self.recent)) or self.recent.due(1):
                 await self._commit_now(least=1)
 
     async def _as_lived(self, after: Committed = _START) -> PassedOver:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphweft_workers.engine.app_queues import AppQueues
+from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.opening import Opening
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.event_log import Committed
@@ -31,10 +32,10 @@ class StoredPositions:
             kept is not None and _as_tuple(graph) != _as_tuple(kept)
         )
 
-    def next(self, queues: AppQueues, reach: int) -> tuple[Committed, Committed]:
+    def next(self, queues: AppQueues, recent: RecentEvents) -> tuple[Committed, Committed]:
         """Return the positions to store on the graph server and on the bus, which never goes back.
 
-        ``reach`` is that of the windows of copies at ``queues.floor``.
+        ``recent`` are the recent events of the partition, whose reach is noted.
         """
         floor, parked = queues.floor, queues.status()
         done = queues.floor_without(parked).offset if parked else ""
@@ -47,7 +48,7 @@ class StoredPositions:
             reported=reported,
             parked=shown,
             done=done or (floor.offset if shown else ""),
-            reach=reach,
+            reach=recent.reach_at(floor.offset),
             at=self._at if is_behind else floor.offset,
             again=again,
             again_at=floor.offset if again else "",

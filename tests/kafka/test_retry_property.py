@@ -40,7 +40,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine import quarantine
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
@@ -276,8 +276,8 @@ class Server:
     def check(self, example: Example) -> None:
         apps = [f"a{(number := next(_numbers))}", f"b{number}"]
         with capture_logs(), tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(applying, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
-            patch.setattr(applying, "CHATS_TO_QUARANTINE", 1)
+            patch.setattr(quarantine, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
+            patch.setattr(quarantine, "CHATS_TO_QUARANTINE", 1)
             broken = rules_of(example, Path(folder, "broken"), mended=False)
             mended = rules_of(example, Path(folder, "mended"), mended=True)
             self.runner.run(self._check(example, apps, broken, mended))

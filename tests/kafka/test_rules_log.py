@@ -29,6 +29,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.returned_rules import ReturnedRules
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
@@ -155,14 +156,14 @@ def under_way(patch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]
 def looks_for_rules(patch: pytest.MonkeyPatch) -> list[set[str]]:
     """Return which rule sets were lost whenever a worker has looked for events that have rules now."""
     found: list[set[str]] = []
-    real = MutationWorker._apply_known
+    real = ReturnedRules.publish
 
-    async def look(worker: Any) -> None:
-        lost = {*worker._rules.lost}
-        await real(worker)
+    async def look(returned: Any) -> None:
+        lost = {*returned._rules.lost}
+        await real(returned)
         found.append(lost)
 
-    patch.setattr(MutationWorker, "_apply_known", look)
+    patch.setattr(ReturnedRules, "publish", look)
     return found
 
 

@@ -42,7 +42,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -72,7 +72,7 @@ _checked = settings(
 def no_quarantine() -> Iterator[None]:
     """A serial pass knows nothing of mutations that are left out because earlier events made them fail."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applying, "FAILURES_TO_QUARANTINE", 10**9)
+        patch.setattr(quarantine, "FAILURES_TO_QUARANTINE", 10**9)
         yield
 
 

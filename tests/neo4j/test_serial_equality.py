@@ -35,7 +35,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -55,7 +55,7 @@ _TIMEOUT_S = 120.0
 def no_quarantine() -> Iterator[None]:
     """A serial pass knows nothing of mutations that are left out because earlier events made them fail."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applying, "FAILURES_TO_QUARANTINE", 10**9)
+        patch.setattr(quarantine, "FAILURES_TO_QUARANTINE", 10**9)
         yield
 
 

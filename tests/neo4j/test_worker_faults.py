@@ -37,7 +37,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dialect import GraphDialect
@@ -60,7 +60,7 @@ Fields = dict[bytes, bytes]
 @pytest.fixture(autouse=True)
 def no_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A serial pass knows nothing of mutations that are left out because earlier events made them fail."""
-    monkeypatch.setattr(applying, "FAILURES_TO_QUARANTINE", 10**9)
+    monkeypatch.setattr(quarantine, "FAILURES_TO_QUARANTINE", 10**9)
 
 
 def bundle(rng: random.Random, texts: Sequence[str]) -> dict[str, Any]:

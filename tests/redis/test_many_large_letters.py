@@ -114,8 +114,8 @@ async def test_a_worker_reads_only_the_event_that_it_publishes(url: str, bus: Bu
     letters = Counted(bus)
     graph = FalkorDBStore(url)
     worker: Any = MutationWorker(replace(bus, dead_letters=letters), graph, load_rules(tmp_path), name="w")
-    worker._open_partitions = {0: object()}
-    await worker._apply_known()
+    worker._open_partitions[0] = object()
+    await worker._returned_rules.publish()
     await graph.aclose()
     assert await letter_count(bus.dead_letters) == NUMBER - 1
     assert EVENT_BYTES - 2 <= letters.read_bytes <= 3 * EVENT_BYTES

@@ -29,9 +29,9 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.letter_payloads import payload_of
+from graphweft_workers.engine.quarantine import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker

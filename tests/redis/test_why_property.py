@@ -31,7 +31,7 @@ from graphweft_rules.matching.pack import Logged
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import apply as applying
+from graphweft_workers.engine import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -167,7 +167,7 @@ def server() -> Iterator[Server]:
         asyncio.Runner() as runner,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(applying, "FAILURES_TO_QUARANTINE", 10**9)
+        patch.setattr(quarantine, "FAILURES_TO_QUARANTINE", 10**9)
         embedded = EmbeddedServer(Path(folder), fsync="everysec")
         runner.run(embedded.start())
         yield Server(runner, f"unix://{embedded.socket}")

@@ -8,7 +8,7 @@ import pytest
 
 from graphweft_workers.engine import duplicates, history, series
 from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.engine.partition import Partition
 
 SMALL: Final = 12
 """Entries of a small window."""
@@ -17,7 +17,7 @@ SMALL: Final = 12
 def use_small_windows(patch: pytest.MonkeyPatch) -> None:
     """Let readers of this process know the last ``SMALL`` entries of an app, and store marks often."""
     patch.setattr(RecentEvents.__init__, "__defaults__", (SMALL, 50 * SMALL))
-    patch.setattr(MutationWorker._commit_now, "__kwdefaults__", {"least": 5})
+    patch.setattr(Partition._commit_now, "__kwdefaults__", {"least": 5})
     for module, values in (
         (duplicates, {"_MARK": 3}),
         (history, {"WINDOW": SMALL, "READ_BACK": SMALL + 3, "REACH": 10_000, "_PAGE": 7}),

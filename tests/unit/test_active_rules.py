@@ -21,9 +21,10 @@ from graphweft_contracts.rules_log import Activation, StoredRules, restated_scop
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
 from graphweft_workers.engine.app_costs import AppCosts
-from graphweft_workers.engine.app_queue import AppQueue
-from graphweft_workers.engine.app_writer import AppWriter
+from graphweft_workers.engine.app_queue import Parking
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.older_graph import no_obstacle
+from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
@@ -410,7 +411,13 @@ async def writer_without_rules(entries: Sequence[Entry]) -> Any:
     recent = RecentEvents()
     read_range(0, entries, rules.cursor(0, ""), recent)
     state: Any = SimpleNamespace(
-        log=Entries(entries), rules=rules, graph=EmptyGraph(), clock=VIRTUAL, costs=AppCosts(VIRTUAL), timing=TIMING
+        log=Entries(entries),
+        rules=rules,
+        graph=EmptyGraph(),
+        clock=VIRTUAL,
+        costs=AppCosts(VIRTUAL),
+        timing=TIMING,
+        obstacle=no_obstacle,
     )
     return AppWriter(state, 0, NOTHING, recent)
 
@@ -419,17 +426,18 @@ async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
     applied = of_app("acme", 3)
     entries = [applied, replace(applied, offset="6"), replace(of_app("globex", 3), offset="7"), of_app("acme", 8)]
     writer = await writer_without_rules(entries)
-    queue, given = AppQueue(app_id="acme", behind=Committed(offset="3", count=1)), Committed(offset="8", count=4)
+    parking, given = Parking(position=Committed(offset="3", count=1)), Committed(offset="8", count=4)
     for place in ("6", "7"):
-        queue.behind = await writer.reread(queue, given)
-        assert queue.behind.offset == place
+        page = await writer.parked.reread("acme", parking, given)
+        parking.position = page.end
+        assert page == (None, parking.position)
+        assert parking.position.offset == place
     with pytest.raises(RulesLost):
-        await writer.reread(queue, given)
-    assert queue.applying == []
-    queue.recent = None
+        await writer.parked.reread("acme", parking, given)
+    parking.recent = None
     reads = writer.state.log.read_back
     with pytest.raises(RulesLost):
-        await writer.reread(queue, given)
+        await writer.parked.reread("acme", parking, given)
     assert writer.state.log.read_back == reads  # the log holds this event once
 
 
@@ -437,10 +445,10 @@ async def test_many_copies_that_need_lost_rules_are_read_about_once_each() -> No
     applied = of_app("acme", 3)
     entries = [applied, *(replace(applied, offset=str(number)) for number in range(6, 506))]
     writer = await writer_without_rules(entries)
-    queue, given = AppQueue(app_id="acme", behind=Committed(offset="3", count=1)), Committed(offset="505", count=501)
-    while queue.behind is not None and queue.behind.offset != "505":
-        queue.behind = await writer.reread(queue, given)
-    assert queue.applying == []
+    parking, given = Parking(position=Committed(offset="3", count=1)), Committed(offset="505", count=501)
+    while parking.position.offset != "505":
+        batch, parking.position = await writer.parked.reread("acme", parking, given)
+        assert batch is None
     assert writer.state.log.reread_entries < 3 * 500
 
 

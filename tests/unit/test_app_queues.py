@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
+from graphweft_workers.engine.app_queue import AppQueue, Parking, QueuedBatch, RereadPage, State
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.engine.strikes import Strikes
 from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.rule_sets.lost_rules import RulesLost
@@ -28,39 +29,36 @@ from graphweft_workers.support.timing import QueueTiming
 class Writer:
     """Reads the events of an app again in steps of 20; none of them has rows."""
 
+    batch_events = 20
     number = 0
-    log = None
 
     def __init__(self) -> None:
         self.ranges: list[tuple[str, str]] = []
+        self.parked = self
+        self.state = SimpleNamespace(batch_events=self.batch_events, rules=self, strikes=Strikes())
 
-    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
-        assert queue.behind is not None
-        self.ranges.append((queue.behind.offset, given.offset))
+    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+        self.ranges.append((parking.position.offset, given.offset))
         await asyncio.sleep(0)
-        return at(min(int(queue.behind.offset) + 20, int(given.offset)))
+        return RereadPage(None, at(min(int(parking.position.offset) + 20, int(given.offset))))
 
-    async def apply(self, queue: AppQueue) -> None: ...
+    async def apply(self, app_id: str, events: Sequence[Any]) -> None: ...
 
     async def check(self) -> str:
         return ""
 
-    def forget_strikes(self, app_id: str) -> None: ...
-
 
 class Gates(Writer):
     """Applies the events of an app when its gate is open; keeps how many it has applied at once."""
-
-    state = SimpleNamespace(batch_events=20)
 
     def __init__(self) -> None:
         super().__init__()
         self.open: dict[str, asyncio.Event] = {}
         self.applied: list[tuple[str, int]] = []
 
-    async def apply(self, queue: AppQueue) -> None:
-        await self.open.setdefault(queue.app_id, asyncio.Event()).wait()
-        self.applied.append((queue.app_id, sum(len(batch.events) for batch in queue.applying)))
+    async def apply(self, app_id: str, events: Sequence[Any]) -> None:
+        await self.open.setdefault(app_id, asyncio.Event()).wait()
+        self.applied.append((app_id, len(events)))
 
 
 def some(count: int) -> Any:
@@ -154,9 +152,9 @@ async def test_who_commits_is_told_when_the_app_that_was_furthest_behind_gets_on
     await queues.aclose()
 
 
-async def never(*_: object) -> Committed:
+async def never(*_: object) -> RereadPage:
     """Stands for a read of a parked app that does not end."""
-    stuck: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+    stuck: asyncio.Future[RereadPage] = asyncio.get_running_loop().create_future()
     return await stuck
 
 
@@ -197,7 +195,7 @@ async def test_an_app_that_waits_for_its_turn_is_not_looked_at_without_a_pause(
     queues.give({"first": some(1), "second": some(1)}, {}, at(2), {})
     await turns()
     waiting = queues._busy["second"]  # pyright: ignore[reportPrivateUsage]
-    assert waiting.awaits_slot
+    assert waiting.state is State.WAITING
     clock.advance(2 * 3_600.0)
     due = queues._due(clock.monotonic())  # pyright: ignore[reportPrivateUsage]
     assert due is not None
@@ -264,7 +262,6 @@ class Waiting(Writer):
         self.looks = looks
         self.lost = {"digest"}
         self.restatements = 0
-        self.state = SimpleNamespace(batch_events=20, rules=self)
         self.reading = 0
         self.most = 0
         self.applied: list[str] = []
@@ -277,19 +274,19 @@ class Waiting(Writer):
     def restatement(self, app_id: str) -> int:
         return self.restatements
 
-    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
+    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
         if self.lost and not self.restatements:
             raise RulesLost("digest")
         self.reading += 1
         self.most = max(self.most, self.reading)
         await VIRTUAL.sleep(5.0)
         self.reading -= 1
-        return given
+        return RereadPage(None, given)
 
-    async def apply(self, queue: AppQueue) -> None:
+    async def apply(self, app_id: str, events: Sequence[Any]) -> None:
         if self.lost:
             raise RulesLost("digest")
-        self.applied.append(queue.app_id)
+        self.applied.append(app_id)
 
 
 async def test_apps_need_slots_when_a_lost_rule_set_is_back() -> None:
@@ -331,11 +328,11 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> Non
 class Late(Waiting):
     """The past of its apps is restated while their events are read for the first time."""
 
-    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
+    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
         restated, self.restatements = self.restatements, 1
         if not restated:
             raise RulesLost("digest")
-        return await super().reread(queue, given)
+        return await super().reread(app_id, parking, given)
 
 
 async def test_a_past_that_is_restated_just_before_an_app_waits_is_noticed() -> None:
@@ -381,7 +378,7 @@ async def test_an_app_that_has_caught_up_needs_no_slot_of_those_that_have_not(
 class Model(Writer):
     """A log of events of some apps, and graphs that count how far each app is; some calls fail, or take long."""
 
-    state = SimpleNamespace(batch_events=6)
+    batch_events = 6
 
     def __init__(self, apps: Sequence[str], fates: Iterator[int]) -> None:
         super().__init__()
@@ -389,29 +386,23 @@ class Model(Writer):
         self.fates = fates
         self.done: dict[str, list[int]] = {app: [] for app in set(apps)}
 
-    def note_strike(self, app_id: str, error: BaseException) -> None: ...
-
     def of(self, app: str, after: int, end: int) -> Any:
         """Return the events of an app after a place, up to another."""
         places = [place for place in range(after + 1, end + 1) if self.apps[place - 1] == app]
         return [SimpleNamespace(place=place, entry=SimpleNamespace(fields={b"data": b"x"})) for place in places]
 
-    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
-        assert queue.behind is not None
+    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
         await self._fate()
-        end = min(int(queue.behind.offset) + 5, int(given.offset))
-        events = self.of(queue.app_id, int(queue.behind.offset), end)
-        if events:
-            queue.applying.append(QueuedBatch(start=queue.behind, events=events))
-        return at(end)
+        end = min(int(parking.position.offset) + 5, int(given.offset))
+        events = self.of(app_id, int(parking.position.offset), end)
+        return RereadPage(QueuedBatch(start=parking.position, events=events) if events else None, at(end))
 
-    async def apply(self, queue: AppQueue) -> None:
-        done = self.done[queue.app_id]
-        for batch in queue.applying:
-            for event in cast("Any", batch.events):
-                await self._fate()
-                if not done or event.place > done[-1]:  # the checkpoint says so
-                    done.append(event.place)
+    async def apply(self, app_id: str, events: Sequence[Any]) -> None:
+        done = self.done[app_id]
+        for event in events:
+            await self._fate()
+            if not done or event.place > done[-1]:  # the checkpoint says so
+                done.append(event.place)
 
     async def _fate(self) -> None:
         fate = next(self.fates, 1)
@@ -477,8 +468,8 @@ async def test_an_app_with_dear_events_says_so_until_it_has_caught_up(
 ) -> None:
     monkeypatch.setattr(gates, "reread", never)
     with capture_logs() as logs:
-        queues.park("dear", why="dear_events")
-        queues.park("dear", why="dear_events")
+        queues.park_dear("dear")
+        queues.park_dear("dear")
     assert [log["why"] for log in logs if log["event"] == "app_parked"] == ["dear_events"]
     queues.give({}, {}, at(5), {}, {"dear"})
     await turns()
@@ -489,18 +480,18 @@ async def test_an_app_with_dear_events_says_so_until_it_has_caught_up(
 async def test_an_app_that_has_caught_up_says_no_reason_of_earlier() -> None:
     writer: Any = Writer()
     queues = queues_of(writer)
-    queues.park("dear", why="dear_events")
+    queues.park_dear("dear")
     queues.give({}, {}, at(45), {}, {"dear"})
     queue = queues._queues["dear"]  # pyright: ignore[reportPrivateUsage]
     await asyncio.wait_for(cast("asyncio.Task[None]", queue.task), 1.0)
-    assert (queue.trouble, queues.parked, queues.status()) == ("slow", frozenset(), {})
+    assert (queue.why, queues.parked, queues.status()) == ("slow", frozenset(), {})
     await queues.aclose()
 
 
 async def test_an_app_with_slow_writes_rests_and_says_so(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = 0
 
-    async def apply(queue: AppQueue) -> None:
+    async def apply(app_id: str, events: Sequence[Any]) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
@@ -517,3 +508,82 @@ async def test_an_app_with_slow_writes_rests_and_says_so(gates: Any, monkeypatch
     await cast("asyncio.Task[None]", queues._queues["slow"].task)  # pyright: ignore[reportPrivateUsage]
     assert (tries, queues.floor.offset, VIRTUAL.monotonic() - before) == (2, "1", 40.0)
     await queues.aclose()
+
+
+async def test_an_app_that_is_parked_says_no_reason_of_a_trouble_long_ago(
+    gates: Any, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fates = iter([GraphUnavailable("away", retry_after_s=0.1)])
+
+    async def apply(*_: object) -> None:
+        if (fate := next(fates, None)) is not None:
+            raise fate
+
+    monkeypatch.setattr(gates, "apply", apply)
+    monkeypatch.setattr(gates, "reread", never)
+    queues = queues_of(gates)
+    queues.give({"app": some(1)}, {}, at(1), {})
+    await turns()
+    assert {app: each.why for app, each in queues.status().items()} == {"app": "unavailable"}
+    await VIRTUAL.sleep(1.0)
+    assert queues.floor == at(1)
+    clock.advance(60.0)
+    queues.park("app")
+    await turns()
+    assert {app: each.why for app, each in queues.status().items()} == {"app": "slow"}
+    await queues.aclose()
+
+
+def queue_of(slots: int = 1) -> AppQueue:
+    return AppQueue(app_id="app", slots=asyncio.Semaphore(slots), clock=VIRTUAL, timing=QueueTiming())
+
+
+async def test_an_app_has_a_slot_exactly_while_it_applies(clock: VirtualClock) -> None:
+    queue = queue_of()
+    assert (queue.state, queue.is_busy) == (State.IDLE, False)
+    queue.give(QueuedBatch(start=at(0), events=some(2)), 0)
+    assert (queue.state, queue.slots.locked(), queue.floor) == (State.WAITING, False, at(0))
+    await queue.wait_for_slot()
+    queue.take()
+    assert (queue.state, queue.slots.locked(), queue.waiting_events) == (State.APPLYING, True, 0)
+    queue.give(QueuedBatch(start=at(2), events=some(1)), 2)
+    assert not queue.done(at(2), 2)
+    assert (queue.state, queue.slots.locked(), queue.floor) == (State.WAITING, False, at(2))
+    await queue.wait_for_slot()
+    queue.take()
+    clock.advance(0.2)
+    queue.look(clock.monotonic())
+    assert (queue.state, queue.slots.locked(), queue.shown(clock.monotonic())) == (State.SLOW, False, None)
+    clock.advance(1.0)
+    shown = queue.shown(clock.monotonic())
+    assert shown is not None
+    assert (shown.why, shown.at) == ("slow", "2")
+    queue.done(at(3), 3)
+    assert (queue.state, queue.slots.locked(), queue.floor) == (State.IDLE, False, None)
+    queue.give(QueuedBatch(start=at(3), events=some(1)), 3)
+    assert queue.state is State.SLOW  # it took more than a second not long ago
+
+
+@pytest.mark.parametrize("trouble", [State.UNAVAILABLE, State.NEEDS_REBUILD, State.RULES_LOST, State.RESTING])
+async def test_an_app_with_trouble_tries_again_without_a_slot_and_then_returns(
+    clock: VirtualClock, trouble: State
+) -> None:
+    queue = queue_of()
+    queue.give(QueuedBatch(start=at(0), events=some(1)), 0)
+    await queue.wait_for_slot()
+    queue.take()
+    queue.halt(trouble)
+    assert (queue.state, queue.slots.locked(), queue.why) == (trouble, False, trouble.value)
+    if trouble is State.RULES_LOST:
+        queue.rejoin()
+        await queue.wait_for_slot()
+        assert (queue.state, queue.why) == (State.APPLYING, "slow")
+        return
+    await queue.wait_for_slot()
+    assert queue.state is State.SLOW
+    clock.advance(31.0)
+    queue.busy_since = clock.monotonic()
+    queue.done(at(1), 1)
+    assert (queue.state, queue.behind_since) == (State.IDLE, 0.0)
+    queue.give(QueuedBatch(start=at(1), events=some(1)), 1)
+    assert (queue.state, queue.why) == (State.WAITING, "slow")

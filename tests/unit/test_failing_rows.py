@@ -21,20 +21,21 @@ from tests.services.virtual_time import VIRTUAL
 from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.app_queue import AppQueue
-from graphweft_workers.engine.app_writer import AppWriter, WorkerState
+from graphweft_workers.engine import quarantine as quarantining
+from graphweft_workers.engine.app_queue import Parking
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.plan import FailedRows, Plan, rules_of
 from graphweft_workers.engine.plan_note import PlanNote
 from graphweft_workers.engine.plan_run import amid
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
+from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.dead_letters import DeadLetters, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PartitionGraph, Progress, Write
@@ -319,8 +320,8 @@ def test_each_row_of_two_apps_takes_effect_or_has_a_letter(
     size: int,
 ) -> None:
     """One worker after the other writes both, batches are arranged ahead, and mutations may be in quarantine."""
-    monkeypatch.setattr(applying, "FAILURES_TO_QUARANTINE", 3)
-    monkeypatch.setattr(applying, "CHATS_TO_QUARANTINE", 2)
+    monkeypatch.setattr(quarantining, "FAILURES_TO_QUARANTINE", 3)
+    monkeypatch.setattr(quarantining, "CHATS_TO_QUARANTINE", 2)
     events = events_of_apps(rules, [*[(app, "a", 1) for app in APPS] * 20, *values])
     graphs = Graphs({app: Graph(away=away[app]) for app in APPS}, runs_again)
     letters = Letters(away=letters_away)
@@ -546,8 +547,8 @@ def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleS
             graph=cast("PartitionGraph", Standing(there)), rules=FixedRules(active), batch_events=10,
             index_keys=frozenset(), fact_keys=frozenset(),
         )  # fmt: skip
-        queue = AppQueue(app_id="app", behind=Committed())
-        await AppWriter(state, 0, NOTHING).reread(queue, Committed(offset=offset, count=1))
+        parking = Parking(position=Committed())
+        await AppWriter(state, 0, NOTHING).parked.reread("app", parking, Committed(offset=offset, count=1))
 
     with pytest.raises(GraphUnavailable, match="whose rules are not loaded"):
         asyncio.run(reread(RuleSet({})))

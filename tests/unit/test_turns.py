@@ -19,9 +19,10 @@ from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.engine import turns
 from graphweft_workers.engine.app_costs import AppCosts
-from graphweft_workers.engine.app_queue import AppQueue
-from graphweft_workers.engine.app_writer import AppWriter
+from graphweft_workers.engine.app_queue import Parking, RereadPage
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.older_graph import no_obstacle
+from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.passed_over import NOTHING
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
@@ -388,17 +389,23 @@ async def test_a_parked_app_goes_on_behind_the_event_with_which_a_page_ended(
     entries = [paid(number, "dear", data=LISTS) for number in range(10)]
     log, matches = Pages(entries), Matches(monkeypatch, clock, {"dear": 0.1})
     state: Any = SimpleNamespace(
-        log=log, rules=FixedRules(dear_rules(tmp_path, 20)), clock=clock, costs=AppCosts(clock), timing=TIMING
+        log=log,
+        rules=FixedRules(dear_rules(tmp_path, 20)),
+        clock=clock,
+        costs=AppCosts(clock),
+        timing=TIMING,
+        obstacle=no_obstacle,
     )
     writer = AppWriter(state, 0, NOTHING)
-    queue, ends = AppQueue(app_id="dear", behind=Committed(), recent=RecentEvents()), list[Committed]()
+    parking, pages = Parking(position=Committed(), recent=RecentEvents()), list[RereadPage]()
     given = Committed(offset="9-0", count=10)
-    while queue.behind != given:
-        queue.behind = await writer.reread(queue, given)
-        ends.append(queue.behind)
+    while parking.position != given:
+        pages.append(await writer.parked.reread("dear", parking, given))
+        parking.position = pages[-1].end
+    ends = [page.end for page in pages]
     assert [(end.offset, end.count) for end in ends] == [("2-0", 3), ("5-0", 6), ("8-0", 9), ("9-0", 10)]
     assert log.limits == [200, 3, 6, 3]  # little is read and not matched
-    assert [event.entry for batch in queue.applying for event in batch.events] == entries
+    assert [event.entry for page in pages if page.batch for event in page.batch.events] == entries
     assert len(matches.apps) == 10
 
 

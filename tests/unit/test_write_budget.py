@@ -257,7 +257,7 @@ async def test_partitions_of_an_app_with_long_writes_have_one_between_two_rests(
     rules: RuleSet, clock: VirtualClock
 ) -> None:
     worker, parts = Worker(rules, clock), Parts(clock)
-    worker.applier._graph = cast("Any", parts)
+    worker.applier._writes.graph = cast("Any", parts)
     events = events_of(rules, [("c", 1.2), ("d", 1.2)])
 
     async def go_on(partition: int) -> float:

@@ -17,20 +17,15 @@ from typing import Final
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
-from graphweft_workers.engine.app_writer import AppWriter
-from graphweft_workers.engine.older_graph import NeedsRebuild, OlderGraph
+from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, State, size_of
+from graphweft_workers.engine.app_troubles import TROUBLES, AppTroubles, QueueWriter
 from graphweft_workers.engine.position_note import MOST_PARKED, Parked, PositionNote
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
-from graphweft_workers.engine.write_budget import SlowWrites
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.offsets import is_after, later
-from graphweft_workers.rule_sets.lost_rules import RulesLost
-from graphweft_workers.support.backoff import backoff_s
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")
@@ -44,10 +39,6 @@ _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
 
 
-_LATE_AT_ONCE: Final = frozenset({"unavailable", "needs_rebuild", "slow_writes"})
-"""Troubles for which an app counts as behind before it has been for long."""
-
-
 class AppQueues:
     """The queues of one leased partition.
 
@@ -56,7 +47,7 @@ class AppQueues:
 
     def __init__(
         self,
-        writer: AppWriter,
+        writer: QueueWriter,
         *,
         run: str,
         check: Callable[[], Awaitable[str]],
@@ -76,13 +67,10 @@ class AppQueues:
         """
         self._writer = writer
         self._number = writer.number
-        self._run_id = run
-        self._check = check
         self._skips = skips
         self._before = before
         self._progressed = progressed
         self._clock = clock
-        self._lines = LogLimit(clock=clock)
         self._timing = timing
         self._queues: dict[str, AppQueue] = {}
         self._busy: dict[str, AppQueue] = {}
@@ -92,11 +80,13 @@ class AppQueues:
         self._given_at = 0.0
         self._events = 0
         """Events that were given to all apps."""
-        self._limiter = asyncio.Semaphore(apps_at_once)
+        self._slots = asyncio.Semaphore(apps_at_once)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
-        self.again: str = ""
-        """Up to this offset, events may take effect again: the graph of an app was older than it was."""
+        self._troubles = AppTroubles(
+            writer, before, run=run, check=check, given=self._given_to, changed=self._changed.set, clock=clock,
+            timing=timing,
+        )  # fmt: skip
         self._reached: dict[str, str] = {}
         self.given: Committed = position
         """All events up to this position are in the queues, or were."""
@@ -104,7 +94,7 @@ class AppQueues:
     @property
     def parked(self) -> frozenset[str]:
         """Apps that take no events now: they read them again later."""
-        return frozenset(queue.app_id for queue in self._busy.values() if queue.behind is not None)
+        return frozenset(queue.app_id for queue in self._busy.values() if queue.is_parked)
 
     @property
     def floor(self) -> Committed:
@@ -120,6 +110,11 @@ class AppQueues:
                 floor = own
         return floor
 
+    @property
+    def again(self) -> str:
+        """Up to this offset, events may take effect again: the graph of an app was older than it was."""
+        return self._troubles.again
+
     def take_reached(self) -> dict[str, str]:
         """Return, by app, the offsets that checkpoints have reached since the last call."""
         reached, self._reached = self._reached, {}
@@ -132,15 +127,8 @@ class AppQueues:
     def status(self) -> dict[str, Parked]:
         """Return the apps that are behind the others, and how far."""
         now = self._clock.monotonic()
-        found: dict[str, Parked] = {}
-        for queue in self._busy.values():
-            floor = queue.floor
-            late = queue.trouble in _LATE_AT_ONCE or now - queue.busy_since >= self._timing.park_s
-            if floor is not None and (queue.behind is not None or (late and self._is_slow(queue, now))):
-                reported = queue.reported_while_parked if queue.behind is not None else None
-                found[queue.app_id] = Parked(
-                    at=floor.offset, reported=reported, why=queue.trouble, since=int(queue.troubled_at)
-                )
+        shown = ((queue.app_id, queue.shown(now)) for queue in self._busy.values())
+        found = {app_id: each for app_id, each in shown if each is not None}
         if len(found) > MOST_PARKED:  # parked apps first; ``reported_without`` covers those that do not fit
             found = dict(sorted(found.items(), key=lambda item: item[1].reported is None)[:MOST_PARKED])
         return found
@@ -149,8 +137,8 @@ class AppQueues:
         """Return the offset up to which the skips and dead letters of other apps than ``apps`` are written."""
         reported = self.given.offset
         for queue in self._busy.values():
-            if queue.behind is not None:
-                own = queue.reported_while_parked if queue.app_id not in apps else reported
+            if queue.is_parked:
+                own = queue.reported_of_parked if queue.app_id not in apps else reported
             else:  # skips are counted after the events beside them
                 counts_later = any(batch.skips for batch in (*queue.applying, *queue.waiting))
                 own = (queue.floor or self.given).offset if counts_later else reported
@@ -178,15 +166,12 @@ class AppQueues:
             self.park(app_id)
         for app_id in dict.fromkeys((*events, *skips)):
             queue = self._queue(app_id)
-            if queue.behind is None:
-                if not queue.busy:
-                    queue.busy_since, queue.given_before = self._given_at, before
-                    if queue.slow_until <= self._given_at:
-                        queue.trouble = "slow"
+            if not queue.is_parked:
+                if not queue.is_busy:
                     self._begun.append(queue)
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
                 size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
-                queue.give(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size))
+                queue.give(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size), before)
                 self._start(queue)
             queue.taken = ends.get(app_id, queue.taken)
         for app_id in without:
@@ -196,25 +181,20 @@ class AppQueues:
         if len(self._queues) > _MOST_QUEUES:
             self._queues = dict(self._busy)
 
-    async def is_half_done(self, app_id: str) -> bool:
-        """Tell whether an app's graph may hold an unfinished plan; its events then wait for the plan's rules."""
-        queue = self._queues.get(app_id)
-        return not (queue is not None and queue.rules_checked) and await self._writer.is_half_done(app_id)
-
-    def park(self, app_id: str, *, why: str = "") -> None:
+    def park(self, app_id: str) -> None:
         """Park an app: it reads again the events that it has not begun with, and the next batch."""
         queue = self._queue(app_id)
-        if queue.behind is None:
-            if why:
-                self._hinder(queue, why)
-                self._log_parked(queue, "it goes on at a pace of its own")
-            if not queue.busy:
-                queue.busy_since, queue.given_before = self._clock.monotonic(), self._events
-            queue.behind = queue.waiting[0].start if queue.waiting else self._given_to(queue)
-            reported = self._before.reported_of(queue.app_id)
-            queue.reported = reported if is_after(reported, queue.behind.offset) else queue.behind.offset
-            queue.recent = None
-            queue.drop()
+        if not queue.is_parked:
+            queue.park(self._given_to(queue), self._before.reported_of(app_id), self._events)
+            self._start(queue)
+
+    def park_dear(self, app_id: str) -> None:
+        """Park an app whose events take much of the worker's time."""
+        queue = self._queue(app_id)
+        if not queue.is_parked:
+            queue.park_dear(self._given_to(queue), self._before.reported_of(app_id), self._events)
+            self._log_parked(queue, "it goes on at a pace of its own")
+            self._changed.set()
             self._start(queue)
 
     async def settle(self) -> None:
@@ -237,7 +217,7 @@ class AppQueues:
     async def drain(self) -> None:
         """Wait up to 10 s for the queues that are not slow; the next owner continues with the rest."""
         now = self._clock.monotonic()
-        tasks = [queue.task for queue in self._busy.values() if queue.task is not None and queue.slow_until <= now]
+        tasks = [queue.task for queue in self._busy.values() if queue.task is not None and not queue.is_apart(now)]
         if tasks and self._failure is None:
             await asyncio.wait(tasks, timeout=self._timing.drain_s)
 
@@ -249,7 +229,11 @@ class AppQueues:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _queue(self, app_id: str) -> AppQueue:
-        return self._queues.get(app_id) or self._queues.setdefault(app_id, AppQueue(app_id=app_id))
+        queue = self._queues.get(app_id)
+        if queue is None:
+            queue = AppQueue(app_id=app_id, slots=self._slots, clock=self._clock, timing=self._timing)
+            self._queues[app_id] = queue
+        return queue
 
     def _given_to(self, queue: AppQueue) -> Committed:
         """Return the position up to which the app's events were given to its queue."""
@@ -263,41 +247,40 @@ class AppQueues:
 
     def _due(self, now: float) -> float | None:
         """Return the time of the next check; None when nothing is to be waited for."""
-        busy = [queue for queue in self._busy.values() if queue.busy]
-        slow = [queue for queue in busy if not queue.awaits_slot and self._is_slow(queue, now)]
-        for queue in slow:
-            self._free_slot(queue)
+        busy = [queue for queue in self._busy.values() if queue.is_busy]
+        for queue in busy:
+            queue.look(now)
+        slow = [queue for queue in busy if queue.is_slow]
         while self._are_full(slow):
             longest = max(
                 slow, key=lambda each: (each.waiting_bytes >= _WAITING_BYTES, each.waiting_events, each.waiting_bytes)
             )
-            ready = longest.slow_until > now or now - longest.busy_since >= self._timing.park_s
-            if not ready or len(self.parked) >= MOST_PARKED:
+            if not longest.is_stuck(now) or len(self.parked) >= MOST_PARKED:
                 return max(now + self._timing.batch_s, longest.busy_since + self._timing.park_s)
             self.park(longest.app_id)
             self._log_parked(longest, "its events are read again when its graph has caught up")
         if self._are_full(busy):
             return now + self._timing.batch_s
         far = self._events - self._writer.state.batch_events // 2
-        behind = [queue for queue in busy if queue.given_before <= far and queue not in slow and not queue.awaits_slot]
+        behind = [queue for queue in busy if queue.given_before <= far and queue.state is State.APPLYING]
         if behind:
             return min(queue.busy_since for queue in behind) + self._timing.batch_s
         if not self._begun:
             paced = self._given_at + self._timing.pace_s
             return paced if busy and now < paced else None
-        if not all(queue.busy for queue in self._begun):
+        if not all(queue.is_busy for queue in self._begun):
             return None
         dues = [
-            (now if queue.awaits_slot else queue.busy_since) + self._timing.batch_s
+            (now if queue.state is State.WAITING else queue.busy_since) + self._timing.batch_s
             for queue in self._begun
-            if queue not in slow
+            if not queue.is_slow
         ]
         return min(dues, default=None)
 
     def _log_parked(self, queue: AppQueue, message: str) -> None:
         log = logger.warning if len(self._queues) > 1 else logger.info  # alone, it is only busy
         log(
-            "app_parked", partition=self._number, app_id=queue.app_id, why=queue.trouble,
+            "app_parked", partition=self._number, app_id=queue.app_id, why=queue.why,
             message=f"other apps go on beside this one; {message}",
         )  # fmt: skip
 
@@ -308,43 +291,17 @@ class AppQueues:
             or sum(queue.waiting_bytes for queue in queues) >= _WAITING_BYTES
         )
 
-    def _is_slow(self, queue: AppQueue, now: float) -> bool:
-        slow = now - queue.busy_since > self._timing.batch_s or queue.slow_until > now
-        if slow and not queue.troubled_at:
-            queue.troubled_at = self._clock.now().timestamp()
-        return slow
-
-    def _free_slot(self, queue: AppQueue) -> None:
-        if queue.has_slot:
-            queue.has_slot = False
-            self._limiter.release()
-
     async def _run(self, queue: AppQueue) -> None:
-        attempt = 0
         try:
-            while queue.busy:
-                if not queue.has_slot and queue.slow_until <= self._clock.monotonic():
-                    queue.awaits_slot = True
-                    await self._limiter.acquire()
-                    queue.has_slot, queue.awaits_slot, queue.busy_since = True, False, self._clock.monotonic()
+            while queue.is_busy:
+                await queue.wait_for_slot()
                 try:
                     await self._take(queue)
                     if queue.applying:
-                        await self._writer.apply(queue)
+                        await self._apply(queue)
                     self._done(queue)
-                    attempt = 0
-                    self._free_slot(queue)  # it may have a long way to go: others take their turns
-                except RulesLost as error:
-                    await self._await_rules(queue, error)
-                except OlderGraph as error:
-                    await self._begin_again(queue, error)
-                except SlowWrites as error:
-                    await self._rest(queue, error)
-                except GraphUnavailable as error:
-                    self._writer.note_strike(queue.app_id, error)
-                    await self._check_server(error)
-                    attempt += 1
-                    await self._back_off(queue, error, attempt)
+                except TROUBLES as error:
+                    await self._troubles.meet(queue, error)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
@@ -352,45 +309,35 @@ class AppQueues:
         except BaseException as error:  # noqa: BLE001 - ``settle`` raises it, in the partition's own task
             self._failure = self._failure or error
         finally:
-            self._free_slot(queue)
+            queue.leave_slot()
             queue.task = None
-            if not queue.busy:
+            if not queue.is_busy:
                 self._busy.pop(queue.app_id, None)
             self._changed.set()
 
     async def _take(self, queue: AppQueue) -> None:
-        """Fill ``applying`` with the next events, unless the last ones failed and are to be tried again."""
+        """Take the next events in hand, unless the last ones failed and are to be tried again."""
         if queue.applying:
             return
-        if queue.behind is not None:
-            queue.reread_end = await self._writer.reread(queue, self._given_to(queue))
+        if queue.parking is None:
+            queue.take()
         else:
-            queue.begin()
+            queue.take_page(await self._writer.parked.reread(queue.app_id, queue.parking, self._given_to(queue)))
+
+    async def _apply(self, queue: AppQueue) -> None:
+        events = [event for batch in queue.applying for event in batch.events]
+        reached = await self._writer.apply(queue.app_id, events)
+        if reached is not None:
+            self._reached[queue.app_id] = reached.offset
 
     def _done(self, queue: AppQueue) -> None:
-        now, floor = self._clock.monotonic(), queue.floor
-        troubled = queue.troubled_at or queue.behind is not None
-        if now - queue.busy_since >= self._timing.park_s:
-            queue.slow_until = now + self._timing.cool_down_s
-            queue.trouble = queue.trouble if queue.trouble == "dear_events" else "slow"
+        """Go on behind the events in hand, which have taken effect."""
+        floor, troubled = queue.floor, queue.behind_since or queue.is_parked
         for skip in (each for batch in queue.applying for each in batch.skips):
             self._skips.add(skip)
-        queue.applying.clear()
-        self._writer.forget_strikes(queue.app_id)
-        if queue.checkpoint is not None:
-            self._reached[queue.app_id] = queue.checkpoint.offset
-        queue.busy_since, queue.given_before = now, self._events
-        end, queue.reread_end = queue.reread_end, None
-        if end is not None:
-            queue.behind = end
-            if is_after(end.offset, queue.reported):
-                queue.reported = end.offset
-            if not is_after(self._given_to(queue).offset, end.offset):
-                queue.behind = queue.recent = None
-                queue.trouble = "slow"
-                logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
-        if not queue.busy and queue.slow_until <= now:
-            queue.troubled_at = 0.0
+        self._writer.state.strikes.forget(self._number, queue.app_id)
+        if queue.done(self._given_to(queue), self._events):
+            logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         self._changed.set()
         if troubled or self._was_lowest(floor):
             self._progressed()
@@ -405,68 +352,5 @@ class AppQueues:
             return True
         if not is_after(self.given.offset, floor.offset):
             return False
-        others = (queue.floor for queue in self._busy.values() if queue.behind is None and not queue.troubled_at)
+        others = (queue.floor for queue in self._busy.values() if not queue.is_parked and not queue.behind_since)
         return all(own is None or is_after(own.offset, floor.offset) for own in others)
-
-    async def _begin_again(self, queue: AppQueue, error: OlderGraph) -> None:
-        """Read all events of an app again, since its graph lacks some that had taken effect."""
-        logger.warning("graph_is_behind", partition=self._number, app_id=queue.app_id, message=str(error))
-        await self._writer.pass_over_as_lived()
-        reported = later(self._before.reported_of(queue.app_id), (queue.floor or self.given).offset)
-        queue.reported = later(queue.reported, reported) if queue.behind is not None else reported
-        queue.applying.clear()
-        queue.drop()
-        queue.behind, queue.recent, queue.reread_end = Committed(), None, None
-        self.again = later(self.again, self._given_to(queue).offset)
-
-    async def _check_server(self, error: GraphUnavailable) -> None:
-        """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
-        if await self._check() != self._run_id:
-            raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
-
-    def _hinder(self, queue: AppQueue, trouble: str) -> None:
-        """Note why an app does not get on; the others do not wait for it."""
-        queue.slow_until, queue.trouble = self._clock.monotonic() + self._timing.cool_down_s, trouble
-        queue.troubled_at = queue.troubled_at or self._clock.now().timestamp()
-        self._free_slot(queue)
-        self._changed.set()
-
-    async def _await_rules(self, queue: AppQueue, error: RulesLost) -> None:
-        """Wait until a lost rule set is there again, or the app's past is restated; other apps do not wait.
-
-        Afterwards the app needs a slot: any number of apps may wait for the same rule set.
-        """
-        rules = self._writer.state.rules
-        restatement = rules.restatement(queue.app_id)
-        queue.recent = None
-        if queue.restatement != restatement:  # it may have been read after the rules of the events were looked up
-            queue.restatement = restatement
-            return
-        logger.error("app_waits_for_rules", partition=self._number, app_id=queue.app_id, message=str(error))
-        while True:
-            self._hinder(queue, "rules_lost")
-            await self._clock.sleep(backoff_s(self._timing.lost_rules_s, 1))
-            await rules.refresh(())
-            if error.digest not in rules.lost or rules.restatement(queue.app_id) != restatement:
-                break
-        queue.slow_until, queue.trouble = 0.0, "slow"
-
-    async def _rest(self, queue: AppQueue, error: SlowWrites) -> None:
-        """Wait until an app may write again, whose writes kept the graph server from others."""
-        queue.checkpoint = None
-        self._hinder(queue, "slow_writes")
-        logger.warning(
-            "app_rests", partition=self._number, app_id=queue.app_id, message=str(error),
-            resumes_after_s=round(error.retry_after_s, 2),
-        )  # fmt: skip
-        await self._clock.sleep(error.retry_after_s)
-        queue.busy_since = self._clock.monotonic()
-
-    async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
-        queue.checkpoint = None
-        self._hinder(queue, "needs_rebuild" if isinstance(error, NeedsRebuild) else "unavailable")
-        wait_s = backoff_s(error.retry_after_s, attempt)
-        self._lines.warn(
-            logger, "app_waits", error, partition=self._number, app_id=queue.app_id, retry_after_s=round(wait_s, 2)
-        )
-        await self._clock.sleep(wait_s)

@@ -60,6 +60,21 @@ class FailedRows:
     extends: str | None = None
     """The id of the dead letter that gets these rows."""
 
+    @classmethod
+    def of(
+        cls, rows: Sequence[Row], reason: DeadLetterReason, message: str, *, extends: str | None = None
+    ) -> FailedRows:
+        """Return rows of one mutation with the content of their dead letter."""
+        mutation = rows[0].bound.mutation
+        return cls(
+            rule=mutation.rule,
+            mutation=mutation.id,
+            offsets=tuple(row.event.entry.offset for row in sorted(rows, key=attrgetter("number"))),
+            reason=reason,
+            message=message,
+            extends=extends,
+        )
+
     @property
     def name(self) -> tuple[str, str]:
         """Rule and mutation."""

@@ -20,7 +20,7 @@ from graphweft_workers.engine.order import MOST_ROWS, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.engine.suspects import Suspects
-from graphweft_workers.ports.graph_store import Write, WriteLimit
+from graphweft_workers.ports.graph_store import Checkpoint, Write, WriteLimit
 
 _PARTS: Final = 10
 """Into how many parts a failed query is divided."""
@@ -59,6 +59,8 @@ class PlanRun:
     plan: Plan
     done: int = 0
     careful: Careful | None = None
+    singly: bool = False
+    """Whether writes are sent one at a time."""
     alone: Row | None = None
     """The row that timed out alone."""
     apart: Mapping[int, Row] = field(default_factory=dict[int, Row])
@@ -83,6 +85,10 @@ class PlanRun:
         """The rows that have not taken effect."""
         return self.plan.rows[self.done :]
 
+    def is_end(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether the plan is done where the graph stands at a checkpoint."""
+        return checkpoint.offset == self.plan.end and not checkpoint.plan
+
     def go_on(self, plan: Plan) -> None:
         """Continue with the plan that replaces the present one."""
         self.plan, self.done = plan, 0
@@ -90,7 +96,7 @@ class PlanRun:
     def writes(
         self, most: Callable[[str], int], limit: Callable[[str], WriteLimit], *, suspects_first: bool
     ) -> list[Write]:
-        """Return the next writes. Those after a failing one have no effect, so suspects are the last ones.
+        """Return the next writes, at least one. Those after a failing one have no effect, so suspects are the last.
 
         ``most`` says how many rows of a statement may share a query, and ``limit`` how long one may take. With
         ``suspects_first`` no other write is sent together with a suspect.
@@ -108,8 +114,10 @@ class PlanRun:
 
         coming = self.plan.writes(self.done, most_of, limit)
         if careful:
-            return _of_search(coming, careful)
-        return self._to_suspect(coming, alone=suspects_first) if self.apart else list(coming)
+            writes = _of_search(coming, careful)
+        else:
+            writes = self._to_suspect(coming, alone=suspects_first) if self.apart else list(coming)
+        return writes[:1] if self.singly else writes
 
     def _to_suspect(self, coming: Iterable[Write], *, alone: bool) -> list[Write]:
         """Return the writes up to the first suspect, with it; those before it only, if it is to be sent ``alone``."""

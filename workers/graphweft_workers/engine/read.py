@@ -27,6 +27,9 @@ from graphweft_workers.engine.series import Numbered, number_of
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
+from graphweft_workers.support.lazy_logger import get_logger
+
+logger = get_logger("graphweft.mutation")
 
 _NOTHING: Final = Matched()
 EXTRACT: Final = ("graphweft:extract", "extract")
@@ -372,6 +375,12 @@ def internal_error(error: Exception) -> str:
 def defect_of(error: BaseException) -> Defect:
     """Return the type of an error and where it was raised, for the log; not its text."""
     return Defect(kind=type(error).__name__, frames="".join(traceback.format_tb(error.__traceback__)))
+
+
+def log_defect(error: BaseException, app_id: str) -> None:
+    """Log an unexpected error, without its text."""
+    defect = defect_of(error)
+    logger.error("defect", app_id=app_id, error=defect.kind, frames=defect.frames)
 
 
 def row_id(partition: int, offset: str, rule: str | None, mutation: str | None) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_rules import RuleSet
 from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_workers.engine.app_costs import AppCosts
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -41,6 +42,20 @@ async def decode_in_turns(
     return found
 
 
+async def read_in_turns(
+    partition: int,
+    entries: Sequence[Entry],
+    rules: RulesCursor,
+    recent: RecentEvents,
+    *,
+    only: str | None = None,
+    passed_over: PassedOver = NOTHING,
+) -> Range:
+    """Return the same as ``read_range``."""
+    decoded = await decode_in_turns(entries, rules)
+    return await match_in_turns(partition, decoded, recent, only=only, passed_over=passed_over)
+
+
 async def match_in_turns(
     partition: int,
     entries: Sequence[Decoded],
@@ -53,15 +68,16 @@ async def match_in_turns(
     costs: AppCosts | None = None,
     most_s: float | None = None,
 ) -> Range:
-    """Return the same as ``match_range``.
+    """Return the same as ``match_range``; the workflows of the events are compiled first.
 
     With ``costs``, apps are charged for the time of their events. Of several apps, those that have taken too much are
     left out from then on, and those with an event that may take too much altogether: see ``Range.dear``. With
     ``most_s``, it ends with the entry with which so much time is over: see ``Range.entries``.
     """
     found = Range()
-    turns = turns or TurnClock()
     out = {*without}
+    await _compile(entries, only, out)
+    turns = turns or TurnClock()
     shared = costs if only is None else None
     matching = partial(
         match_range, partition, recent=recent, only=only, without=out, passed_over=passed_over, into=found
@@ -96,6 +112,19 @@ async def match_in_turns(
                 matching(turn)
             await turns.rest()
     return found
+
+
+async def _compile(entries: Iterable[Decoded], only: str | None, without: Collection[str]) -> None:
+    """Compile the workflows of events in a thread: one takes up to 0.1 s, and many would let the leases expire."""
+    wanted: dict[RuleSet, set[str]] = {}
+    for each in entries:
+        event, active = each.event, each.rules
+        if event is None or active is None or event.workflow is None or active.is_compiled(event.workflow):
+            continue
+        if event.appid not in without and only in (None, event.appid):
+            wanted.setdefault(active, set()).add(event.workflow)
+    for active, names in wanted.items():
+        await asyncio.to_thread(active.compile, sorted(names))
 
 
 async def _aside(work: Callable[[], object]) -> None:

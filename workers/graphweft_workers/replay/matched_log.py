@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range
+from graphweft_workers.engine.turns import read_in_turns
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
@@ -31,7 +31,7 @@ async def matched_log(
         found: list[Range] = []
         for rules, cursor, recent, out in ways:
             await rules.refresh(page)
-            read = await read_compiled(partition, page, cursor, recent, only=log.app_id, passed_over=out)
+            read = await read_in_turns(partition, page, cursor, recent, only=log.app_id, passed_over=out)
             read.check_rules(log.app_id)
             found.append(read)
         yield tuple(found)

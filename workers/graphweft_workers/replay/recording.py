@@ -11,15 +11,14 @@ from typing import Any, Final, override
 from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
-from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
-from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.order import Arranger, Step
+from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Applied, GraphWrites, PartitionGraph, Write
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.node_state import Change, NodeReader, State, changes
@@ -111,7 +110,6 @@ class Recording:
         """Go on with another partition."""
         self._partition = partition
         self._writer = AppWriter(self._state, partition, passed_over)
-        self._queue = AppQueue(app_id=self._app_id)
 
     async def add(self, event: MatchedEvent, *, may_record: bool) -> None:
         """Apply an event, after those before it."""
@@ -140,8 +138,7 @@ class Recording:
         """Apply the events that wait."""
         if self._batch:
             events, self._batch = self._batch, []
-            self._queue.applying = [QueuedBatch(start=Committed(), events=events)]
-            await self._writer.apply(self._queue)
+            await self._writer.apply(self._app_id, events)
 
     async def _look(self, write: Write) -> None:
         writer = self._single.get((write.query.statement, id(write.rows[0]))) if write.query and write.rows else None

@@ -13,14 +13,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
-from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import known_before
+from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import Range, read_range
+from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
@@ -137,7 +137,6 @@ class Replay:
             passed_over, start = await self._restoring.open(partition, start, to)
         recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id, records=None)
         writer = AppWriter(self._state, partition, passed_over, recent)
-        queue = AppQueue(app_id=app_id)
         done = Replayed(offset=start, letters=self._letters.found)
         reading = _Reading(
             partition=partition,
@@ -153,8 +152,7 @@ class Replay:
                 events = read.apps.get(app_id, [])
                 await self._letters.put([letter for letter in read.letters if letter.app_id == app_id])
                 if events:
-                    queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
-                    await writer.apply(queue)
+                    await writer.apply(app_id, events)
                 done.offset = page.entries[-1].offset
                 again = self._read_again(page.entries, counted)
                 done.entries += len(page.entries) - len(again)

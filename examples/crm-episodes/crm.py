@@ -47,6 +47,6 @@ with SyncClient(app_id="crm", workflow="Sales", budget_ms=5_000) as client:  # t
         time.sleep(0.2)
     else:
         sys.exit("The note was not read. Does `graphweft up` run with GRAPHWEFT_EXTRACTOR, and model.py beside it?")
-    question = "How do I prepare the renewal of Northwind?"
+    question = "What does Northwind use, and what does it want from us?"
     with client.turn(agent="AccountManager", chat="renewal", user=USER, message=question) as turn:
         print(turn.context.text)

@@ -188,6 +188,7 @@ def test_memories_and_facts_of_others_come_over_as_the_guide_says(project: Proje
 
 
 def without_tags(text: str) -> str:
-    """Return what a search prints, without tags, ids, its own time and the time of the import."""
-    lines = [line for line in text.splitlines() if not re.match(r"<|Retrieved data|.* ms\b", line)]
-    return masked(re.sub(r"created_at: [^]]+", "created_at: T", "\n".join(lines)))
+    """Return what a search prints, without tags, ids, its own time, today's date and the time of the import."""
+    lines = [line for line in text.splitlines() if not re.match(r"<|Retrieved data|Today is|.* ms\b", line)]
+    dated = re.sub(r"created_at: [^]]+", "created_at: T", "\n".join(lines))
+    return masked(re.sub(r"(?<=\d, )[^,\n]+ ago(?=:)", "long ago", dated))

@@ -71,7 +71,7 @@ def test_hits_are_arranged_and_their_scores_do_not_rise() -> None:
     ]
     arrangement.add(found[:4])
     assert not arrangement.full
-    assert rows_of(arrangement) == [("tom is  a cat.", 0.9), ("Is Tom old?", 0.7), ("Who is Tom?", 0.7)]
+    assert rows_of(arrangement) == [("tom is  a cat.", 0.9), ("Is Tom old?", 0.7), ("Who is Tom?", 0.0)]
     arrangement.add(found[4:])
     assert arrangement.full
     assert rows_of(arrangement) == [("tom is  a cat.", 0.9), ("Is Tom old?", 0.7), ("Tom eats fish.", 0.6)]

@@ -470,7 +470,7 @@ def test_it_asks_the_endpoint_and_nobody_else_and_writes_nothing(model_server: M
 
 def test_without_an_extractor_graphiti_is_not_imported(tmp_path: Path) -> None:
     code = (
-        "import json, sys\nfrom graphweft_workers.roles import features as jobs\n"
+        "import json, sys\nfrom graphweft_workers.wiring import features as jobs\n"
         "from graphweft_workers.wiring.connections import make_graph\n"
         "from graphweft_workers.settings.settings import Settings\nsettings = Settings.load()\n"
         "print(json.dumps([len(jobs.make_jobs(settings, make_graph(settings))), "

@@ -144,12 +144,15 @@ class DriverSettings(BaseModel):
         return value
 
 
-def graph_url_of_environment() -> str | None:
-    """Return the graph that the variables of a product's own tools name, if they do. Raises ``InvalidSettings``."""
+def graph_url_of_environment() -> tuple[str, str] | None:
+    """Return the graph that the variables of a product's own tools name, and the variable of its address.
+
+    None if they name none. Raises ``InvalidSettings``.
+    """
     uri, user, database = (os.environ.get(f"NEO4J_{name}", "") for name in ("URI", "USERNAME", "DATABASE"))
     password = secret_of(os.environ, "NEO4J_PASSWORD") or ""
     try:
-        return join_neo4j_url(uri, user=user, password=password, database=database) if uri else None
+        return (join_neo4j_url(uri, user=user, password=password, database=database), "NEO4J_URI") if uri else None
     except InvalidSettings as error:
         raise InvalidSettings(f"NEO4J_URI, NEO4J_USERNAME, NEO4J_PASSWORD or NEO4J_DATABASE: {error}") from None
 

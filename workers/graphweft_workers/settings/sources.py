@@ -133,7 +133,7 @@ def of_secret_files(
 def of_other_tools(chosen: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Return the settings that the variables of other tools give, because nothing in ``chosen`` does.
 
-    Raises ``InvalidSettings`` if the variables of Neo4j contradict each other.
+    Raises ``InvalidSettings`` if the variables of a graph server contradict each other.
     """
     found: dict[str, SettingValue] = {}
 
@@ -142,8 +142,9 @@ def of_other_tools(chosen: Mapping[str, SettingValue]) -> dict[str, SettingValue
         if variable is not None and _value(chosen, name) is None:
             found[name] = SettingValue(os.environ[variable], variable)
 
-    if _value(chosen, "graph_url") is None and (graph_url := graph_url_of_environment()):
-        found["graph_url"] = SettingValue(SecretStr(graph_url), "NEO4J_URI")
+    if _value(chosen, "graph_url") is None and (named_graph := graph_url_of_environment()):
+        graph_url, variable = named_graph
+        found["graph_url"] = SettingValue(SecretStr(graph_url), variable)
     for name, variables in _UNPREFIXED.items():
         take(name, variables)
     for tool in _TOOLS:

@@ -19,7 +19,7 @@ from benchmarks.harness import Died
 from benchmarks.processes import count, cpu_s, waited_s
 from benchmarks.services import PARTITIONS, Graph, GraphProbe
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.engine.reading_window import MOST_ENTRIES
+from graphweft_workers.engine.log.reading_window import MOST_ENTRIES
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus
 

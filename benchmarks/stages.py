@@ -24,9 +24,9 @@ from benchmarks.services import Services
 from benchmarks.workload import AIRLINE, CALLS, Workload
 from graphweft_contracts import wire
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import Decoded, Range, decode_range, match_range
-from graphweft_workers.engine.reading_window import ReadingWindow
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import Decoded, Range, decode_range, match_range
+from graphweft_workers.engine.log.reading_window import ReadingWindow
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.garbage_collection import collect_less_often

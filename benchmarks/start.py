@@ -18,7 +18,7 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import StoredRules
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers import dialects
-from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.wiring.connections import make_bus, make_graph
 from graphweft_workers.wiring.rules import logged_rules
 

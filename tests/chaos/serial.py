@@ -19,7 +19,7 @@ from graphweft_rules.cypher.batch_query import ROW
 from graphweft_rules.matching.pack import Logged
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.digest import Digest, canonical, digest_of
+from graphweft_workers.engine.plan.digest import Digest, canonical, digest_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry

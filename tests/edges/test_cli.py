@@ -35,7 +35,7 @@ from graphweft_contracts.prompt_text import enclose
 from graphweft_workers.cli import app as graphweft
 from graphweft_workers.drivers.embedded.server import DataFolder, ping
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.engine.log.duplicates import WINDOW
 from graphweft_workers.gateway.tokens import read_tokens, sha256_of
 from graphweft_workers.reports.delivery import Sent, send, wait_until_applied
 

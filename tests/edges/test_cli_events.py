@@ -25,11 +25,11 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import StoredRules
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.plan import Plan
-from graphweft_workers.engine.read import read_range
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import read_range
+from graphweft_workers.engine.plan.order import Arranger
+from graphweft_workers.engine.plan.plan import Plan
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with

@@ -52,7 +52,7 @@ from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.gateway import app as app_module
 from graphweft_workers.gateway import protocol as protocol_module
 from graphweft_workers.gateway.app import make_app

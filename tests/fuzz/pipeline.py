@@ -22,10 +22,10 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.statements import guarded as falkordb_query
 from graphweft_workers.drivers.neo4j.calls import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.duplicates import RecentEvents, identity_of
-from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.plan import Plan
-from graphweft_workers.engine.read import MatchedEvent, Range, read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.read import MatchedEvent, Range, read_range
+from graphweft_workers.engine.plan.order import Arranger
+from graphweft_workers.engine.plan.plan import Plan
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.dialect import GraphDialect

@@ -31,8 +31,8 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.graph_marks import sealed
-from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.plan.graph_marks import sealed
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.replay import erase as erasing

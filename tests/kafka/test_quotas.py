@@ -26,11 +26,11 @@ from graphweft_contracts import Event, Layout
 from graphweft_rules import RuleSet
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.app_use import LETTERS, AppUse, decode_letters, read_uses
-from graphweft_workers.engine.partition_usage import PartitionUsage
-from graphweft_workers.engine.read import Decoded
-from graphweft_workers.engine.retries import retry
-from graphweft_workers.engine.usage_reporter import UsageReporter
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.log.read import Decoded
+from graphweft_workers.engine.usage.app_use import LETTERS, AppUse, decode_letters, read_uses
+from graphweft_workers.engine.usage.partition_usage import PartitionUsage
+from graphweft_workers.engine.usage.usage_reporter import UsageReporter
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.quotas import QuotaLimiter

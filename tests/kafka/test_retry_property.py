@@ -40,8 +40,8 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine import quarantine
-from graphweft_workers.engine.retries import drop, retry
+from graphweft_workers.engine.failures import quarantine
+from graphweft_workers.engine.failures.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import PositionMove

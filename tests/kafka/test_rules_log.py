@@ -27,9 +27,9 @@ from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine.app_queues import AppQueues
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.returned_rules import ReturnedRules
+from graphweft_workers.engine.apply.app_queues import AppQueues
+from graphweft_workers.engine.failures.returned_rules import ReturnedRules
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count

@@ -24,7 +24,7 @@ from tests.services.waiting import looks, until
 from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
-from graphweft_workers.engine.graph_marks import has_plan, have_same_seal, is_sealed, of_generation, sealed
+from graphweft_workers.engine.plan.graph_marks import has_plan, have_same_seal, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.replay import rebuild as rebuilding
 from graphweft_workers.support.timing import Timing

@@ -24,9 +24,9 @@ from graphweft_contracts import DeadLetter, Event, channels, wire
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.kafka import doctor
 from graphweft_workers.drivers.kafka.bus import kafka_bus
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import read_range
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.event_log import Entry

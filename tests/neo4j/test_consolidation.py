@@ -32,9 +32,9 @@ from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.job_worker import JobWorker
-from graphweft_workers.engine.read import letter_for
+from graphweft_workers.engine.log.read import letter_for
+from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.consolidation import ConsolidationJob, MutationsBehind
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser

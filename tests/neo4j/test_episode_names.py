@@ -16,7 +16,7 @@ from graphweft_contracts import Event, wire
 from graphweft_contracts.channels import MUTATION_GROUP, events_stream, graph_name
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 

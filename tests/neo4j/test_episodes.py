@@ -24,7 +24,7 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.pack import Logged
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.features.episodes.mutations import entity_id
 from graphweft_workers.ports.graph_store import GraphStore
 

@@ -16,7 +16,7 @@ from tests.services.neo4j import Neo4jServer
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write
 
 pytestmark = pytest.mark.integration

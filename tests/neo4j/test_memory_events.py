@@ -23,8 +23,8 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.engine.read import letter_for
+from graphweft_workers.engine.log.read import letter_for
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry

@@ -28,7 +28,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
 from graphweft_workers.features.memory.retention import Retention

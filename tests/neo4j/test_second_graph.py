@@ -27,8 +27,8 @@ from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.neo4j.namespaces import Namespace, refusal
 from graphweft_workers.drivers.neo4j.statements import deletion
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.engine.graph_marks import is_loading
+from graphweft_workers.engine.plan.digest import read_digest
+from graphweft_workers.engine.plan.graph_marks import is_loading
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.features import features

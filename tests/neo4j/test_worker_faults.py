@@ -37,7 +37,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine import quarantine
+from graphweft_workers.engine.failures import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dialect import GraphDialect

@@ -22,7 +22,7 @@ from tests.services.waiting import until
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.leases import Lease, LeaseHolder
+from graphweft_workers.engine.log.leases import Lease, LeaseHolder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.replay.moments import place_at

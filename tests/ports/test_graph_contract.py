@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.services.graph_kits import FalkorDBKit, Neo4jKit, graph_kit, own_graph_kit
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.testing.suites.graph_kit import APP, GraphKit
 from graphweft_workers.testing.suites.graph_read_suite import CONTENT
 from graphweft_workers.testing.suites.graph_suite import GraphSuite

@@ -17,10 +17,10 @@ from tests.services.windows import SMALL, use_small_windows
 
 from graphweft import Event
 from graphweft_contracts import InvalidEvent, wire
-from graphweft_workers.engine.duplicates import RecentEvents, identity_of
-from graphweft_workers.engine.history import known_before
-from graphweft_workers.engine.series import number_of
-from graphweft_workers.engine.series_store import read_marks, write_marks
+from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.history import known_before
+from graphweft_workers.engine.log.series import number_of
+from graphweft_workers.engine.log.series_store import read_marks, write_marks
 from graphweft_workers.ports.event_log import Entry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -31,13 +31,14 @@ from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import app_queues, history
-from graphweft_workers.engine import read as reading_module
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.retries import drop, retry
-from graphweft_workers.engine.set_aside import set_aside
-from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
+from graphweft_workers.engine.apply.apply import app_queues
+from graphweft_workers.engine.failures.retries import drop, retry
+from graphweft_workers.engine.failures.set_aside import set_aside
+from graphweft_workers.engine.failures.skips import MOST_OFFSETS, Skips
+from graphweft_workers.engine.log import history
+from graphweft_workers.engine.log import read as reading_module
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports import event_decoder
 from graphweft_workers.ports.bus import Bus

@@ -30,7 +30,7 @@ from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.batch_query import falkordb_batch_query
-from graphweft_workers.engine.digest import digest_of
+from graphweft_workers.engine.plan.digest import digest_of
 from graphweft_workers.ports.graph_store import Edge, Node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3_600)]

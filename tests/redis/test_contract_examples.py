@@ -22,7 +22,7 @@ from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
-from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.plan.core_schema import CORE_KEYS
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.bus import Bus

@@ -20,7 +20,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.shared_queries import SharedQueries, WriteQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.engine.log.position_note import Parked, PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write, WriteLimit
 from graphweft_workers.support.timing import Timing, WriteTiming

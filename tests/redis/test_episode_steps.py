@@ -18,7 +18,7 @@ from tests.services.layouts import spreading
 
 from graphweft_contracts import Event, QueryFailed, channels, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Node, Write

@@ -43,9 +43,9 @@ from graphweft_contracts.memory import derived_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.job_worker import JobWorker
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.episodes.extraction.graphiti import GraphitiExtractor
 from graphweft_workers.features.episodes.job import EpisodesJob

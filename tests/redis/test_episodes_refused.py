@@ -16,7 +16,7 @@ from graphweft_contracts.wire import WHOLE
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
 from graphweft_workers.features.episodes.ontologies.ontology import type_model

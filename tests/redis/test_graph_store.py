@@ -29,7 +29,7 @@ from graphweft_workers.drivers.falkordb.rights import rules_of
 from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PositionMove, Write
 

@@ -21,9 +21,9 @@ from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.letter_quota import KEPT_BYTES, KEPT_LETTERS, LetterQuota
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.usage_reporter import UsageReporter
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.usage.letter_quota import KEPT_BYTES, KEPT_LETTERS, LetterQuota
+from graphweft_workers.engine.usage.usage_reporter import UsageReporter
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count, letter_pages
@@ -146,7 +146,7 @@ from contextlib import aclosing
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.log.passed_over import PassedOver
 
 async def main():
     async with aclosing(redis_bus(sys.argv[1])) as bus:

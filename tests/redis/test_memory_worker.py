@@ -40,9 +40,9 @@ from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.job_worker import JobWorker
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.embedding import SOURCE, EmbeddingJob
 from graphweft_workers.ports.bus import Bus

@@ -28,12 +28,12 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.duplicates import WINDOW
-from graphweft_workers.engine.letter_payloads import payload_of
-from graphweft_workers.engine.quarantine import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
-from graphweft_workers.engine.read import MatchedEvent
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.apply.apply import apply as applying
+from graphweft_workers.engine.failures.letter_payloads import payload_of
+from graphweft_workers.engine.failures.quarantine import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.log.duplicates import WINDOW
+from graphweft_workers.engine.log.read import MatchedEvent
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count

@@ -31,10 +31,10 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.dead_letter_counts import count_causes
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.retries import retry
-from graphweft_workers.engine.set_aside import set_aside
+from graphweft_workers.engine.failures.dead_letter_counts import count_causes
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.failures.set_aside import set_aside
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
@@ -151,7 +151,7 @@ async def _rewound(bus: Bus, partition: int, at: Committed) -> AsyncIterator[Non
 async def test_a_letter_of_skips_that_is_full_is_followed_by_another(
     bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphweft_workers.engine.skips.MOST_OFFSETS", 8)
+    monkeypatch.setattr("graphweft_workers.engine.failures.skips.MOST_OFFSETS", 8)
     await put(transport, [placed(number, chat="one") for number in range(30)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd"), batch_events=5):
         await applied(bus)
@@ -488,7 +488,7 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_event_is_set_aside(
     bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.engine import turns
+    from graphweft_workers.engine.log import turns
 
     real = turns.match_range
 

@@ -28,10 +28,10 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.drivers.rights import PASSWORD, commands
-from graphweft_workers.engine.app_use import PARTITION
 from graphweft_workers.engine.job_worker import JobWorker
-from graphweft_workers.engine.partition_usage import PartitionUsage
-from graphweft_workers.engine.placed_bus import placed
+from graphweft_workers.engine.log.placed_bus import placed
+from graphweft_workers.engine.usage.app_use import PARTITION
+from graphweft_workers.engine.usage.partition_usage import PartitionUsage
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.bus import Bus

@@ -27,11 +27,11 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, channels, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.engine.judged_bus import judged
-from graphweft_workers.engine.key_file import read_keyring
-from graphweft_workers.engine.keyring import Keyring
-from graphweft_workers.engine.placed_bus import placed
+from graphweft_workers.engine.log.judged_bus import judged
+from graphweft_workers.engine.log.key_file import read_keyring
+from graphweft_workers.engine.log.keyring import Keyring
+from graphweft_workers.engine.log.placed_bus import placed
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore

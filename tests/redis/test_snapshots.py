@@ -17,7 +17,7 @@ from tests.redis.test_as_of import MEMORIES, ORDERS, PastApp
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.graph_marks import loading
+from graphweft_workers.engine.plan.graph_marks import loading
 from graphweft_workers.ports.graph_store import START, Write
 
 __all__ = ("call",)  # a fixture

@@ -31,7 +31,7 @@ from graphweft_rules.matching.pack import Logged
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine import quarantine
+from graphweft_workers.engine.failures import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers.engine import duplicates, history, series
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.log import duplicates, history, series
+from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.partition import Partition
 
 SMALL: Final = 12

@@ -20,13 +20,13 @@ from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
-from graphweft_workers.engine.app_costs import AppCosts
-from graphweft_workers.engine.app_queue import Parking
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.older_graph import no_obstacle
+from graphweft_workers.engine.apply.app_queue import Parking
+from graphweft_workers.engine.apply.older_graph import no_obstacle
+from graphweft_workers.engine.log.app_costs import AppCosts
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.passed_over import NOTHING
+from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.partition import AppWriter
-from graphweft_workers.engine.passed_over import NOTHING
-from graphweft_workers.engine.read import read_range
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.graph_store import Progress
 from graphweft_workers.ports.offsets import is_after

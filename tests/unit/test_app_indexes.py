@@ -14,9 +14,9 @@ from graphweft_contracts import Event
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine.app_indexes import AppIndexes
-from graphweft_workers.engine.core_schema import CORE_KEYS
-from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.engine.apply.app_indexes import AppIndexes
+from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.plan.core_schema import CORE_KEYS
 from graphweft_workers.ports.event_log import Entry
 
 FACTS = frozenset({("Fact", "id")})

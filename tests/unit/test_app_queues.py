@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.engine.app_queue import AppQueue, Parking, QueuedBatch, RereadPage, State
-from graphweft_workers.engine.app_queues import AppQueues
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.skips import Skips
-from graphweft_workers.engine.strikes import Strikes
-from graphweft_workers.engine.write_budget import SlowWrites
+from graphweft_workers.engine.apply.app_queue import AppQueue, Parking, QueuedBatch, RereadPage, State
+from graphweft_workers.engine.apply.app_queues import AppQueues
+from graphweft_workers.engine.apply.strikes import Strikes
+from graphweft_workers.engine.apply.write_budget import SlowWrites
+from graphweft_workers.engine.failures.skips import Skips
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.timing import QueueTiming

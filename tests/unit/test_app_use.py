@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
-from graphweft_workers.engine.app_use import LETTERS, Refusals, encode_letters, read_uses
-from graphweft_workers.engine.partition_usage import AppLoad, Measured, PartitionUsage
+from graphweft_workers.engine.usage.app_use import LETTERS, Refusals, encode_letters, read_uses
+from graphweft_workers.engine.usage.partition_usage import AppLoad, Measured, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
 from graphweft_workers.wiring.app_uses import AppUses
 

@@ -12,10 +12,10 @@ from tests.services.rules import rules_of_parts
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine.arrangers import Arrangers
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.plan.arrangers import Arrangers
+from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import FixedRules
 

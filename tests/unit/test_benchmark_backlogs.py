@@ -11,7 +11,7 @@ from benchmarks import backlog, consumers, many_apps, poison, throughput
 from benchmarks.processes import cpu_s, waited_s
 from benchmarks.services import PARTITIONS
 
-from graphweft_workers.engine.reading_window import MOST_ENTRIES
+from graphweft_workers.engine.log.reading_window import MOST_ENTRIES
 
 
 @pytest.mark.parametrize("rows", [throughput, poison, consumers], ids=["a, b, c, f", "p", "r"])

@@ -9,8 +9,8 @@ from tests.services.rules import rules_of_parts
 
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import MatchedEvent, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.replay.causes import Causes
 from graphweft_workers.replay.graph_diff import Example, NodeName

@@ -71,7 +71,7 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
 
 HEAVY = SERVERS | RULES | SERVICES | {
     "structlog", "rich", "zstandard", "Stemmer",
-    "graphweft.client", "graphweft_workers.settings.settings", "graphweft_workers.engine.read",
+    "graphweft.client", "graphweft_workers.settings.settings", "graphweft_workers.engine.log.read",
 }  # fmt: skip
 """What a command imports only if it cannot begin without it. What it needs once the servers have answered, the engine
 and the rules for a replay or a table of results, it imports then."""
@@ -84,7 +84,7 @@ NEEDED: dict[str, set[str]] = {
     "hook": {"graphweft.client", "Stemmer"},
     "context": CLIENT, "demo": CLIENT, "import_stores": CLIENT, "memory": CLIENT, "run": CLIENT,
     "archive": SETTINGS | {"zstandard"},
-    "rule_tests": MATCHING | {"graphweft_workers.engine.read"},
+    "rule_tests": MATCHING | {"graphweft_workers.engine.log.read"},
 }  # fmt: skip
 """By module of commands: what of it they cannot begin without, if that is not the settings alone."""
 

@@ -26,8 +26,8 @@ from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.history import _alone
 from graphweft_workers.console.operation import operation
 from graphweft_workers.console.rules import TryQuestion, try_event
-from graphweft_workers.engine.app_use import AppUse
-from graphweft_workers.engine.dead_letter_counts import DeadLetterCause
+from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause
+from graphweft_workers.engine.usage.app_use import AppUse
 from graphweft_workers.gateway import protocol
 from graphweft_workers.gateway.limits import RequestLimiter
 from graphweft_workers.gateway.problems import Problem

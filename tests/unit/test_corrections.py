@@ -12,9 +12,9 @@ from tests.chaos.memory_bus import MemoryLetters, memory_bus
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
 from graphweft_contracts.signatures import SigningKey
-from graphweft_workers.engine.corrections import corrected, refusal_of
-from graphweft_workers.engine.judged_bus import judged
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.corrections import corrected, refusal_of
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.log.judged_bus import judged
 
 KEY = "acme-1:" + "s" * 43
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

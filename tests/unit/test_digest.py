@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_workers.engine.digest import canonical, digest_of
+from graphweft_workers.engine.plan.digest import canonical, digest_of
 from graphweft_workers.ports.graph_store import Edge, Node
 
 type Graph = tuple[list[Node], list[Edge]]

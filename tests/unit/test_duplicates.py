@@ -9,10 +9,10 @@ import pytest
 
 from graphweft import Event
 from graphweft_contracts import wire
-from graphweft_workers.engine.duplicates import WINDOW, RecentEvents, identity_of
-from graphweft_workers.engine.history import known_before
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.series import MOST_SERIES, AppRecord, Numbered, StoredMarks, number_of
+from graphweft_workers.engine.log.duplicates import WINDOW, RecentEvents, identity_of
+from graphweft_workers.engine.log.history import known_before
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.log.series import MOST_SERIES, AppRecord, Numbered, StoredMarks, number_of
 from graphweft_workers.imports.file_series import numbered_blocks
 from graphweft_workers.ports.event_log import Entry
 

@@ -21,21 +21,21 @@ from tests.services.virtual_time import VIRTUAL
 from graphweft_contracts import DeadLetter, Event, Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine import quarantine as quarantining
-from graphweft_workers.engine.app_queue import Parking
-from graphweft_workers.engine.apply import Applier
-from graphweft_workers.engine.arrangers import Arrangers
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.graph_marks import has_plan
-from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.apply.app_queue import Parking
+from graphweft_workers.engine.apply.apply import Applier
+from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.failures import quarantine as quarantining
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.passed_over import NOTHING
+from graphweft_workers.engine.log.read import MatchedEvent, read_range
 from graphweft_workers.engine.partition import AppWriter
-from graphweft_workers.engine.passed_over import NOTHING
-from graphweft_workers.engine.plan import FailedRows, Plan, rules_of
-from graphweft_workers.engine.plan_note import PlanNote
-from graphweft_workers.engine.plan_run import amid
-from graphweft_workers.engine.read import MatchedEvent, read_range
-from graphweft_workers.engine.suspects import Suspects
-from graphweft_workers.engine.worker_state import WorkerState
+from graphweft_workers.engine.plan.arrangers import Arrangers
+from graphweft_workers.engine.plan.graph_marks import has_plan
+from graphweft_workers.engine.plan.order import Arranger
+from graphweft_workers.engine.plan.plan import FailedRows, Plan, rules_of
+from graphweft_workers.engine.plan.plan_note import PlanNote
+from graphweft_workers.engine.plan.plan_run import amid
+from graphweft_workers.engine.plan.suspects import Suspects
 from graphweft_workers.ports.dead_letters import DeadLetters, first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PartitionGraph, Progress, Write

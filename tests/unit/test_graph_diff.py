@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.merge_keys import looked_up, merge_keys
-from graphweft_workers.engine.digest import digest_of
+from graphweft_workers.engine.plan.digest import digest_of
 from graphweft_workers.ports.graph_store import Edge, Node
 from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 

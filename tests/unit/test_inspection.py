@@ -16,8 +16,8 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.conditions import conjuncts
 from graphweft_rules.matching.explain import unmatched
 from graphweft_workers.cli.options import since_time
-from graphweft_workers.engine.corrections import CORRECTS
-from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.engine.failures.corrections import CORRECTS
+from graphweft_workers.engine.log.position_note import Parked, PositionNote
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.reports.effects import _state

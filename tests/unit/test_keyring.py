@@ -17,14 +17,14 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidSett
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_rules import RuleSet
 from graphweft_workers.doctor import _key_files
-from graphweft_workers.engine.duplicates import RecentEvents, identity_of
-from graphweft_workers.engine.history import known_before
-from graphweft_workers.engine.judged_bus import judged
-from graphweft_workers.engine.key_file import files_open_to_others, read_keyring
-from graphweft_workers.engine.keyring import Keyring, KeyringKey
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import letter_for, read_range
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.retries import retry
+from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.history import known_before
+from graphweft_workers.engine.log.judged_bus import judged
+from graphweft_workers.engine.log.key_file import files_open_to_others, read_keyring
+from graphweft_workers.engine.log.keyring import Keyring, KeyringKey
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import letter_for, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.engine.lease_thread import LeaseThread
+from graphweft_workers.engine.log.lease_thread import LeaseThread
 
 LOGGER = structlog.get_logger("test")
 

@@ -9,8 +9,8 @@ from typing import Any, override
 from tests.chaos.memory_bus import MemoryLetters, memory_bus
 
 from graphweft_contracts import DeadLetter, wire
-from graphweft_workers.engine.letter_payloads import payload_of
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.failures.letter_payloads import payload_of
+from graphweft_workers.engine.failures.retries import retry
 
 
 def letter(mutation: str, position: str = "0:1", **fields: str) -> DeadLetter:

@@ -18,7 +18,7 @@ from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.cypher.accesses import ResourceAccess, commute
 from graphweft_rules.cypher.read_write_sets import read_write_sets
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine.order import MOST_ROWS, Arranger
+from graphweft_workers.engine.plan.order import MOST_ROWS, Arranger
 from graphweft_workers.ports.dialect import GraphDialect
 
 SEE = "MERGE (s:Session {id: $s}) SET s.seen = $v"

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from graphweft_workers.engine.partition_usage import PAGE, AppLoad, Measured, PartitionUsage, loads_of
+from graphweft_workers.engine.usage.partition_usage import PAGE, AppLoad, Measured, PartitionUsage, loads_of
 
 HOG, NEIGHBOUR = "hog", "neighbour"
 

@@ -14,10 +14,10 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEven
 from graphweft_contracts.layout import OwnPartition
 from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.corrections import corrected, event_of, publish
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import letter_for, read_range
+from graphweft_workers.engine.failures.corrections import corrected, event_of, publish
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import letter_for, read_range
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
 from graphweft_workers.ports.event_log import Entry, EntryPlace
 from graphweft_workers.rule_sets.active_rules import FixedRules

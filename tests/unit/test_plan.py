@@ -19,10 +19,10 @@ from graphweft_contracts import Event, GraphUnavailable, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed, rules_of, unwritten
-from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.plan.order import Arranger
+from graphweft_workers.engine.plan.plan import FailedRows, Plan, planned_end, resumed, rules_of, unwritten
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, Progress, Write
 from graphweft_workers.rule_sets.active_rules import FixedRules

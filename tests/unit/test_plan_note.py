@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.engine.plan_note import PlanNote, compact
+from graphweft_workers.engine.plan.plan_note import PlanNote, compact
 
 HEADS = st.sampled_from(["", "17-", "18-", "00", "a"])
 OFFSETS = st.lists(st.builds("{}{}".format, HEADS, st.one_of(st.integers(0, 12), st.just(""))), unique=True)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from graphweft_workers.engine.older_graph import is_graph_behind
-from graphweft_workers.engine.position_note import MOST_PARKED, Parked, PositionNote
+from graphweft_workers.engine.apply.older_graph import is_graph_behind
+from graphweft_workers.engine.log.position_note import MOST_PARKED, Parked, PositionNote
 from graphweft_workers.ports.event_log import Committed
 
 NOTE = PositionNote(parked={"slow": Parked(at="20"), "slower": Parked(at="10")}, done="40")

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from graphweft import Event
 from graphweft_contracts import InvalidEvent, wire
-from graphweft_workers.engine.read import Decoded
-from graphweft_workers.engine.reading_window import (
+from graphweft_workers.engine.log.read import Decoded
+from graphweft_workers.engine.log.reading_window import (
     APP_COST,
     FEW_ENTRIES,
     MOST_BYTES,

@@ -11,7 +11,7 @@ from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock, PastClock
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.apps.quotas import Quotas
-from graphweft_workers.engine.app_use import FORGOTTEN_S, AppUse, read_uses
+from graphweft_workers.engine.usage.app_use import FORGOTTEN_S, AppUse, read_uses
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.responder_usage import ResponderUsage
 from graphweft_workers.reports.status import use_parts

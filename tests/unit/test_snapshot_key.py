@@ -14,8 +14,8 @@ import pytest
 from graphweft_contracts import DeadLetter
 from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules.cypher.indexes import SearchIndex
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import letter_for
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import letter_for
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, Progress
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter, read_snapshot

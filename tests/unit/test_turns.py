@@ -17,14 +17,14 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
-from graphweft_workers.engine import turns
-from graphweft_workers.engine.app_costs import AppCosts
-from graphweft_workers.engine.app_queue import Parking, RereadPage
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.older_graph import no_obstacle
+from graphweft_workers.engine.apply.app_queue import Parking, RereadPage
+from graphweft_workers.engine.apply.older_graph import no_obstacle
+from graphweft_workers.engine.log import turns
+from graphweft_workers.engine.log.app_costs import AppCosts
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.passed_over import NOTHING
+from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.partition import AppWriter
-from graphweft_workers.engine.passed_over import NOTHING
-from graphweft_workers.engine.read import read_range
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
 from graphweft_workers.ports.pages import last_page

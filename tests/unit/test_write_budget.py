@@ -16,11 +16,11 @@ from tests.services.virtual_time import VirtualClock
 from graphweft_contracts import DeadLetter, Event, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.engine.apply import Applier
-from graphweft_workers.engine.arrangers import Arrangers
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import MatchedEvent, read_range
-from graphweft_workers.engine.write_budget import SlowWrites, WriteBudget
+from graphweft_workers.engine.apply.apply import Applier
+from graphweft_workers.engine.apply.write_budget import SlowWrites, WriteBudget
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Applied, Progress, Write

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.episodes import Structure
-from graphweft_workers.engine.key_file import _Entry
+from graphweft_workers.engine.log.key_file import _Entry
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.ports import event_decoder

@@ -25,7 +25,7 @@ from graphweft_rules.cypher.read_write_sets import read_write_sets
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.features.episodes.mutations import EpisodeMutations, entity_id
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.features.memory.mutations import MemoryMutations

@@ -17,7 +17,7 @@ from graphweft_rules.matching import lazy_workflows
 from graphweft_rules.matching.rule_summary import FORMAT, RuleSummary
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.ports.dialect import GraphDialect
 
 DIALECTS = (FALKORDB, NEO4J)

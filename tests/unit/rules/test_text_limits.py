@@ -25,8 +25,8 @@ from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.searches import parse_retrieval
 from graphweft_rules.text_limits import MOST_KEYS, MOST_KEYS_OF_LABEL
 from graphweft_workers.drivers import dialects
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.injection.match import bind_search
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import FixedRules

@@ -19,7 +19,7 @@ from graphweft_workers.archive.merge import merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
-from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry

@@ -20,8 +20,8 @@ from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
-from graphweft_workers.engine.duplicates import REACH
-from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.log.duplicates import REACH
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.driver import BusDriver

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.ports.partitions import Partitions

@@ -125,7 +125,7 @@ async def dlq_skip(
     A dead letter with the reason set_aside keeps the event; `dlq retry` brings it back, unless a worker reached it
     before the restart.
     """
-    from graphweft_workers.engine.set_aside import set_aside
+    from graphweft_workers.engine.failures.set_aside import set_aside
 
     async with running_bus(Settings.load(data=data)) as bus:
         letter = await set_aside(bus, position)

@@ -108,8 +108,8 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
     ``--json`` also tells how far the graph is in each partition, and by which rules it got there.
     """
     async with running_graph(Settings.load(data=data)) as graph:
-        from graphweft_workers.engine.digest import read_digest
-        from graphweft_workers.engine.plan import rules_of
+        from graphweft_workers.engine.plan.digest import read_digest
+        from graphweft_workers.engine.plan.plan import rules_of
 
         found = await read_digest(graph, app)
         at = [

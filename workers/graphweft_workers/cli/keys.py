@@ -31,7 +31,7 @@ async def key_new(
     json: Json = False,
 ) -> None:
     """Make a key that signs events. Prints it once, with the line for the file of GRAPHWEFT_SIGNING_KEYS."""
-    from graphweft_workers.engine.key_file import new_entry, new_secret
+    from graphweft_workers.engine.log.key_file import new_entry, new_secret
 
     if (app is None) == (role is None):
         raise InvalidSettings("give --app or --role: a key is of one app, or of a worker or a gateway")

@@ -16,9 +16,9 @@ from graphweft_contracts import BusUnavailable, Event, InvalidEvent, InvalidSett
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, number
 from graphweft_workers.cli.output import stderr, warn
-from graphweft_workers.engine.duplicates import WINDOW
-from graphweft_workers.engine.series import AppRecord
-from graphweft_workers.engine.series_store import read_marks
+from graphweft_workers.engine.log.duplicates import WINDOW
+from graphweft_workers.engine.log.series import AppRecord
+from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.reports.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied

@@ -13,9 +13,9 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import why_no_rule
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
 from graphweft_rules.rule_tests.outcome import CaseOutcome, CaseRows, Counts, NotRan, Ran, Trouble, UnmatchedEvent
-from graphweft_workers.engine.dead_letter_counts import count_causes
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import Range, letter_for, read_range
+from graphweft_workers.engine.failures.dead_letter_counts import count_causes
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import Range, letter_for, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
 from graphweft_workers.rule_sets.active_rules import FixedRules

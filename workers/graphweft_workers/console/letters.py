@@ -13,7 +13,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.engine import corrections
+from graphweft_workers.engine.failures import corrections
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.reports.dead_letters import LetterWithEvent, drop_letters, retry_letters

@@ -15,8 +15,8 @@ from graphweft_rules import RuleSet
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
-from graphweft_workers.engine.read import row_id
-from graphweft_workers.engine.set_aside import set_aside_id
+from graphweft_workers.engine.failures.set_aside import set_aside_id
+from graphweft_workers.engine.log.read import row_id
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count

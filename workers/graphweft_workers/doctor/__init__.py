@@ -13,9 +13,9 @@ from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
 from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, preludes_in, restored_apps
-from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
-from graphweft_workers.engine.older_graph import is_graph_behind
-from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.apply.older_graph import is_graph_behind
+from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import GraphStore
@@ -151,7 +151,7 @@ def _key_files(settings: Settings) -> list[Check]:
     """Warn of files with keys that others than their owner may read."""
     if settings.signing_keys is None:
         return []
-    from graphweft_workers.engine.key_file import files_open_to_others
+    from graphweft_workers.engine.log.key_file import files_open_to_others
 
     try:
         open_files = files_open_to_others(settings.signing_keys)

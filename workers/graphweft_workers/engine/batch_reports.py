@@ -8,12 +8,12 @@ from typing import Final
 
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules.matching.explain import named
-from graphweft_workers.engine.app_queues import AppQueues
-from graphweft_workers.engine.half_done import HalfDonePlans
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.read import Range, Skip
-from graphweft_workers.engine.skips import Skips
-from graphweft_workers.engine.worker_state import WorkerState
+from graphweft_workers.engine.apply.app_queues import AppQueues
+from graphweft_workers.engine.apply.half_done import HalfDonePlans
+from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.failures.skips import Skips
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.log.read import Range, Skip
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.lazy_logger import get_logger
 

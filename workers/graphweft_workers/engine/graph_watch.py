@@ -8,8 +8,8 @@ from typing import Final
 
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import Clock
+from graphweft_workers.engine.log.series_store import is_outdated, read_marks
 from graphweft_workers.engine.partition import Partition
-from graphweft_workers.engine.series_store import is_outdated, read_marks
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore

@@ -16,9 +16,9 @@ from typing import Final
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.duplicates import RecentEvents, identity_of
-from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
-from graphweft_workers.engine.turns import TurnClock
+from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.log.turns import TurnClock
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.job import Job, JobEvent

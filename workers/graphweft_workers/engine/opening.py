@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from graphweft_contracts import InvalidEvent, QueryFailed
-from graphweft_workers.engine.duplicates import REACH, RecentEvents
-from graphweft_workers.engine.history import known_before
-from graphweft_workers.engine.older_graph import is_graph_behind
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.series_store import read_marks
-from graphweft_workers.engine.set_aside import counted_letter
+from graphweft_workers.engine.apply.older_graph import is_graph_behind
+from graphweft_workers.engine.failures.set_aside import counted_letter
+from graphweft_workers.engine.log.duplicates import REACH, RecentEvents
+from graphweft_workers.engine.log.history import known_before
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore, PositionMove

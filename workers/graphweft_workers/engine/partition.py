@@ -32,25 +32,25 @@ from typing import Final
 
 from graphweft_contracts import GraphUnavailable, QueryFailed, Transient
 from graphweft_contracts.bounded_dict import BoundedDict
-from graphweft_workers.engine.app_queues import AppQueues
+from graphweft_workers.engine.apply.app_queues import AppQueues
+from graphweft_workers.engine.apply.graph_opening import GraphOpening
+from graphweft_workers.engine.apply.half_done import HalfDonePlans
+from graphweft_workers.engine.apply.older_graph import OlderGraphs
+from graphweft_workers.engine.apply.parked_apps import ParkedApps
+from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.batch_reports import BatchReports, Warned
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.graph_opening import GraphOpening
-from graphweft_workers.engine.half_done import HalfDonePlans
-from graphweft_workers.engine.leases import Lease
-from graphweft_workers.engine.older_graph import OlderGraphs
+from graphweft_workers.engine.failures.returned_rules import ReturnedRules
+from graphweft_workers.engine.failures.skips import Skips
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.leases import Lease
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import Decoded, MatchedEvent, Range, letter_of_lost
+from graphweft_workers.engine.log.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
+from graphweft_workers.engine.log.series_store import MARKS_EVERY, write_marks
+from graphweft_workers.engine.log.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.engine.opening import Opening
-from graphweft_workers.engine.parked_apps import ParkedApps
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import Decoded, MatchedEvent, Range, letter_of_lost
-from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
-from graphweft_workers.engine.returned_rules import ReturnedRules
-from graphweft_workers.engine.series_store import MARKS_EVERY, write_marks
-from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.stored_positions import StoredPositions
-from graphweft_workers.engine.turns import TurnClock, decode_in_turns, match_in_turns
-from graphweft_workers.engine.usage_reporter import UsageReporter
-from graphweft_workers.engine.worker_state import WorkerState
+from graphweft_workers.engine.usage.usage_reporter import UsageReporter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, PositionMove

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphweft_workers.engine.app_queues import AppQueues
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.apply.app_queues import AppQueues
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.opening import Opening
-from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.offsets import is_after, later
 

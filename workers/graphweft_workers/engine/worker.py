@@ -10,19 +10,19 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_workers.apps import Quotas
+from graphweft_workers.engine.apply.older_graph import Obstacle, no_obstacle
+from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.failures.returned_rules import ReturnedRules
 from graphweft_workers.engine.graph_watch import GraphWatch
-from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
-from graphweft_workers.engine.letter_quota import LetterQuota
-from graphweft_workers.engine.memory_quota import MemoryQuota
-from graphweft_workers.engine.name_quota import NameQuota
-from graphweft_workers.engine.older_graph import Obstacle, no_obstacle
+from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.log.read import defect_of
+from graphweft_workers.engine.log.reading_window import WindowsTogether
 from graphweft_workers.engine.opening import PartitionOpening
 from graphweft_workers.engine.partition import Partition, PartitionParts
-from graphweft_workers.engine.read import defect_of
-from graphweft_workers.engine.reading_window import WindowsTogether
-from graphweft_workers.engine.returned_rules import ReturnedRules
-from graphweft_workers.engine.usage_reporter import MeasuredGraphs, UsageReporter
-from graphweft_workers.engine.worker_state import WorkerState
+from graphweft_workers.engine.usage.letter_quota import LetterQuota
+from graphweft_workers.engine.usage.memory_quota import MemoryQuota
+from graphweft_workers.engine.usage.name_quota import NameQuota
+from graphweft_workers.engine.usage.usage_reporter import MeasuredGraphs, UsageReporter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules

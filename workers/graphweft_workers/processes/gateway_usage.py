@@ -10,7 +10,7 @@ from typing import Final
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import AppPolicies, QuotaName
-from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
+from graphweft_workers.engine.usage.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.support.lazy_logger import get_logger

@@ -7,7 +7,7 @@ from typing import Final
 
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.app_use import RESPONDER, WITHOUT_TURN, Refusals, forgotten
+from graphweft_workers.engine.usage.app_use import RESPONDER, WITHOUT_TURN, Refusals, forgotten
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.support.lazy_logger import get_logger
 

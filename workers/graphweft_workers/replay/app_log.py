@@ -15,7 +15,7 @@ from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore

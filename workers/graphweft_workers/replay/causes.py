@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.merge_keys import looked_up
-from graphweft_workers.engine.digest import canonical
-from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.plan.digest import canonical
 from graphweft_workers.replay.graph_diff import Example
 
 _MOST: Final = 5

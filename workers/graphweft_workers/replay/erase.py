@@ -23,10 +23,10 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import read_range
-from graphweft_workers.engine.series_store import forget_marks
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import read_range
+from graphweft_workers.engine.log.series_store import forget_marks
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages

@@ -19,8 +19,8 @@ from graphweft_workers.archive.export_file import PENDING, ExportWriter, GraphSt
 from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
-from graphweft_workers.engine.digest import Digest, read_digest
-from graphweft_workers.engine.graph_marks import has_plan, is_sealed
+from graphweft_workers.engine.plan.digest import Digest, read_digest
+from graphweft_workers.engine.plan.graph_marks import has_plan, is_sealed
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, Literal
 
-from graphweft_workers.engine.digest import canonical
+from graphweft_workers.engine.plan.digest import canonical
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Edge, Node
 
 type Kind = Literal["node", "relationship"]

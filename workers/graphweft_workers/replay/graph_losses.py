@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.plan.core_schema import CORE_KEYS
 from graphweft_workers.ports.graph_store import GraphStore, SchemaItem
 
 _NAMED: Final = 20

@@ -17,9 +17,9 @@ from graphweft_contracts import DeadLetter
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.merge_keys import merge_keys
-from graphweft_workers.engine.dead_letter_counts import SKIPS
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import Range
+from graphweft_workers.engine.failures.dead_letter_counts import SKIPS
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import Range
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import Range
-from graphweft_workers.engine.turns import read_in_turns
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import Range
+from graphweft_workers.engine.log.turns import read_in_turns
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor

@@ -19,9 +19,9 @@ from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
-from graphweft_workers.engine.digest import Digest, read_digest
-from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
-from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.plan.digest import Digest, read_digest
+from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog

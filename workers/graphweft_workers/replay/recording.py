@@ -11,13 +11,13 @@ from typing import Any, Final, override
 from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
-from graphweft_workers.engine.apply import Applier
-from graphweft_workers.engine.arrangers import Arrangers
-from graphweft_workers.engine.order import Arranger, Step
+from graphweft_workers.engine.apply.apply import Applier
+from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import MatchedEvent
 from graphweft_workers.engine.partition import AppWriter
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import MatchedEvent
-from graphweft_workers.engine.worker_state import WorkerState
+from graphweft_workers.engine.plan.arrangers import Arrangers
+from graphweft_workers.engine.plan.order import Arranger, Step
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, GraphWrites, PartitionGraph, Write
 from graphweft_workers.replay.memory_letters import MemoryLetters

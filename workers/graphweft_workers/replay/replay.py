@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.history import known_before
+from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.history import known_before
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import Range, read_range
 from graphweft_workers.engine.partition import AppWriter
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import Range, read_range
-from graphweft_workers.engine.worker_state import WorkerState
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import PartitionGraph

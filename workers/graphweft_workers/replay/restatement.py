@@ -16,9 +16,9 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidEvent, wire
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.passed_over import PassedOver, is_of_rules
-from graphweft_workers.engine.read import EXTRACT, Skip
-from graphweft_workers.engine.skips import MOST_OFFSETS, letter_of_skips
+from graphweft_workers.engine.failures.skips import MOST_OFFSETS, letter_of_skips
+from graphweft_workers.engine.log.passed_over import PassedOver, is_of_rules
+from graphweft_workers.engine.log.read import EXTRACT, Skip
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog

@@ -22,8 +22,8 @@ from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_file import PENDING, InvalidExport, UnpackedExport
 from graphweft_workers.archive.preludes import Prelude
 from graphweft_workers.archive.state import ArchivedState
-from graphweft_workers.engine.digest import Digest, read_digest
-from graphweft_workers.engine.read import row_id
+from graphweft_workers.engine.log.read import row_id
+from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry

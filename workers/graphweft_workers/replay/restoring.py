@@ -10,9 +10,9 @@ from graphweft_contracts import QueryFailed
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.engine.app_indexes import AppIndexes
-from graphweft_workers.engine.graph_marks import has_plan, loading
-from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.apply.app_indexes import AppIndexes
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.plan.graph_marks import has_plan, loading
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write

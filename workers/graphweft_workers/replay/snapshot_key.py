@@ -13,7 +13,7 @@ from typing import Final
 
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
-from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.log.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after

@@ -18,7 +18,7 @@ from uuid import uuid4
 from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.preludes import is_of_prelude
-from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
+from graphweft_workers.engine.plan.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog

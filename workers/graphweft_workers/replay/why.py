@@ -22,10 +22,10 @@ from graphweft_rules.cypher.node_writes import NodeTarget, NodeWriters, Slice
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_workers.archive.archived_bus import missing_entries
-from graphweft_workers.engine.duplicates import Identity, RecentEvents
-from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import MatchedEvent, read_range
-from graphweft_workers.engine.series import Numbered
+from graphweft_workers.engine.log.duplicates import Identity, RecentEvents
+from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.series import Numbered
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order

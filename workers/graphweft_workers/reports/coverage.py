@@ -227,8 +227,8 @@ async def coverage_of_log(
     Copies and retries are not counted as events. ``make`` makes a rule set. Raises ``InvalidSettings`` if the bus has
     lost one, and ``BusUnavailable``.
     """
-    from graphweft_workers.engine.duplicates import RecentEvents, identity_of
-    from graphweft_workers.engine.series import number_of
+    from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+    from graphweft_workers.engine.log.series import number_of
     from graphweft_workers.reports.judging import judge_event
 
     decoder = await Decoder.of(bus)

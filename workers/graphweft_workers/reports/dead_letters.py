@@ -57,7 +57,7 @@ class LetterWithEvent:
     @classmethod
     async def read(cls, bus: Bus, letter: DeadLetter) -> LetterWithEvent:
         """Read the event. Raises ``BusUnavailable``."""
-        from graphweft_workers.engine.letter_payloads import payload_of
+        from graphweft_workers.engine.failures.letter_payloads import payload_of
 
         return cls(letter=letter, payload=wire.unpack(await payload_of(bus, letter)))
 
@@ -113,7 +113,7 @@ async def retry_letters(
     bus: Bus, ids: Iterable[str], unknown: Sequence[str] = (), *, partial: bool = False, without_keys: bool = False
 ) -> LetterChanges:
     """Put the events of letters back on the bus; see ``engine.retries.retry``. Raises ``BusUnavailable``."""
-    from graphweft_workers.engine.retries import retry
+    from graphweft_workers.engine.failures.retries import retry
 
     events = 0
     kept: list[tuple[str, str]] = []
@@ -129,7 +129,7 @@ async def retry_letters(
 
 async def drop_letters(bus: Bus, ids: Sequence[str], unknown: Sequence[str] = ()) -> LetterChanges:
     """Delete letters; see ``engine.retries.drop``. Raises ``BusUnavailable``."""
-    from graphweft_workers.engine.retries import drop
+    from graphweft_workers.engine.failures.retries import drop
 
     kept: list[tuple[str, str]] = []
     for letter_id in ids:

@@ -11,10 +11,10 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, MissingRight, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-from graphweft_workers.engine.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
-from graphweft_workers.engine.duplicates import WINDOW
-from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.series import AppRecord
+from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
+from graphweft_workers.engine.log.duplicates import WINDOW
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.log.series import AppRecord
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.offsets import is_after
@@ -282,7 +282,7 @@ async def _outcome_of(bus: Bus, sent: Sent) -> DeliveryOutcome:
 
 async def _repeated(bus: Bus, sent: Sent) -> set[str]:
     """Return the positions of events that the workers skip as second copies."""
-    from graphweft_workers.engine.history import copies
+    from graphweft_workers.engine.log.history import copies
 
     assert sent.positions is not None
     mine: dict[int, list[str]] = {}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
-from graphweft_workers.engine.plan import planned_end, planned_rows
-from graphweft_workers.engine.position_note import Parked, PositionNote
-from graphweft_workers.engine.set_aside import set_aside_id
+from graphweft_workers.engine.failures.set_aside import set_aside_id
+from graphweft_workers.engine.log.position_note import Parked, PositionNote
+from graphweft_workers.engine.plan.plan import planned_end, planned_rows
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress

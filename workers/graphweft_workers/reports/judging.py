@@ -9,8 +9,8 @@ from graphweft_contracts import Event
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import EXTRACT, failure_of, read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import EXTRACT, failure_of, read_range
 from graphweft_workers.reports.entries import DecodedEntry
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_workers.engine.corrections import CORRECTS
-from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
-from graphweft_workers.engine.read import row_id
-from graphweft_workers.engine.series import number_of
+from graphweft_workers.engine.failures.corrections import CORRECTS
+from graphweft_workers.engine.log.duplicates import REACH, WINDOW, Identity, identity_of
+from graphweft_workers.engine.log.read import row_id
+from graphweft_workers.engine.log.series import number_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import size_of

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.plurals import counted
-from graphweft_workers.engine.app_use import AppUse
+from graphweft_workers.engine.usage.app_use import AppUse
 from graphweft_workers.reports.report import Notice, Part, TextTable
 from graphweft_workers.reports.rule_sets import named_digest
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore

@@ -12,8 +12,8 @@ from typing import Any
 from graphweft_contracts import DeadLetterReason, Event
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
-from graphweft_workers.engine.duplicates import RecentEvents
-from graphweft_workers.engine.read import Range, read_range
+from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.read import Range, read_range
 from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.settings.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
-from graphweft_workers.engine.app_use import AppUse, read_uses
+from graphweft_workers.engine.usage.app_use import AppUse, read_uses
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 

@@ -21,7 +21,7 @@ from graphweft_workers.support.optional_dependencies import naming_extra
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
     from graphweft.transport import Transport
-    from graphweft_workers.engine.keyring import Keyring
+    from graphweft_workers.engine.log.keyring import Keyring
     from graphweft_workers.ports.blobs import BlobStore
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
@@ -56,12 +56,12 @@ def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archiv
 
 def judged_bus(settings: Settings, bus: Bus) -> Bus:
     """Return the bus with its entries judged by their partitions, and by the keys of the settings if these name any."""
-    from graphweft_workers.engine.placed_bus import placed
+    from graphweft_workers.engine.log.placed_bus import placed
 
     keyring = make_keyring(settings)
     if keyring is None:
         return placed(bus)
-    from graphweft_workers.engine.judged_bus import judged
+    from graphweft_workers.engine.log.judged_bus import judged
 
     return placed(judged(bus, keyring))
 
@@ -70,7 +70,7 @@ def make_keyring(settings: Settings) -> Keyring | None:
     """Return the keys of apps; None if the settings name none. Raises ``InvalidSettings``."""
     if settings.signing_keys is None:
         return None
-    from graphweft_workers.engine.key_file import read_keyring
+    from graphweft_workers.engine.log.key_file import read_keyring
 
     return read_keyring(settings.signing_keys)
 

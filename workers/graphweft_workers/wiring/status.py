@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_workers.engine.dead_letter_counts import DeadLetterCause, count_causes
-from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause, count_causes
+from graphweft_workers.engine.log.position_note import Parked, PositionNote
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count

@@ -17,7 +17,7 @@ from graphweft_contracts.episodes import EpisodeAdd, EpisodeExtracted, Structure
 from graphweft_contracts.memory import derived_id
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules.matching.clock import utc_text
-from graphweft_workers.engine.read import EXTRACT, letter_for
+from graphweft_workers.engine.log.read import EXTRACT, letter_for
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.features.episodes.extraction.protocol import ExtractionFailed, Extractor, TextEpisode
 from graphweft_workers.features.episodes.ontologies import Ontologies

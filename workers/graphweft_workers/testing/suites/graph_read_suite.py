@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphweft_contracts import QueryFailed
-from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.testing.suites.graph_kit import (
     APP,

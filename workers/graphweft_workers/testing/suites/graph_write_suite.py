@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import Fenced, GraphUnavailable
-from graphweft_workers.engine.digest import Digest, read_digest
+from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.testing.suites.graph_kit import (
     APP,

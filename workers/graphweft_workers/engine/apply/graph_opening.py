@@ -1,0 +1,80 @@
+"""Opens the graphs of apps: at the first events of an app, and after a call that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_workers.engine.apply.half_done import HalfDonePlans
+from graphweft_workers.engine.apply.older_graph import OlderGraphs
+from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.plan.graph_marks import has_plan
+from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.ports.offsets import is_after
+
+
+class OpenedGraph(NamedTuple):
+    """Where a graph stands, without an unfinished plan."""
+
+    checkpoint: Checkpoint
+    strikes: int
+    """How often the server did not answer the first write after it."""
+    events: Sequence[MatchedEvent]
+    """Those to apply, with those of the plan that the graph held; some may be in the graph."""
+
+
+class GraphOpening:
+    """Opens the graphs of the apps of one partition."""
+
+    def __init__(self, state: WorkerState, number: int, older: OlderGraphs, half_done: HalfDonePlans) -> None:
+        self._state = state
+        self._number = number
+        self._older = older
+        self._half_done = half_done
+
+    async def open(
+        self,
+        app_id: str,
+        events: Sequence[MatchedEvent],
+        prepare: Callable[[str, Sequence[MatchedEvent]], Awaitable[None]],
+    ) -> OpenedGraph | None:
+        """Return where the graph of an app stands, after the rest of a plan that it holds.
+
+        None if the app has no graph: then there are dead letters for the events. ``prepare`` is called before events
+        of a plan are applied.
+        """
+        state, number, applier = self._state, self._number, self._state.applier
+        try:
+            state.indexes.forget(app_id)
+            await state.indexes.prepare(app_id, events)
+            progress = await state.graph.progress(app_id, number)
+        except QueryFailed as failure:  # no graph, and so no checkpoint
+            await applier.refuse(number, events, failure)
+            return None
+        checkpoint = progress.checkpoint
+        await state.seals.check(number, app_id, checkpoint)
+        self._older.check(app_id, checkpoint.offset)
+        await self._check_end(app_id, checkpoint.offset, events[-1].entry.offset)
+        await self._half_done.check_rules(app_id, progress)
+        events = [*events, *await self._half_done.events_after(app_id, events, progress)]
+        applier.opened(number, app_id, progress)
+        strikes = state.strikes.of(number, app_id, checkpoint)
+        if not has_plan(checkpoint):
+            return OpenedGraph(checkpoint, strikes, events)
+        await prepare(app_id, events)
+        return OpenedGraph(await applier.resume(number, app_id, progress, events, strikes=strikes), 0, events)
+
+    async def _check_end(self, app_id: str, offset: str, last: str) -> None:
+        """Raise if a graph stands after the end of the log: new events, up to ``last``, would count as applied."""
+        if not is_after(offset, last):
+            return
+        end = next((status.end for status in await self._state.partitions.status() if status.id == self._number), "")
+        if is_after(offset, end):
+            raise GraphUnavailable(
+                f"the graph of {app_id!r} stands at {offset} of partition {self._number}, which ends at "
+                f"{end or 'nothing'}: the log was recreated or lost its end. Restore the log, or rebuild the graph "
+                "from it",
+                retry_after_s=5.0,
+            )

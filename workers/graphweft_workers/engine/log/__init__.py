@@ -1,0 +1,1 @@
+"""Reads the log: leases, positions, copies, signatures; events decoded and matched, a range at a time."""

@@ -1,0 +1,1 @@
+"""What apps use, and their quotas."""

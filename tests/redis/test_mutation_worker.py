@@ -28,7 +28,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine.apply.apply import apply as applying
+from graphweft_workers.engine.apply import apply as applying
 from graphweft_workers.engine.failures.letter_payloads import payload_of
 from graphweft_workers.engine.failures.quarantine import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.failures.retries import retry

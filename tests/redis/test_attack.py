@@ -31,7 +31,7 @@ from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.apply.apply import app_queues
+from graphweft_workers.engine.apply import app_queues
 from graphweft_workers.engine.failures.retries import drop, retry
 from graphweft_workers.engine.failures.set_aside import set_aside
 from graphweft_workers.engine.failures.skips import MOST_OFFSETS, Skips

@@ -25,9 +25,9 @@ from benchmarks.workload import AIRLINE, CALLS, Workload
 from graphweft_contracts import wire
 from graphweft_rules import RuleSet
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.read import Decoded, Range, decode_range, match_range
+from graphweft_workers.engine.log.read import Range, ReadEntry, decode_range, match_range
 from graphweft_workers.engine.log.reading_window import ReadingWindow
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.garbage_collection import collect_less_often
 
@@ -44,9 +44,9 @@ class Work:
 
     rules: RuleSet
     recent: RecentEvents = field(default_factory=RecentEvents)
-    window: ReadingWindow = field(default_factory=lambda: ReadingWindow(Committed()))
+    window: ReadingWindow = field(default_factory=lambda: ReadingWindow(CommittedPosition()))
     entries: Sequence[Entry] = ()
-    decoded: Sequence[Decoded] = ()
+    decoded: Sequence[ReadEntry] = ()
     matched: Range = field(default_factory=Range)
 
 

@@ -33,7 +33,7 @@ RETRY: Final = b"gw_retry"
 ACTIVATION: Final = b"gw_rules"
 """The field of an entry that activates a rule set; it has no other field. See ``rules_log.Activation``."""
 DROPPED: Final = b"gw_dropped"
-"""The field of an entry that records a dropped dead letter: the JSON list of a ``Dropped``. It has no other field."""
+"""The field of an entry that records a dropped dead letter: a ``DroppedLetter`` in JSON. It has no other field."""
 UNREADABLE: Final = b"gw_unreadable"
 """The field of an entry whose record the bus holds, but a worker cannot read; it says why. It has no other field."""
 RECORDED: Final = b"gw_recorded"
@@ -75,7 +75,7 @@ class Retry(NamedTuple):
         return json.dumps(self).encode()
 
 
-class Dropped(NamedTuple):
+class DroppedLetter(NamedTuple):
     """The dead letter that somebody dropped: these events, or one mutation of them, never take effect."""
 
     app_id: str | None
@@ -91,7 +91,7 @@ class Dropped(NamedTuple):
         return json.dumps(self).encode()
 
 
-def dropped_of(fields: Mapping[bytes, bytes]) -> Dropped | None:
+def dropped_of(fields: Mapping[bytes, bytes]) -> DroppedLetter | None:
     """Return the dropped dead letter that an entry records, or None.
 
     Raises ``InvalidEvent`` for a malformed field, which anybody may write.
@@ -107,7 +107,7 @@ def dropped_of(fields: Mapping[bytes, bytes]) -> Dropped | None:
         case [str() | None as app_id, str() | None as rule, str() | None as mutation, [*offsets], str() as reason] if (
             all(isinstance(each, str) for each in cast("list[object]", offsets))
         ):
-            return Dropped(app_id, rule, mutation, tuple(cast("list[str]", offsets)), reason)
+            return DroppedLetter(app_id, rule, mutation, tuple(cast("list[str]", offsets)), reason)
         case _:
             raise InvalidEvent(f"the field {DROPPED.decode()!r} is reserved for dropped dead letters")
 

@@ -29,23 +29,24 @@ if TYPE_CHECKING:
     from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
     from graphweft_rules.matching.rule_set import (
         BoundQuery,
-        Failed,
-        Matched,
+        FailedMutation,
         MatchedQueries,
+        MatchResult,
         RuleSet,
-        Skipped,
+        SkippedQuery,
     )
     from graphweft_rules.matching.workflow import Workflow, compile_workflow
-    from graphweft_rules.output.formats import Rendered, assemble, render
+    from graphweft_rules.output.formats import BlockValue, assemble, render
     from graphweft_rules.output.packing import AllRows, PackedBlocks, pack
     from graphweft_rules.output.token_count import TokenCounter, count_characters, token_counter
 
 __all__ = (
     "AllRows",
+    "BlockValue",
     "BoundMutation",
     "BoundQuery",
     "CompiledMutation",
-    "Failed",
+    "FailedMutation",
     "Finding",
     "GraphInjectionConfig",
     "GraphInjectionLoader",
@@ -53,16 +54,15 @@ __all__ = (
     "InjectionQuery",
     "InjectionRule",
     "InjectionSearch",
-    "Matched",
+    "MatchResult",
     "MatchedQueries",
     "Mutation",
     "MutationRule",
     "PackedBlocks",
     "Place",
-    "Rendered",
     "RuleSet",
     "RulesError",
-    "Skipped",
+    "SkippedQuery",
     "TokenCounter",
     "Workflow",
     "assemble",
@@ -100,18 +100,18 @@ __getattr__, __dir__ = lazy_names(
         "graphweft_rules.matching.mutation": ("BoundMutation", "CompiledMutation"),
         "graphweft_rules.matching.rule_set": (
             "BoundQuery",
-            "Failed",
-            "Matched",
+            "FailedMutation",
+            "MatchResult",
             "MatchedQueries",
             "RuleSet",
-            "Skipped",
+            "SkippedQuery",
         ),
         "graphweft_rules.matching.workflow": (
             "Workflow",
             "compile_workflow",
         ),
         "graphweft_rules.output.formats": (
-            "Rendered",
+            "BlockValue",
             "assemble",
             "render",
         ),

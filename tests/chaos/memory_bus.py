@@ -9,7 +9,7 @@ from graphweft_contracts import DeadLetter, InvalidSettings, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersOfApp, counted_by_app, first_letters
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.records import RecordLog, Records
@@ -50,9 +50,9 @@ class MemoryLog:
     def __init__(self, partitions: Sequence[Sequence[Entry]], at_end: Callable[[], None]) -> None:
         self._entries = partitions
         self._at_end = at_end
-        self._committed = [Committed() for _ in partitions]
+        self._committed = [CommittedPosition() for _ in partitions]
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         start = _number(after.offset)
         entries = self._entries[partition][start : start + limit]
         if not entries and wait_s:
@@ -83,10 +83,10 @@ class MemoryLog:
     async def store_order(self, app_id: str, order: Order) -> None:
         raise NotImplementedError
 
-    async def committed(self, partition: int) -> Committed:
+    async def committed(self, partition: int) -> CommittedPosition:
         return self._committed[partition]
 
-    async def commit(self, partition: int, committed: Committed) -> None:
+    async def commit(self, partition: int, committed: CommittedPosition) -> None:
         if _number(committed.offset) >= _number(self._committed[partition].offset):
             self._committed[partition] = committed
         if all(_number(done.offset) == len(log) for done, log in zip(self._committed, self._entries, strict=True)):

@@ -16,7 +16,7 @@ from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidEvent, Transient, wire
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.cypher.batch_query import ROW
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.plan.digest import Digest, canonical, digest_of
@@ -120,7 +120,7 @@ def queries_of(
         if identity in seen or app_id not in (None, event.appid):
             continue
         seen.add(identity)
-        logged = Logged(entry.received, partition)
+        logged = LogTime(entry.received, partition)
         found.append([query_of(bound, dialect) for bound in rules.match_event(event, logged).mutations])
     return found
 

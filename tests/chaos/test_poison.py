@@ -21,7 +21,7 @@ from graphweft.transport import Outgoing
 from graphweft_contracts import wire
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, Progress, Write
+from graphweft_workers.ports.graph_store import Progress, Write, WriteResult
 
 from .serial import Neo4jReference, patiently
 from .servers import Servers
@@ -131,9 +131,9 @@ class Watching:
         progress: Progress = await self._graph.progress(app_id, partition)
         return progress
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         self.before.setdefault(app_id, self.rows)
-        applied: Applied = await self._graph.apply(app_id, partition, writes)
+        applied: WriteResult = await self._graph.apply(app_id, partition, writes)
         if app_id == self._app_id:
             self.rows += sum(len(write.rows) for write in writes[: applied.count])
         return applied

@@ -37,7 +37,7 @@ from graphweft_workers.drivers.embedded.server import DataFolder, ping
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.log.duplicates import WINDOW
 from graphweft_workers.gateway.tokens import read_tokens, sha256_of
-from graphweft_workers.reports.delivery import Sent, send, wait_until_applied
+from graphweft_workers.reports.delivery import SentEvents, send, wait_until_applied
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -470,7 +470,7 @@ def test_giving_up_says_what_was_sent(call: Call, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("most", "said"), [(WINDOW, "safe to run again until"), (WINDOW + 1, "send only the rest")])
 async def test_giving_up_tells_whether_all_may_be_sent_again(most: int, said: str) -> None:
-    sent = Sent(events=20_000, counts=Counter({0: 20_000 - most, 1: most}))
+    sent = SentEvents(events=20_000, counts=Counter({0: 20_000 - most, 1: most}))
     fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: turn("1", app="shop").encode()}
     transport = RedisTransport("redis://127.0.0.1:1")
     try:

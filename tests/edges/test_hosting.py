@@ -32,7 +32,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.hosting import injection_app, mutation_app
-from graphweft_workers.reports.delivery import Sent, send, wait_until_applied
+from graphweft_workers.reports.delivery import SentEvents, send, wait_until_applied
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import rules as rule_loading
 from graphweft_workers.wiring.connections import make_bus
@@ -98,7 +98,7 @@ def started_of(app: FastStream) -> asyncio.Event:
     return started
 
 
-async def turns(url: str, count: int) -> Sent:
+async def turns(url: str, count: int) -> SentEvents:
     transport = RedisTransport(url, new=spread(2))
     try:
         return await send(

@@ -29,7 +29,7 @@ from graphweft_workers.drivers import bus_driver
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.driver import BusOptions
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 
 __all__ = ("call",)  # a fixture
 
@@ -120,7 +120,7 @@ async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
         assert await app.bus.log.before(number, entries[9].offset, limit=4) == entries[6:10]
         assert await app.bus.log.entries(number, [entries[2].offset, entries[-1].offset]) == [entries[2], entries[-1]]
         assert await missing_entries(app.bus, [number]) == {number: 0}
-        batch = await app.bus.log.read(number, Committed(offset=entries[4].offset, count=5), limit=3)
+        batch = await app.bus.log.read(number, CommittedPosition(offset=entries[4].offset, count=5), limit=3)
         assert (batch.entries, batch.lost) == (entries[5:8], 0)
     async with app.worker(), app.worker():
         for name in ("shop", "shop_x"):

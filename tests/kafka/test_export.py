@@ -33,7 +33,7 @@ from graphweft_workers.archive.state import activation_name, rules_name
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.replay.restore import Restore, Restored
+from graphweft_workers.replay.restore import Restore, RestoreResult
 
 __all__ = ("call",)  # a fixture
 
@@ -283,7 +283,7 @@ async def test_events_that_arrive_during_a_restore_undo_it(app: Archived, monkey
     file, _ = await exported(app)
     run_graph = Restore.run_graph
 
-    async def early(self: Restore) -> Restored:
+    async def early(self: Restore) -> RestoreResult:
         async with contextlib.aclosing(Archived(app.url, app.call, app.folder, bus_url=None)) as here:  # in this loop
             await here.emit("again", range(3))
         return await run_graph(self)
@@ -435,7 +435,7 @@ async def test_what_a_neighbour_forges_hinders_no_restore(app: Archived) -> None
         first, second = [entry for entry in (await app.everything())[number] if wire.DATA in entry.fields][:2]
         row = wire.Retry(f"{number}:{second.offset}:placed:order", "placed", "order")
         forged = (
-            {wire.DROPPED: wire.Dropped("shop", None, None, (first.offset,), "set_aside").encode()},
+            {wire.DROPPED: wire.DroppedLetter("shop", None, None, (first.offset,), "set_aside").encode()},
             {**second.fields, wire.RETRY: row.encode()},
         )
         async with contextlib.aclosing(make_transport(app.bus_url, new=spread(2))) as unsigned:

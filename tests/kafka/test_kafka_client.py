@@ -21,7 +21,7 @@ from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft.transports.kafka.transport import KafkaTransport
 from graphweft_contracts import BusUnavailable, ContextReply, InvalidEvent, InvalidSettings, channels, wire
 from graphweft_workers.drivers.kafka.bus import kafka_bus
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 
 pytestmark = pytest.mark.integration
 
@@ -280,7 +280,7 @@ async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
         assert await client.emit(event(1), wait_s=120) == "0:0"
     async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
         await until(lambda: bus.leases.claim(0, "one", 10.0))
-        (entry,) = (await bus.log.read(0, Committed(), limit=5, wait_s=5)).entries
+        (entry,) = (await bus.log.read(0, CommittedPosition(), limit=5, wait_s=5)).entries
     assert wire.decode(entry.fields, received=entry.received) == event(1)
 
 

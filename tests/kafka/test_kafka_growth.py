@@ -67,7 +67,7 @@ mutation_rules:
         cypher: "MERGE (s:Share) SET s.n = coalesce(s.n, 0) + 1, s.sum = 100 / $parts"
         params: {parts: $event.arguments.parts}
 """
-type Written = dict[tuple[str, str], list[str]]
+type TextPlace = dict[tuple[str, str], list[str]]
 """App and chat -> tools, in the order of their writing."""
 
 
@@ -126,7 +126,7 @@ async def put(url: str, topic: str, records: Sequence[tuple[int, bytes | None, M
         await producer.stop()
 
 
-async def write_foreign(url: str, partitions: Sequence[int], written: Written, *, count: int = 15) -> None:
+async def write_foreign(url: str, partitions: Sequence[int], written: TextPlace, *, count: int = 15) -> None:
     """Put events of both apps onto partitions, with chats of their own for each."""
     records: list[tuple[int, bytes | None, Mapping[str, bytes]]] = []
     for number in range(count):
@@ -142,7 +142,7 @@ async def write_foreign(url: str, partitions: Sequence[int], written: Written, *
 class Load:
     """Emits events of both apps, chat after chat, until it is left."""
 
-    def __init__(self, url: str, written: Written, places: dict[tuple[str, str], set[str]]) -> None:
+    def __init__(self, url: str, written: TextPlace, places: dict[tuple[str, str], set[str]]) -> None:
         self._url = url
         self._written = written
         self._places = places
@@ -207,7 +207,7 @@ async def read_up(bus: Bus, partitions: int) -> None:
     assert len(await bus.partitions.status()) == partitions
 
 
-async def check_graphs(graph: FalkorDBStore, bus: Bus, written: Written) -> None:
+async def check_graphs(graph: FalkorDBStore, bus: Bus, written: TextPlace) -> None:
     """Every event took effect once, in the order of its chat; mutations that fail are dead letters, once."""
     left_out: Counter[str | None] = Counter()
     for letter in await bus.dead_letters.read(limit=10_000):
@@ -226,7 +226,7 @@ async def check_graphs(graph: FalkorDBStore, bus: Bus, written: Written) -> None
 async def test_added_partitions_are_read_and_no_chat_moves(
     kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
-    written: Written = defaultdict(list)
+    written: TextPlace = defaultdict(list)
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
     async with aclosing(kafka_bus(kafka_url, new=spread(4))) as bus:
         with capture_logs() as logs:
@@ -284,7 +284,7 @@ class Noting(Job):
 
 async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None:
     job = Noting()
-    written: Written = defaultdict(list)
+    written: TextPlace = defaultdict(list)
     async with (
         aclosing(kafka_bus(kafka_url, new=spread(2), group=job.group, session_s=6.0, timing=OFTEN_ON_KAFKA)) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,

@@ -29,7 +29,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.ports.graph_store import Write, WriteResult
 from graphweft_workers.ports.purges import Purge, Purges, purges_after, put_purge
 from graphweft_workers.support.timing import RetrievalTiming, Timing
 
@@ -60,7 +60,7 @@ class Watching(FalkorDBStore):
     seen: Sequence[Purge] | None = None
 
     @override
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if self.seen is None and any(write.query and "DETACH DELETE" in write.query.statement for write in writes):
             self.seen = (await purges_after(self.bus.purges, None)).found
         return await super().apply(app_id, partition, writes)

@@ -175,7 +175,7 @@ async def reads_and_forgeries_are_refused(folder: Path, tenancy: Tenancy) -> Non
             forged = paid("globex", "stolen")
             assert await acme.emit(forged, wait_s=120)
             unsigned = make_transport(urls["acme"])
-            dropped = wire.Dropped("globex", None, None, ("1-1",), "set_aside")
+            dropped = wire.DroppedLetter("globex", None, None, ("1-1",), "set_aside")
             for fields in (wire.encode(forged), {wire.DROPPED: dropped.encode()}):
                 await unsigned.append([Outgoing(key="globex/c", fields=fields)])
             await unsigned.aclose()

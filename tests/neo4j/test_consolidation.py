@@ -39,7 +39,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.consolidation import ConsolidationJob, MutationsBehind
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
 from graphweft_workers.features.memory.retention import Retention
-from graphweft_workers.features.memory.summariser import Remembered, Summary
+from graphweft_workers.features.memory.summariser import MemoryText, Summary
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, retry_entry
 from graphweft_workers.ports.event_log import Entry
@@ -142,7 +142,7 @@ class Inventive(ExtractiveSummariser):
         self.open = asyncio.Event()
         self.open.set()
 
-    async def summarise(self, messages: Sequence[Remembered], *, scope: MemoryScope) -> Summary:
+    async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
         self.asked += 1
         text = f"summary number {self.asked}, of {len(messages)}"
         await self.open.wait()

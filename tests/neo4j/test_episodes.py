@@ -21,7 +21,7 @@ from tests.services.rules import rule_set
 from graphweft_contracts import Event
 from graphweft_contracts.episodes import episode_id
 from graphweft_rules import RuleSet
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.plan.digest import read_digest
@@ -409,7 +409,7 @@ def test_batches_leave_what_single_queries_leave(
     async def run() -> None:
         # The engine drops copies; what copies that are far apart do is the other test's.
         events = list({event.identity: event for event in reversed(merged(chats, turns))}.values())[::-1]
-        expected = await falkordb.serial(events, lambda event: Logged(event.time, 0))
+        expected = await falkordb.serial(events, lambda event: LogTime(event.time, 0))
         found = await falkordb.engine(events)
         assert found.digest == expected.digest, f"{found.against(expected)}\n{story(events)}"
 

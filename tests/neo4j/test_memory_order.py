@@ -28,7 +28,7 @@ from tests.services.rules import rule_set
 from graphweft import Event
 from graphweft_contracts import wire
 from graphweft_contracts.memory import memory_id
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -142,9 +142,9 @@ def story(events: Sequence[Event]) -> str:
     return "\n".join(f"{event.chatid} {event.type} {event.id} at {event.time:%S} {event.data}" for event in events)
 
 
-def logged(event: Event) -> Logged:
+def logged(event: Event) -> LogTime:
     """Each chat has a partition of its own. The time of the log goes back within it: brokers' clocks differ."""
-    return Logged(event.time, int(event.chatid[1:]))
+    return LogTime(event.time, int(event.chatid[1:]))
 
 
 class _Quick(FalkorDBStore):
@@ -167,7 +167,7 @@ class Server:
         self.dialect = dialect
         self.rules = rule_set()
 
-    async def serial(self, events: Sequence[Event], logged: Callable[[Event], Logged] = logged) -> Content:
+    async def serial(self, events: Sequence[Event], logged: Callable[[Event], LogTime] = logged) -> Content:
         """Return what is left by one query per mutation. Nothing is dropped as a copy: copies may be far apart."""
         queries: list[Query] = [
             query_of(bound, self.dialect)
@@ -370,7 +370,7 @@ def test_batches_leave_what_single_queries_leave(
     async def run() -> None:
         # The engine drops copies; what copies that are far apart do is the other test's.
         events = list({event.identity: event for event in reversed(merged(chats, turns))}.values())[::-1]
-        expected = await falkordb.serial(events, lambda event: Logged(event.time, 0))
+        expected = await falkordb.serial(events, lambda event: LogTime(event.time, 0))
         found = await falkordb.engine(events)
         assert found.digest == expected.digest, f"{found.against(expected)}\n{story(events)}"
 

@@ -33,7 +33,7 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
-from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
+from graphweft_workers.ports.graph_store import START, Checkpoint, Write, WriteResult
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -198,7 +198,7 @@ NOT_TOGETHER = [
 async def test_what_cannot_share_a_query_runs_as_it_is(server: Neo4jServer, graph: Neo4jStore, text: str) -> None:
     execute(server, "CREATE (:Counter)")
     values = {name: {"p": 1, "q": {"x": 1}}[name] for name in parse(text, role="mutation").columns}
-    assert await graph.apply(APP, 0, [write(text, values)]) == Applied(count=1)
+    assert await graph.apply(APP, 0, [write(text, values)]) == WriteResult(count=1)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
     assert (await graph.progress(APP, 0)).checkpoint == END
 
@@ -207,7 +207,7 @@ async def test_a_form_that_the_server_does_not_compile_runs_row_by_row(server: N
     """The text does not tell; the store asks the server."""
     text = "CREATE (n:N) WITH n CALL (n) { MATCH (a:Nothing) WITH n, count(a) + $p AS c SET n.x = c }"
     assert parse(text, role="mutation").batch_query(NEO4J).mode == "ordered"
-    assert await graph.apply(APP, 0, [write(text, {"p": 1}, {"p": 2})]) == Applied(count=1)
+    assert await graph.apply(APP, 0, [write(text, {"p": 1}, {"p": 2})]) == WriteResult(count=1)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[2]]
 
 
@@ -254,14 +254,14 @@ def mixed(seed: int, size: int) -> tuple[list[Write], dict[str, str]]:
     return writes, logs
 
 
-async def apply_all(graph: Neo4jStore, writes: Sequence[Write]) -> Applied:
+async def apply_all(graph: Neo4jStore, writes: Sequence[Write]) -> WriteResult:
     """Apply writes until one fails; a transaction ends behind a write that deletes."""
     count = 0
     while True:
         applied = await graph.apply(APP, 0, writes[count:])
         count += applied.count
         if applied.failure is not None or count == len(writes):
-            return Applied(count=count, failure=applied.failure)
+            return WriteResult(count=count, failure=applied.failure)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -270,7 +270,7 @@ async def test_writes_that_share_a_statement_take_effect_in_their_order(
 ) -> None:
     writes, logs = mixed(seed, 60)
     for part in (writes[:30], writes[30:]):
-        assert await apply_all(graph, part) == Applied(count=30)
+        assert await apply_all(graph, part) == WriteResult(count=30)
     assert dict(execute(server, "MATCH (n:N) RETURN n.id, n.log")) == logs
     assert (await graph.progress(APP, 0)).checkpoint == writes[-1].after
 
@@ -288,7 +288,7 @@ async def test_one_run_of_writes_takes_effect_like_several(server: Neo4jServer, 
             log += f"{'abc'[index]}1" * 2
         [part] = graph._parts([(each, graph._form(each)) for each in writes])
         assert len(runs(part)) == (1 if order[0] == 0 else 3)
-        assert await graph.apply(APP, 0, writes) == Applied(count=3)
+        assert await graph.apply(APP, 0, writes) == WriteResult(count=3)
     assert execute(server, "MATCH (n:N {id: 'n0'}) RETURN n.log") == [[log]]
     with pytest.raises(Fenced):
         await graph.apply(APP, 0, [write(SHARED[0], *rows)])
@@ -374,7 +374,7 @@ async def test_a_mutation_that_does_not_compile_takes_no_row_of_another_one_with
     """Their rows share a statement until the server is asked."""
     refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
     graph._parts([(refused, graph._form(refused))])  # as the batch of another partition does meanwhile
-    assert await graph.apply(APP, 0, [write(SHARED[0], {"id": "n", "x": "1"})]) == Applied(count=1)
+    assert await graph.apply(APP, 0, [write(SHARED[0], {"id": "n", "x": "1"})]) == WriteResult(count=1)
     assert execute(server, "MATCH (n:N) RETURN n.log") == [["a1"]]
 
 
@@ -403,8 +403,8 @@ async def test_of_very_many_rows_the_first_are_applied(server: Neo4jServer, grap
     rows = [{"x": number} for number in range(3_000)]
     middle = Checkpoint(offset="0")
     writes = [write("CREATE (:N {x: $x})", *rows, after=middle), write("CREATE (:M {x: $x})", *rows, before=middle)]
-    assert await graph.apply(APP, 0, writes) == Applied(count=1)
-    assert await graph.apply(APP, 0, writes[1:]) == Applied(count=1)
+    assert await graph.apply(APP, 0, writes) == WriteResult(count=1)
+    assert await graph.apply(APP, 0, writes[1:]) == WriteResult(count=1)
     assert execute(server, "MATCH (n) WHERE n.x IS NOT NULL RETURN count(n)") == [[6_000]]
 
 
@@ -440,7 +440,7 @@ async def test_many_may_open_a_new_database_at_once(server: Neo4jServer) -> None
 async def test_a_graph_without_its_indexes_works(graph: Neo4jStore) -> None:
     keys = [("No`Such" * 40_000, "id")]  # no server takes a name as long as that
     await graph.prepare(APP, keys)
-    assert await graph.apply(APP, 0, [write("CREATE (:N)")]) == Applied(count=1)
+    assert await graph.apply(APP, 0, [write("CREATE (:N)")]) == WriteResult(count=1)
 
 
 async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServer, graph: Neo4jStore) -> None:
@@ -460,7 +460,7 @@ async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServe
                 theirs.run("UNWIND range(1, 300000) AS i WITH count(i) AS c MATCH (a:A) SET a.n = a.n + 100").consume()
 
         _, applied = await asyncio.gather(asyncio.to_thread(other), graph.apply(APP, 0, ours))
-    assert applied == Applied(count=2)
+    assert applied == WriteResult(count=2)
     [[a]] = execute(server, "MATCH (a:A) RETURN a.n % 100")
     [[b]] = execute(server, "MATCH (b:B) RETURN b.n % 100")
     assert (a, b) == (1, 1)
@@ -477,7 +477,7 @@ async def test_waiting_for_the_lock_is_not_the_rules_fault(server: Neo4jServer, 
                 with pytest.raises(GraphUnavailable, match="lock"):
                     await store.apply(APP, 0, writes)
             holder.rollback()
-        assert await store.apply(APP, 0, [write("CREATE (:N)")]) == Applied(count=1)
+        assert await store.apply(APP, 0, [write("CREATE (:N)")]) == WriteResult(count=1)
         assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
 
 

@@ -41,7 +41,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.hosting import injection_app, mutation_app
 from graphweft_workers.reports.delivery import send
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.query_check import Checked, check_queries
+from graphweft_workers.wiring.query_check import QueryFindings, check_queries
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -176,7 +176,7 @@ def place_in(file: Path, query: str, place: tuple[int, int]) -> tuple[str, int, 
     return str(file), number + place[0], 10 + place[1]
 
 
-async def checked(graph: GraphStore, *paths: Path) -> Checked:
+async def checked(graph: GraphStore, *paths: Path) -> QueryFindings:
     return await check_queries(graph, [part for workflow in workflows(paths) for part in workflow.parts])
 
 
@@ -322,7 +322,7 @@ injection_rules:
     file = tmp_path / "Support/graph_injection.yaml"
     file.parent.mkdir()
     file.write_text(rules.replace("{name}", "d"))
-    assert await checked(graph, file) == Checked(count=1, findings=())
+    assert await checked(graph, file) == QueryFindings(count=1, findings=())
     file.write_text(rules.replace("{name}", "doc"))
     [finding] = (await checked(graph, file)).findings
     assert (finding.place.line, finding.place.column) == (12, 46)

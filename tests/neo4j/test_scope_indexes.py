@@ -40,7 +40,7 @@ MB = 1024**2
 T0 = datetime(2026, 2, 1, 10, tzinfo=UTC)
 
 
-class Given:
+class ConditionValues:
     """A version that the test changes."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Both:
     """Asks with and without indexes."""
 
     def __init__(self, store: GraphStore, *, limit: int = 100 * MB, versions: IndexVersions | None = None) -> None:
-        self.versions, self.clock = Given(), PastClock(T0, SYSTEM_CLOCK)
+        self.versions, self.clock = ConditionValues(), PastClock(T0, SYSTEM_CLOCK)
         self.embedder = Counted(DIMENSIONS)
         timing = RetrievalTiming(pause=0.0, least_pause_s=0.0)
         self.indexes = ScopeIndexes(store, versions or self.versions, limit, self.embedder.model, timing=timing)

@@ -39,7 +39,7 @@ from graphweft_workers.engine.failures import quarantine
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import Applied, GraphStore, PositionMove, Write
+from graphweft_workers.ports.graph_store import GraphStore, PositionMove, Write, WriteResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -113,7 +113,7 @@ class _Ending:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if len(writes) <= self._left:
             self._left -= len(writes)
             return await self._store.apply(app_id, partition, writes)

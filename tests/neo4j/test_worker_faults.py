@@ -42,7 +42,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Write
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write, WriteResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -142,16 +142,18 @@ class Faulty:
 
 
 @dataclass(slots=True)
-class Expected:
+class ExpectedValue:
     """What one app's events do, in order, and for each query the dead letter that it becomes if it is refused."""
 
     queries: list[Query]
     letters: list[str]
 
 
-async def read_log(bus: Bus, rules: RuleSet, dialect: GraphDialect) -> tuple[dict[str, Expected], set[str], list[str]]:
+async def read_log(
+    bus: Bus, rules: RuleSet, dialect: GraphDialect
+) -> tuple[dict[str, ExpectedValue], set[str], list[str]]:
     """Return what the log asks for, for each app, the letters of what is no event, and what is skipped."""
-    apps: dict[str, Expected] = {}
+    apps: dict[str, ExpectedValue] = {}
     letters: set[str] = set()
     skips: list[str] = []
     for partition in range(PARTITIONS):
@@ -170,7 +172,7 @@ async def read_log(bus: Bus, rules: RuleSet, dialect: GraphDialect) -> tuple[dic
             matched = rules.match_event(event)
             skips += [f"{position}:{skip.rule}/{skip.query}" for skip in matched.skipped]
             for bound in matched.mutations:
-                expected = apps.setdefault(event.appid, Expected([], []))
+                expected = apps.setdefault(event.appid, ExpectedValue([], []))
                 expected.queries.append(query_of(bound, dialect))
                 expected.letters.append(f"{position}:{bound.mutation.rule}/{bound.mutation.id}")
     return apps, letters, skips
@@ -347,12 +349,12 @@ class Standing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if not self._free and self.call is None:
             self.call = (app_id, partition, writes)
             await self.go_on.wait()
         self._free = max(0, self._free - 1)
-        applied: Applied = await self._graph.apply(app_id, partition, writes)
+        applied: WriteResult = await self._graph.apply(app_id, partition, writes)
         return applied
 
 
@@ -370,11 +372,11 @@ class Overtaken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if not self._first:
             await self.arrive()
         self._first = max(0, self._first - 1)
-        applied: Applied = await self._graph.apply(app_id, partition, writes)
+        applied: WriteResult = await self._graph.apply(app_id, partition, writes)
         return applied
 
     async def arrive(self) -> None:

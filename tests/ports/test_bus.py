@@ -24,7 +24,7 @@ from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.log.leases import Lease, LeaseHolder
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.replay.moments import place_at
 from graphweft_workers.testing.suites.bus_kit import (
     OWNER,
@@ -404,7 +404,7 @@ async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url:
         for partition in range(PARTITIONS):
             assert first.leases.is_revoked(partition)
             with pytest.raises(BusUnavailable, match="does not own"):
-                await first.partitions.commit(partition, Committed(offset="0", count=1))
+                await first.partitions.commit(partition, CommittedPosition(offset="0", count=1))
         assert (await second.partitions.committed(taken)) == START
 
 
@@ -418,9 +418,9 @@ async def test_kafka_a_partition_that_comes_back_must_be_claimed_again(kafka_url
         # Both are assigned to the first again, which one that nobody had meanwhile tells.
         await until(lambda: first.leases.claim(1 - taken, "other", 1.0))
         with pytest.raises(BusUnavailable, match="does not own"):
-            await first.partitions.commit(taken, Committed(offset="0", count=1))
+            await first.partitions.commit(taken, CommittedPosition(offset="0", count=1))
         await claimed(first, taken)
-        await first.partitions.commit(taken, Committed(offset="0", count=1))
+        await first.partitions.commit(taken, CommittedPosition(offset="0", count=1))
         assert (await first.partitions.committed(taken)).count == 1
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphweft_contracts import Event
-from graphweft_rules.matching.condition_cost import Given, StepCounter
+from graphweft_rules.matching.condition_cost import ConditionValues, StepCounter
 from graphweft_rules.matching.conditions import Condition, compile_condition
 from graphweft_rules.matching.parameters import Scope
 
@@ -114,7 +114,7 @@ def test_a_condition_costs_no_more_than_its_bound(text: str, payload: dict[str, 
     scope = Scope.of_event(Event.create("a.b", app_id="app", chat_id="c", workflow="W", data=payload))
     values = {name: reference.resolve(scope) for name, reference in condition.variables if "no" not in reference.path}
     values |= {name: False for name, _ in condition.presences}
-    found = Given.of(values)
+    found = ConditionValues.of(values)
     bound = found.bound(condition.cost)
     counter = StepCounter(condition.cost, bound, found.steps)
     counted = outcome(condition, found.values, counter.call)
@@ -128,7 +128,7 @@ def test_a_condition_costs_no_more_than_its_bound(text: str, payload: dict[str, 
 def test_a_loop_costs_its_items() -> None:
     """A bound of nothing would hold above, too."""
     condition = compile_condition("$event.xs.all(x, $event.xs.all(y, x + y >= 0))")
-    found = Given.of({name: list(range(10)) for name, _ in condition.variables})
+    found = ConditionValues.of({name: list(range(10)) for name, _ in condition.variables})
     bound = found.bound(condition.cost)
     counter = StepCounter(condition.cost, bound, found.steps)
     assert outcome(condition, found.values, counter.call) is True

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphweft_contracts import Event
-from graphweft_rules import Matched, RuleSet
+from graphweft_rules import MatchResult, RuleSet
 from graphweft_rules.files.model import GraphInjectionConfig, Mutation, MutationRule, Place
 from graphweft_rules.matching.conditions import Condition, ConditionGroup, Verdict, compile_condition
 from graphweft_rules.matching.parameters import Scope
@@ -129,7 +129,7 @@ def workflow_of(described: list[tuple[str | None, list[tuple[str, Any]]]]) -> Wo
     return compile_workflow("W", GraphInjectionConfig(mutation_rules=mutation_rules))
 
 
-def shown(found: Matched) -> object:
+def shown(found: MatchResult) -> object:
     mutations = [(each.mutation.rule, each.mutation.id, repr(list(each.params.items()))) for each in found.mutations]
     return mutations, found.skipped, [(each.rule, each.query, repr(each.error)) for each in found.failed]
 
@@ -142,7 +142,7 @@ def test_an_event_matches_as_its_conditions_and_sources_say(
     workflow = workflow_of(described)
     rule_set = RuleSet({"W": workflow})
     for event in happened:
-        expected = Matched()
+        expected = MatchResult()
         for rule in workflow.rules_for(event.type):
             match_rule(rule, event, Scope.of_event(event), expected)
         assert shown(rule_set.match_event(event)) == shown(expected)
@@ -203,7 +203,7 @@ def test_conditions_that_are_decided_together_match_as_each_alone(texts: list[st
     for value in values:
         for data in ({"a": value}, {"b": value}, {"a": {"b": value}}, {"context": {"a": value}}, {}):
             event = event_of(data)
-            expected = Matched()
+            expected = MatchResult()
             for rule in workflow.rules_for(event.type):
                 match_rule(rule, event, Scope.of_event(event), expected)
             assert shown(rule_set.match_event(event)) == shown(expected)

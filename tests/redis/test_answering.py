@@ -35,7 +35,7 @@ from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry, EventLog
+from graphweft_workers.ports.event_log import CommittedPosition, Entry, EventLog
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Table, Write
 from graphweft_workers.support.timing import ContextTiming, Timing
 
@@ -515,7 +515,7 @@ async def test_a_mark_that_shows_before_its_effects_is_not_relied_on(
         assert (await graph.apply(APP, int(partition), [move])).count == 1
         assert (await pipeline.answer(request(after=after, budget_ms=300))).stale_by == 1
         await bus.partitions.committed(int(partition))
-        await bus.partitions.commit(int(partition), Committed(offset=offset, count=1))
+        await bus.partitions.commit(int(partition), CommittedPosition(offset=offset, count=1))
         assert (await pipeline.answer(request(after=after))).stale_by is None
 
 
@@ -571,7 +571,7 @@ async def test_events_before_a_position_are_read_a_few_at_a_time(
         pages.read = 0
         partition, _, offset = ignored.partition(":")
         await bus.partitions.committed(int(partition))
-        await bus.partitions.commit(int(partition), Committed(offset=offset, count=35))
+        await bus.partitions.commit(int(partition), CommittedPosition(offset=offset, count=35))
         last = await emitted(client, event())
         assert await told(pipeline, last, 26) == 26
         after = await emitted(client, *[event("item.ignored") for _ in range(100)])

@@ -43,7 +43,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports import event_decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
-from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.ports.graph_store import GraphStore, Write, WriteResult
 from graphweft_workers.reports.delivery import wait_until_applied
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.timing import QueueTiming, Timing
@@ -297,7 +297,7 @@ class HalfDone(Over):
         self.half = asyncio.Event()
         self._writes = writes
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if app_id != self._about:
             return await self._graph.apply(app_id, partition, writes)
         if not self.half.is_set():

@@ -20,9 +20,9 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.shared_queries import SharedQueries, WriteQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.position_note import Parked, PositionNote
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, Write, WriteLimit
+from graphweft_workers.ports.graph_store import Write, WriteLimit, WriteResult
 from graphweft_workers.support.timing import Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
@@ -74,7 +74,7 @@ class Counting(FalkorDBStore):
         self.tries: list[tuple[int, WriteLimit]] = []
 
     @override
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         found = await super().apply(app_id, partition, writes)
         if found.failure is not None and found.failure.code == "timeout":
             failed = writes[found.count]
@@ -113,7 +113,7 @@ async def visits(graph: FalkorDBStore, app: str) -> Any:
     return (await graph.read(app, "MATCH (v:Visit) RETURN sum(v.n)", {}, timeout_s=120)).rows
 
 
-async def parked(bus: Bus) -> dict[str, Parked]:
+async def parked(bus: Bus) -> dict[str, ParkedApp]:
     return {
         app: each
         for partition in await bus.partitions.status()

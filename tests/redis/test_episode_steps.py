@@ -21,7 +21,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, Node, Write
+from graphweft_workers.ports.graph_store import Node, Write, WriteResult
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +39,7 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         for number, write in enumerate(writes):
             if (
                 self.refuses
@@ -47,11 +47,11 @@ class Refusing:
                 and write.query is not None
                 and write.query.statement == self._statement
             ):
-                done = Applied(count=0)
+                done = WriteResult(count=0)
                 if number:
                     done = await self._store.apply(app_id, partition, writes[:number])
                 failure = done.failure or QueryFailed("the query was aborted at its time limit", code="timeout")
-                return Applied(count=done.count, failure=failure)
+                return WriteResult(count=done.count, failure=failure)
         return await self._store.apply(app_id, partition, writes)
 
 

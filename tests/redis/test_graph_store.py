@@ -30,8 +30,8 @@ from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.engine.plan.digest import read_digest
-from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PositionMove, Write
+from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.graph_store import START, Checkpoint, PositionMove, Write, WriteResult
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -77,11 +77,11 @@ async def test_what_is_known_of_apps_is_bounded(url: str, monkeypatch: pytest.Mo
     async with contextlib.aclosing(FalkorDBStore(url)) as store:
         for app, partition in (("one", 0), ("two", 0), ("one", 1), ("three", 0)):
             await store.progress(app, partition)
-            assert await store.apply(app, partition, chain(COUNT)) == Applied(count=1)
+            assert await store.apply(app, partition, chain(COUNT)) == WriteResult(count=1)
         assert list(store._named) == list(store._senders) == ["one", "three"]
         assert list(store._notes) == [("one", 1), ("three", 0)]
         await store.progress("two", 1)
-        assert await store.apply("two", 1, chain(COUNT)) == Applied(count=1)
+        assert await store.apply("two", 1, chain(COUNT)) == WriteResult(count=1)
 
 
 async def test_the_note_of_an_app_that_is_written_is_not_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ async def test_the_note_of_an_app_that_is_written_is_not_forgotten(url: str, mon
     async with contextlib.aclosing(FalkorDBStore(url)) as store:
         for app in ("used", "idle"):
             await store.progress(app, 0)
-        assert await store.apply("used", 0, chain(COUNT)) == Applied(count=1)
+        assert await store.apply("used", 0, chain(COUNT)) == WriteResult(count=1)
         await store.progress("new", 0)
         assert list(store._notes) == [("used", 0), ("new", 0)]
 
@@ -479,7 +479,7 @@ async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before
 
 async def test_a_workers_user_keeps_positions_and_one_without_the_rights_works_on(url: str, logs: Logs) -> None:
     admin = connect(url, io_timeout_s=20, decode=True)
-    place, user = Committed(offset="9", count=2), ("on", "nopass")
+    place, user = CommittedPosition(offset="9", count=2), ("on", "nopass")
     move = PositionMove(partition=0, before=None, after=place, reached={APP: "9"})
     rules = rules_of("worker", "mozaiks_{app_id}")
     await admin.execute_command("ACL", "SETUSER", "worker", "reset", *user, *rules)
@@ -503,7 +503,7 @@ async def test_a_workers_user_keeps_positions_and_one_without_the_rights_works_o
 
 async def test_a_position_moves_while_the_server_is_out_of_memory(graph: FalkorDBStore) -> None:
     run = await graph.check()
-    first, second = Committed(offset="1", count=1), Committed(offset="2", count=2)
+    first, second = CommittedPosition(offset="1", count=1), CommittedPosition(offset="2", count=2)
     await graph.durable(run, PositionMove(partition=0, before=None, after=first))
     await graph._redis.config_set("maxmemory", 1)
     try:
@@ -892,7 +892,7 @@ async def test_a_shared_query_that_times_out_runs_apart_and_once(
     assert (await graph.apply(APP, 0, writes)).count == 2
     more = following(writes, COUNTED, many, id="k", ids=list(range(1, 5_001)))
     before = await queries(graph)
-    assert await graph.apply(APP, 0, more) == Applied(count=2)
+    assert await graph.apply(APP, 0, more) == WriteResult(count=2)
     assert await queries(graph) - before == 3  # together, and each by itself
     assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
     assert await value(graph, "MATCH (n:N) RETURN sum(n.c)") == 5_001

@@ -48,7 +48,7 @@ from graphweft_workers.features.memory.embedding import SOURCE, EmbeddingJob
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.event_log import Entry, EventLog
-from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.ports.graph_store import GraphStore, Write, WriteResult
 from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.settings.settings import Settings
@@ -529,7 +529,7 @@ class OneWrite:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if not self._begun:
             assert len(writes) > 1
             self._begun = True

@@ -37,8 +37,8 @@ from graphweft_workers.engine.log.read import MatchedEvent
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count
-from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import Applied, PositionMove, Write
+from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.graph_store import PositionMove, Write, WriteResult
 from graphweft_workers.support.timing import TIMING, QueueTiming, Timing, WriteTiming
 
 pytestmark = pytest.mark.integration
@@ -145,7 +145,7 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
         def __getattr__(self, name: str) -> Any:
             return getattr(graph, name)
 
-        async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
             async with asyncio.timeout(120):
                 await ahead.wait()
             return await graph.apply(app_id, partition, writes)
@@ -266,7 +266,7 @@ class Watching:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> WriteResult:
         self.before.setdefault(app_id, self.rows.copy())
         applied = await self._graph.apply(app_id, partition, writes)
         self.rows[app_id] += sum(len(write.rows) for write in writes[: applied.count])
@@ -319,7 +319,7 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> WriteResult:
         if app_id == self._app_id:
             await self.gate.wait()
         return await self._graph.apply(app_id, partition, writes)
@@ -373,7 +373,7 @@ class Breaking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> WriteResult:
         if self._left <= 0:
             return await self._graph.apply(app_id, partition, writes)
         part = writes[: self._left]
@@ -632,7 +632,7 @@ async def test_rules_that_change_within_an_event_touch_that_event_only(
         def __getattr__(self, name: str) -> Any:
             return getattr(graph, name)
 
-        async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+        async def apply(self, app_id: str, partition: int, writes: list[Write]) -> WriteResult:
             await graph.apply(app_id, partition, writes[:1])
             raise Killed
 
@@ -840,10 +840,12 @@ async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: Bus) 
             await client.emit(tool(f"t{number}"))
     partition = next(part.id for part in await bus.partitions.status() if part.end)
     await bus.partitions.committed(partition)
-    offsets = [entry.offset for entry in (await bus.log.read(partition, Committed(), limit=10, wait_s=0)).entries]
-    await bus.partitions.commit(partition, Committed(offset=offsets[2], count=3))
-    await bus.partitions.commit(partition, Committed(offset=offsets[0], count=1))
-    assert await bus.partitions.committed(partition) == Committed(offset=offsets[2], count=3)
+    offsets = [
+        entry.offset for entry in (await bus.log.read(partition, CommittedPosition(), limit=10, wait_s=0)).entries
+    ]
+    await bus.partitions.commit(partition, CommittedPosition(offset=offsets[2], count=3))
+    await bus.partitions.commit(partition, CommittedPosition(offset=offsets[0], count=1))
+    assert await bus.partitions.committed(partition) == CommittedPosition(offset=offsets[2], count=3)
 
 
 class SlowDisk:
@@ -925,7 +927,7 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         self.sent += len(writes)
         return await self._graph.apply(app_id, partition, writes)
 

@@ -26,7 +26,7 @@ from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import GraphUnavailable, channels, wire
 from graphweft_rules import RuleSet
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -39,9 +39,9 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
-from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
-from graphweft_workers.reports.delivery import Sent, outcome_of
+from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.graph_store import GraphStore, Write, WriteResult
+from graphweft_workers.reports.delivery import SentEvents, outcome_of
 from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = pytest.mark.integration
@@ -111,7 +111,7 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
     assert (one.events, other.events) == (50, 50)
     assert "$event.order_idd" in one.message
     assert "graph_injection.yaml:" in str(one.place)
-    outcome = await outcome_of(bus, Sent(events=100, positions=set(positions)))
+    outcome = await outcome_of(bus, SentEvents(events=100, positions=set(positions)))
     assert (outcome.applied, outcome.skipped, outcome.dead_lettered) == (0, 100, 0)
     async with working(bus, graph, mended):
         for letter in letters:
@@ -131,14 +131,14 @@ async def test_what_is_sent_again_does_not_count_as_applied(
         await applied(bus)
         again = await put(transport, [*events, placed(20, "a"), placed(20, "a")])
         await applied(bus)
-    outcome = await outcome_of(bus, Sent(events=40, positions=set(first)))
+    outcome = await outcome_of(bus, SentEvents(events=40, positions=set(first)))
     assert (outcome.applied, outcome.skipped, outcome.repeated) == (0, 40, 0)
-    outcome = await outcome_of(bus, Sent(events=42, positions=set(again)))
+    outcome = await outcome_of(bus, SentEvents(events=42, positions=set(again)))
     assert (outcome.applied, outcome.skipped, outcome.repeated) == (0, 1, 41)
 
 
 @asynccontextmanager
-async def _rewound(bus: Bus, partition: int, at: Committed) -> AsyncIterator[None]:
+async def _rewound(bus: Bus, partition: int, at: CommittedPosition) -> AsyncIterator[None]:
     """Set the position back, as a crash before its commit leaves it; the note stays."""
     entries = await bus.log.before(partition, at.offset, limit=5)
     await bus.log._redis.execute_command(  # pyright: ignore[reportPrivateUsage]
@@ -226,7 +226,7 @@ class Slow(Over):
         self.free = asyncio.Event()
         self.waits = asyncio.Event()
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if app_id == self._about and not self.free.is_set():
             self.waits.set()
             await self.free.wait()
@@ -310,7 +310,7 @@ class Broken(Over):
         self.mended = False
         self.asked = 0
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if app_id == self._about and not self.mended:
             self.asked += 1
             raise GraphUnavailable("refused", retry_after_s=0.05)
@@ -342,7 +342,7 @@ async def _true(found: bool) -> bool:
 class Silent(Over):
     """A graph server that stops answering whenever it gets one order, and answers otherwise."""
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         for number, write in enumerate(writes):
             if any(row.get("id") == self._about for row in write.rows):
                 if number:
@@ -424,7 +424,7 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
 class Exploding(MemoryMutations):
     """A pack with a defect: it raises what nobody expects, for one text."""
 
-    def match(self, event: Event, logged: Logged | None = None) -> Any:
+    def match(self, event: Event, logged: LogTime | None = None) -> Any:
         if "boom" in json.dumps(event.data):
             raise ZeroDivisionError(event.data["messages"][0]["text"])
         yield from super().match(event, logged)
@@ -464,7 +464,7 @@ async def test_a_defect_becomes_a_letter_and_the_others_go_on(
 class Unsendable(Over):
     """A store that raises what nobody expects, for one row."""
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if any(row.get("id") == self._about for write in writes for row in write.rows):
             raise OverflowError("this cannot be written")
         return await self._graph.apply(app_id, partition, writes)

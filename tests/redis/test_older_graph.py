@@ -17,7 +17,7 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.ports.graph_store import Applied, GraphStore, PositionMove, Write
+from graphweft_workers.ports.graph_store import GraphStore, PositionMove, Write, WriteResult
 from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -149,7 +149,7 @@ class Ill:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if app_id == self._app_id:
             raise GraphUnavailable("refused", retry_after_s=0.05)
         return await self._graph.apply(app_id, partition, writes)

@@ -147,7 +147,7 @@ async def test_a_drop_that_a_neighbour_forges_takes_nothing_from_a_rebuild(
     late_ms = round(layout.own["shop"].since.timestamp() * 1000)
     for partition in range(2):
         there = tuple(entry.offset for entry in await app.bus.log.after(partition, "", limit=100))
-        drop = wire.Dropped(names, None, None, there, "invalid_event").encode()
+        drop = wire.DroppedLetter(names, None, None, there, "invalid_event").encode()
         await raw.xadd(channels.events_stream(partition), {wire.DROPPED: drop}, id=f"{late_ms}-{partition}")
     code, found = await app.rebuild("--app", "shop", "--verify")
     assert (code, found["same"]) == (0, True), found

@@ -27,7 +27,7 @@ from tests.neo4j.test_serial_equality import entries_of, rules_of
 from graphweft_contracts import wire
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.node_writes import NodeTarget
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -133,7 +133,7 @@ class Server:
         found: list[Row] = []
         before = await reader.read()
         for entry in entries:
-            event, logged = wire.decode(entry.fields, received=entry.received), Logged(entry.received, 0)
+            event, logged = wire.decode(entry.fields, received=entry.received), LogTime(entry.received, 0)
             for bound in rules.match_event(event, logged).mutations:
                 statement, params = query_of(bound, store.dialect)
                 try:

@@ -27,7 +27,7 @@ from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.passed_over import NOTHING
 from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.partition import AppWriter
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.reports.rules_at import activation_at
@@ -382,7 +382,7 @@ class Entries:
         self.read_back = 0
         self.reread_entries = 0
 
-    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int) -> Batch:
         found = [each for each in self.all if is_after(each.offset, after.offset)][:limit]
         self.reread_entries += len(found)
         return Batch(entries=found)
@@ -426,7 +426,7 @@ async def test_a_copy_of_an_applied_event_needs_no_lost_rules() -> None:
     applied = of_app("acme", 3)
     entries = [applied, replace(applied, offset="6"), replace(of_app("globex", 3), offset="7"), of_app("acme", 8)]
     writer = await writer_without_rules(entries)
-    parking, given = Parking(position=Committed(offset="3", count=1)), Committed(offset="8", count=4)
+    parking, given = Parking(position=CommittedPosition(offset="3", count=1)), CommittedPosition(offset="8", count=4)
     for place in ("6", "7"):
         page = await writer.parked.reread("acme", parking, given)
         parking.position = page.end
@@ -445,7 +445,10 @@ async def test_many_copies_that_need_lost_rules_are_read_about_once_each() -> No
     applied = of_app("acme", 3)
     entries = [applied, *(replace(applied, offset=str(number)) for number in range(6, 506))]
     writer = await writer_without_rules(entries)
-    parking, given = Parking(position=Committed(offset="3", count=1)), Committed(offset="505", count=501)
+    parking, given = (
+        Parking(position=CommittedPosition(offset="3", count=1)),
+        CommittedPosition(offset="505", count=501),
+    )
     while parking.position.offset != "505":
         batch, parking.position = await writer.parked.reread("acme", parking, given)
         assert batch is None

@@ -21,7 +21,7 @@ from graphweft_workers.engine.apply.strikes import Strikes
 from graphweft_workers.engine.apply.write_budget import SlowWrites
 from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.position_note import PositionNote
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.timing import QueueTiming
 
@@ -37,7 +37,7 @@ class Writer:
         self.parked = self
         self.state = SimpleNamespace(batch_events=self.batch_events, rules=self, strikes=Strikes())
 
-    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         self.ranges.append((parking.position.offset, given.offset))
         await asyncio.sleep(0)
         return RereadPage(None, at(min(int(parking.position.offset) + 20, int(given.offset))))
@@ -66,8 +66,8 @@ def some(count: int) -> Any:
     return [SimpleNamespace(entry=SimpleNamespace(fields={b"data": b"x"})) for _ in range(count)]
 
 
-def at(place: int) -> Committed:
-    return Committed(offset=str(place), count=place)
+def at(place: int) -> CommittedPosition:
+    return CommittedPosition(offset=str(place), count=place)
 
 
 PATIENT: Final = QueueTiming(batch_s=3_600.0, pace_s=0.0)
@@ -274,7 +274,7 @@ class Waiting(Writer):
     def restatement(self, app_id: str) -> int:
         return self.restatements
 
-    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         if self.lost and not self.restatements:
             raise RulesLost("digest")
         self.reading += 1
@@ -328,7 +328,7 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> Non
 class Late(Waiting):
     """The past of its apps is restated while their events are read for the first time."""
 
-    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         restated, self.restatements = self.restatements, 1
         if not restated:
             raise RulesLost("digest")
@@ -391,7 +391,7 @@ class Model(Writer):
         places = [place for place in range(after + 1, end + 1) if self.apps[place - 1] == app]
         return [SimpleNamespace(place=place, entry=SimpleNamespace(fields={b"data": b"x"})) for place in places]
 
-    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         await self._fate()
         end = min(int(parking.position.offset) + 5, int(given.offset))
         events = self.of(app_id, int(parking.position.offset), end)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.engine.usage.app_use import LETTERS, Refusals, encode_letters, read_uses
-from graphweft_workers.engine.usage.partition_usage import AppLoad, Measured, PartitionUsage
+from graphweft_workers.engine.usage.partition_usage import AppLoad, GraphMeasure, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
 from graphweft_workers.wiring.app_uses import AppUses
 
@@ -15,7 +15,7 @@ NOW = 1_000.0
 
 def partition(names: dict[str, int] | None = None, **sizes: int) -> bytes:
     graphs = {
-        app_id: Measured(names=number, memory=number * 10, time=number) for app_id, number in (names or {}).items()
+        app_id: GraphMeasure(names=number, memory=number * 10, time=number) for app_id, number in (names or {}).items()
     }
     usage = PartitionUsage(graphs=graphs)
     usage.add({app_id: AppLoad(events=60, size=size) for app_id, size in sizes.items()}, 0, 100, NOW)

@@ -81,7 +81,7 @@ def test_long_texts_of_marks_are_read_once(text: str) -> None:
     assert len(without_reasoning(text)) <= len(text)
 
 
-class Recorded:
+class RecordResult:
     """A bus that keeps the events, and has context for each request."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Loop:
     """A loop whose model is a function like ``litellm.completion``, with these answers."""
 
     def __init__(self, *given: dict[str, Any] | BaseException, **options: Any) -> None:
-        self.bus = Recorded()
+        self.bus = RecordResult()
         settings = {name: options.pop(name) for name in ("keep_reasoning",) if name in options}
         self.adapter = Adapter(Client(transport=self.bus), app_id="shop", chat_id="c", budget_ms=60_000, **settings)
         self.requests: list[list[dict[str, Any]]] = []

@@ -12,7 +12,7 @@ from graphweft_contracts import wire
 from graphweft_workers.engine.log.duplicates import WINDOW, RecentEvents, identity_of
 from graphweft_workers.engine.log.history import known_before
 from graphweft_workers.engine.log.position_note import PositionNote
-from graphweft_workers.engine.log.series import MOST_SERIES, AppRecord, Numbered, StoredMarks, number_of
+from graphweft_workers.engine.log.series import MOST_SERIES, AppRecord, SeriesPlace, StoredMarks, number_of
 from graphweft_workers.imports.file_series import numbered_blocks
 from graphweft_workers.ports.event_log import Entry
 
@@ -109,7 +109,7 @@ def test_a_retry_has_no_number() -> None:
 
 
 def numbered(recent: RecentEvents, number: int, *, app: str = "acme", series: str = "s", name: str = "e") -> bool:
-    return recent.is_copy(of(app, f"{name}{series}{number}"), Numbered(series, number))
+    return recent.is_copy(of(app, f"{name}{series}{number}"), SeriesPlace(series, number))
 
 
 def test_a_lower_number_is_a_copy_beyond_the_window_whatever_its_id() -> None:

@@ -35,7 +35,7 @@ RULES = digest_of(FILES)
 OTHER_FILES = {"Shop/graph_injection.yaml": b"version: '2.0'"}
 OTHER = digest_of(OTHER_FILES)
 
-DROPPED = wire.Dropped("other", None, None, ("1-0",), "skipped").encode()
+DROPPED = wire.DroppedLetter("other", None, None, ("1-0",), "skipped").encode()
 
 type Change = Callable[[dict[str, Any]], None]
 
@@ -236,7 +236,7 @@ def test_only_entries_of_the_app_are_kept() -> None:
         Entry(
             offset=f"{number}-0",
             received=NOW,
-            fields={wire.DROPPED: wire.Dropped(app, None, None, offsets, "x").encode()},
+            fields={wire.DROPPED: wire.DroppedLetter(app, None, None, offsets, "x").encode()},
         )
         for number, (app, offsets) in enumerate(drops, 4)
     ]

@@ -37,8 +37,8 @@ from graphweft_workers.engine.plan.plan_note import PlanNote
 from graphweft_workers.engine.plan.plan_run import amid
 from graphweft_workers.engine.plan.suspects import Suspects
 from graphweft_workers.ports.dead_letters import DeadLetters, first_letters
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
-from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, PartitionGraph, Progress, Write
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry, EventLog
+from graphweft_workers.ports.graph_store import START, Checkpoint, PartitionGraph, Progress, Write, WriteResult
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
 from graphweft_workers.support.timing import TIMING, QuarantineTiming
@@ -136,7 +136,7 @@ class Graph:
     """By number of the call: whether it takes effect before the connection breaks."""
     dialect: Any = FALKORDB
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         self.calls += 1
         if self.away.get(self.calls) is False:
             raise GraphUnavailable("away")
@@ -145,7 +145,7 @@ class Graph:
             raise GraphUnavailable("away")
         return applied
 
-    def _apply(self, writes: Sequence[Write]) -> Applied:
+    def _apply(self, writes: Sequence[Write]) -> WriteResult:
         for count, write in enumerate(writes):
             if write.before != self.progress.checkpoint:
                 raise Fenced("moved")
@@ -156,11 +156,11 @@ class Graph:
                     assert write.query is not None
                     run_row(new, write.query.statement, row)
             except QueryFailed as failure:
-                return Applied(count=count, failure=failure)
+                return WriteResult(count=count, failure=failure)
             self.state = new
             note = self.progress.note if write.note is None else write.note
             self.progress = Progress(checkpoint=write.after, note=note)
-        return Applied(count=len(writes))
+        return WriteResult(count=len(writes))
 
 
 @dataclass
@@ -171,7 +171,7 @@ class Graphs:
     runs_again: bool
     dialect: Any = FALKORDB
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         await asyncio.sleep(0)
         return await self.of[app_id].apply(app_id, partition, writes)
 
@@ -212,7 +212,7 @@ class OneEntry:
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         return [self.entry] if self.entry.offset in offsets else []
 
-    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int) -> Batch:
         return Batch(entries=[self.entry])
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -547,8 +547,8 @@ def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleS
             graph=cast("PartitionGraph", Standing(there)), rules=FixedRules(active), batch_events=10,
             index_keys=frozenset(), fact_keys=frozenset(),
         )  # fmt: skip
-        parking = Parking(position=Committed())
-        await AppWriter(state, 0, NOTHING).parked.reread("app", parking, Committed(offset=offset, count=1))
+        parking = Parking(position=CommittedPosition())
+        await AppWriter(state, 0, NOTHING).parked.reread("app", parking, CommittedPosition(offset=offset, count=1))
 
     with pytest.raises(GraphUnavailable, match="whose rules are not loaded"):
         asyncio.run(reread(RuleSet({})))

@@ -34,7 +34,7 @@ from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
 from graphweft_workers.features.graphrag.seeds import entity_terms, seed
-from graphweft_workers.features.graphrag.starting_entities import Pinned, documents_of, named, pin
+from graphweft_workers.features.graphrag.starting_entities import StartingEntities, documents_of, named, pin
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.text import secret_signs
 from graphweft_workers.text.redaction import REDACTED, redact
@@ -213,7 +213,7 @@ def test_seeds_are_pinned_in_their_order_and_take_turns() -> None:
     assert [one.handle for one in pin(documents, linked, names, limit=2).nodes] == [5, 21]
     assert pin(documents, linked, [], limit=100).paths == {"A"}
     assert pin([], [], names, limit=100).paths == {"B"}
-    assert pin([], [], [], limit=100) == Pinned()
+    assert pin([], [], [], limit=100) == StartingEntities()
 
 
 def test_a_number_and_a_text_are_not_the_same_id() -> None:
@@ -236,7 +236,7 @@ def test_of_namesakes_five_count_whatever_order_they_come_in() -> None:
 
 
 def start(*handles: int) -> Expansion:
-    return Expansion.at(Pinned(nodes=tuple(node(handle) for handle in handles)))
+    return Expansion.at(StartingEntities(nodes=tuple(node(handle) for handle in handles)))
 
 
 def test_nodes_of_the_frontier_take_turns_within_the_limit() -> None:

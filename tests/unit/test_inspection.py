@@ -17,7 +17,7 @@ from graphweft_rules.matching.conditions import conjuncts
 from graphweft_rules.matching.explain import unmatched
 from graphweft_workers.cli.options import since_time
 from graphweft_workers.engine.failures.corrections import CORRECTS
-from graphweft_workers.engine.log.position_note import Parked, PositionNote
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.reports.effects import _state
@@ -112,13 +112,13 @@ def test_the_activation_at_a_place_is_the_one_that_workers_follow() -> None:
         ("5", Checkpoint(), False, {}, "passed"),
         ("5", None, False, {}, "passed"),
         ("8", None, False, {}, "unknown"),
-        ("8", Checkpoint(), False, {"b": Parked(at="6")}, "passed"),
-        ("8", Checkpoint(), False, {"a": Parked(at="6")}, "waiting"),
-        ("6", Checkpoint(), False, {"a": Parked(at="6")}, "passed"),
+        ("8", Checkpoint(), False, {"b": ParkedApp(at="6")}, "passed"),
+        ("8", Checkpoint(), False, {"a": ParkedApp(at="6")}, "waiting"),
+        ("6", Checkpoint(), False, {"a": ParkedApp(at="6")}, "passed"),
     ],
 )
 def test_the_state_follows_the_checkpoint_and_the_position(
-    offset: str, checkpoint: Checkpoint | None, planned: bool, parked: Mapping[str, Parked], state: str
+    offset: str, checkpoint: Checkpoint | None, planned: bool, parked: Mapping[str, ParkedApp], state: str
 ) -> None:
     note = PositionNote(parked=parked, done="9" if parked else "")
     assert _state(offset, note.applied("6", ["a"]), checkpoint, ["row"] if planned else []) == state

@@ -117,7 +117,7 @@ def test_an_entry_needs_a_valid_signature_of_its_app(fields: dict[bytes, bytes],
 
 @pytest.mark.parametrize(("app", "apps"), [("acme", "acme"), (None, None)])
 def test_only_workers_record_that_a_letter_was_dropped(app: str | None, apps: str | None) -> None:
-    drop = {wire.DROPPED: wire.Dropped(app, None, None, ("1-0",), "invalid_event").encode()}
+    drop = {wire.DROPPED: wire.DroppedLetter(app, None, None, ("1-0",), "invalid_event").encode()}
     for fields, counts in ((drop, False), (key("acme").signed(drop), False), (key("worker").signed(drop), True)):
         passed = PassedOver(0)
         passed.add_entries([entry(fields, offset="2-0")])
@@ -219,7 +219,7 @@ def bus_of(letters: Letters, *entries: Entry) -> Bus:
 
 
 FORGED, REAL = wire.encode(event(by="eve")), key("acme").signed(wire.encode(event()))
-DROP = {wire.DROPPED: wire.Dropped("acme", None, None, ("1-0",), "set_aside").encode()}
+DROP = {wire.DROPPED: wire.DroppedLetter("acme", None, None, ("1-0",), "set_aside").encode()}
 
 
 async def test_a_letter_of_many_events_is_retried_without_the_forged_ones() -> None:

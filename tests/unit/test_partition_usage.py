@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from graphweft_workers.engine.usage.partition_usage import PAGE, AppLoad, Measured, PartitionUsage, loads_of
+from graphweft_workers.engine.usage.partition_usage import PAGE, AppLoad, GraphMeasure, PartitionUsage, loads_of
 
 HOG, NEIGHBOUR = "hog", "neighbour"
 
@@ -81,7 +81,7 @@ def test_recent_events_are_those_of_the_last_minute() -> None:
 
 
 def test_the_record_has_all_counts() -> None:
-    usage = PartitionUsage(graphs={HOG: Measured(names=7, memory=2, time=1)}, without_payload=Counter({HOG: 3}))
+    usage = PartitionUsage(graphs={HOG: GraphMeasure(names=7, memory=2, time=1)}, without_payload=Counter({HOG: 3}))
     usage.add(load(hog=10, neighbour=20), 5, 9, 1_000.0)
     usage.set_trimmed(3)
     read = PartitionUsage.decode(usage.encode(1_001.0))

@@ -254,7 +254,10 @@ def test_a_malformed_record_of_a_drop_is_refused(value: bytes) -> None:
 
 
 def test_a_record_of_a_drop_is_read_as_written() -> None:
-    for dropped in (wire.Dropped("a", "r", "m", ("1", "2"), "timeout"), wire.Dropped(None, None, None, (), "trimmed")):
+    for dropped in (
+        wire.DroppedLetter("a", "r", "m", ("1", "2"), "timeout"),
+        wire.DroppedLetter(None, None, None, (), "trimmed"),
+    ):
         assert wire.dropped_of({wire.DROPPED: dropped.encode()}) == dropped
     assert wire.dropped_of({}) is None
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
-from graphweft_workers.engine.log.position_note import MOST_PARKED, Parked, PositionNote
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
+from graphweft_workers.ports.event_log import CommittedPosition
 
-NOTE = PositionNote(parked={"slow": Parked(at="20"), "slower": Parked(at="10")}, done="40")
+NOTE = PositionNote(parked={"slow": ParkedApp(at="20"), "slower": ParkedApp(at="10")}, done="40")
 
 
 @pytest.mark.parametrize(
@@ -47,25 +47,25 @@ def test_while_events_take_effect_again_only_these_count() -> None:
 
 
 def test_what_was_reported_stays_so_while_it_is_read_again() -> None:
-    before = PositionNote(reported="40", parked={"slow": Parked(at="10", reported="12", why="unavailable", since=7)})
+    before = PositionNote(reported="40", parked={"slow": ParkedApp(at="10", reported="12", why="unavailable", since=7)})
     assert before.resumed("20", {}, "5") == (
         "40",
-        {"slow": Parked(at="5", reported="20", why="unavailable", since=7)},
+        {"slow": ParkedApp(at="5", reported="20", why="unavailable", since=7)},
     )
-    assert before.resumed("11", {"other": Parked(at="6", reported="9")}, "5") == (
+    assert before.resumed("11", {"other": ParkedApp(at="6", reported="9")}, "5") == (
         "40",
         {
-            "other": Parked(at="6", reported="40"),
-            "slow": Parked(at="5", reported="12", why="unavailable", since=7),
+            "other": ParkedApp(at="6", reported="40"),
+            "slow": ParkedApp(at="5", reported="12", why="unavailable", since=7),
         },
     )
-    assert before.resumed("20", {"slow": Parked(at="8")}, "5") == ("40", {"slow": Parked(at="8", reported="20")})
+    assert before.resumed("20", {"slow": ParkedApp(at="8")}, "5") == ("40", {"slow": ParkedApp(at="8", reported="20")})
     assert before.resumed("41", {}, "41") == ("41", {})
 
 
 def test_a_note_names_no_more_parked_apps_than_it_has_room_for() -> None:
-    before = PositionNote(reported="40", parked={f"a{n}": Parked(at="10") for n in range(MOST_PARKED)})
-    assert before.resumed("20", {"other": Parked(at="6")}, "5") == ("20", {"other": Parked(at="6")})
+    before = PositionNote(reported="40", parked={f"a{n}": ParkedApp(at="10") for n in range(MOST_PARKED)})
+    assert before.resumed("20", {"other": ParkedApp(at="6")}, "5") == ("20", {"other": ParkedApp(at="6")})
 
 
 @pytest.mark.parametrize(
@@ -73,16 +73,31 @@ def test_a_note_names_no_more_parked_apps_than_it_has_room_for() -> None:
     [
         ("", PositionNote(), None, False),
         ("9", PositionNote(), None, True),
-        ("9", PositionNote(), Committed(offset="9"), False),
-        ("9", PositionNote(), Committed(offset="10"), False),
-        ("9", PositionNote(), Committed(offset="8"), True),
-        ("9", PositionNote(at="8"), Committed(offset="8"), False),  # a record of the bus lies behind the last entry
-        ("9", PositionNote(parked={"slow": Parked(at="9")}, done="20"), Committed(offset="9", note="20"), False),
-        ("9", PositionNote(parked={"slow": Parked(at="9")}, done="20"), Committed(offset="9", note="19"), True),
-        ("", PositionNote(parked={"slow": Parked(at="")}, done="20"), None, True),
+        ("9", PositionNote(), CommittedPosition(offset="9"), False),
+        ("9", PositionNote(), CommittedPosition(offset="10"), False),
+        ("9", PositionNote(), CommittedPosition(offset="8"), True),
+        (
+            "9",
+            PositionNote(at="8"),
+            CommittedPosition(offset="8"),
+            False,
+        ),  # a record of the bus lies behind the last entry
+        (
+            "9",
+            PositionNote(parked={"slow": ParkedApp(at="9")}, done="20"),
+            CommittedPosition(offset="9", note="20"),
+            False,
+        ),
+        (
+            "9",
+            PositionNote(parked={"slow": ParkedApp(at="9")}, done="20"),
+            CommittedPosition(offset="9", note="19"),
+            True,
+        ),
+        ("", PositionNote(parked={"slow": ParkedApp(at="")}, done="20"), None, True),
     ],
 )
 def test_a_graph_is_behind_if_the_bus_has_seen_more(
-    position: str, note: PositionNote, kept: Committed | None, behind: bool
+    position: str, note: PositionNote, kept: CommittedPosition | None, behind: bool
 ) -> None:
     assert is_graph_behind(position, note, kept) is behind

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from graphweft import Event
 from graphweft_contracts import InvalidEvent, wire
-from graphweft_workers.engine.log.read import Decoded
+from graphweft_workers.engine.log.read import ReadEntry
 from graphweft_workers.engine.log.reading_window import (
     APP_COST,
     FEW_ENTRIES,
@@ -16,19 +16,19 @@ from graphweft_workers.engine.log.reading_window import (
     ReadingWindow,
     WindowsTogether,
 )
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 
-START = Committed(offset="", count=0)
+START = CommittedPosition(offset="", count=0)
 
 
-def entry(number: int, app: str | None, size: int = 10) -> Decoded:
+def entry(number: int, app: str | None, size: int = 10) -> ReadEntry:
     event = None if app is None else Event.create("x.y", app_id=app, chat_id="c", id=str(number), data={})
     fields = {wire.DATA: b"x" * size}
     read = Entry(offset=str(number), fields=fields, received=datetime(2026, 1, 1, tzinfo=UTC))
-    return Decoded(entry=read, size=size, event=event)
+    return ReadEntry(entry=read, size=size, event=event)
 
 
-def log(*apps: tuple[str | None, int, int]) -> list[Decoded]:
+def log(*apps: tuple[str | None, int, int]) -> list[ReadEntry]:
     """Return ``count`` entries of ``size`` bytes for each app, one app after the other."""
     kinds = [(app, size) for app, count, size in apps for _ in range(count)]
     return [entry(number, app, size) for number, (app, size) in enumerate(kinds, 1)]
@@ -45,7 +45,7 @@ def test_a_neighbour_behind_a_backlog_is_in_the_first_batch() -> None:
     assert 10_001 in offsets(taken.entries)
     assert len(taken.entries) == 1_000
     assert taken.end.offset == str(offsets(taken.entries)[-2])  # acme's entry lies beyond it
-    assert taken.ends["acme"] == Committed(offset="10001", count=10_001)
+    assert taken.ends["acme"] == CommittedPosition(offset="10001", count=10_001)
 
 
 def test_heavy_entries_of_one_app_leave_room_for_the_others() -> None:
@@ -54,9 +54,9 @@ def test_heavy_entries_of_one_app_leave_room_for_the_others() -> None:
     window.add(log(("globex", 3, 930_000), ("acme", 20, 500)))
     taken = window.take(1_000)
     assert offsets(taken.entries) == [1, *range(4, 24)]
-    assert taken.end == Committed(offset="1", count=1)
+    assert taken.end == CommittedPosition(offset="1", count=1)
     assert [offsets(window.take(1_000).entries), offsets(window.take(1_000).entries)] == [[2], [3]]
-    assert window.take(1_000).end == Committed(offset="23", count=23)
+    assert window.take(1_000).end == CommittedPosition(offset="23", count=23)
 
 
 def test_an_entry_larger_than_all_limits_is_taken_alone() -> None:
@@ -108,14 +108,14 @@ def test_an_entry_without_an_event_moves_the_position_and_is_counted() -> None:
     window = ReadingWindow(START)
     window.add(log((None, 3, 10)))
     taken = window.take(10)
-    assert (taken.count, taken.end, list(taken.entries)) == (3, Committed(offset="3", count=3), [])
+    assert (taken.count, taken.end, list(taken.entries)) == (3, CommittedPosition(offset="3", count=3), [])
 
 
 def test_lost_entries_are_part_of_the_count() -> None:
-    window = ReadingWindow(Committed(offset="7", count=7))
+    window = ReadingWindow(CommittedPosition(offset="7", count=7))
     window.add([entry(18, "a"), entry(19, "a")], lost=10)
-    assert window.take(1).end == Committed(offset="18", count=18)
-    assert window.take(1).end == Committed(offset="19", count=19)
+    assert window.take(1).end == CommittedPosition(offset="18", count=18)
+    assert window.take(1).end == CommittedPosition(offset="19", count=19)
 
 
 def test_any_order_of_batches_keeps_each_apps_order_and_an_honest_position() -> None:
@@ -127,7 +127,7 @@ def test_any_order_of_batches_keeps_each_apps_order_and_an_honest_position() -> 
         expected: dict[str, list[int]] = {}
         while number < 600 or window:
             if number < 600:
-                fresh: list[Decoded] = []
+                fresh: list[ReadEntry] = []
                 for _ in range(rng.randrange(1, 80)):
                     number += 1
                     app = rng.choice(["a", "b", "b", "b", "c", None])

@@ -10,13 +10,13 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_workers.cli import replay_progress as module
 from graphweft_workers.cli.replay_progress import ReplayProgress, replay_progress
-from graphweft_workers.replay.replay import Replayed
+from graphweft_workers.replay.replay import ReplayStep
 
 
 def test_a_line_names_the_rate_the_share_and_the_time_left() -> None:
     progress = ReplayProgress("shop")
     progress._began = 100.0  # pyright: ignore[reportPrivateUsage]
-    done = {0: Replayed(entries=300, events=20), 1: Replayed(entries=700, events=30)}
+    done = {0: ReplayStep(entries=300, events=20), 1: ReplayStep(entries=700, events=30)}
     assert progress.line(done, 110.0) == "shop: 1,000 entries read, 50 events applied, 100 entries/s"
     progress.total = 4_000
     assert progress.line(done, 110.0).endswith("100 entries/s, 25%, 0:00:30 left")
@@ -30,7 +30,7 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "stderr", lambda: console)
     with replay_progress("shop") as (tell, expect):
         expect(10)
-        tell({0: Replayed(entries=5, events=1)})
+        tell({0: ReplayStep(entries=5, events=1)})
     assert "shop" in written.getvalue()
     assert "50%" in written.getvalue()
 
@@ -42,5 +42,5 @@ def test_elsewhere_lines_are_written_now_and_then(
     with replay_progress("shop", clock=clock) as (tell, _):
         for number, after_s in enumerate((0.0, 1.0, 1.5, 0.5)):
             clock.advance(after_s)
-            tell({0: Replayed(entries=number, events=1)})
+            tell({0: ReplayStep(entries=number, events=1)})
     assert capsys.readouterr().err == "shop: 2 entries read, 1 event applied, 1 entries/s\n"

@@ -8,7 +8,7 @@ import pytest
 
 from graphweft_workers.cli import output
 from graphweft_workers.reports.dead_letters import LetterChanges
-from graphweft_workers.reports.delivery import DeliveryOutcome, PublishReport, Sent
+from graphweft_workers.reports.delivery import DeliveryOutcome, PublishReport, SentEvents
 from graphweft_workers.reports.picture import Picture
 from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
 
@@ -57,13 +57,13 @@ def test_events_that_were_sent_are_all_known_to_be_applied_or_the_exit_code_is_1
     applied = DeliveryOutcome(applied=2, skipped=0, dead_lettered=0)
     skipped = DeliveryOutcome(applied=1, skipped=1, dead_lettered=0)
     cases = {
-        None: PublishReport(sent=Sent(events=2), outcome=applied, refused=0),
-        1: PublishReport(sent=Sent(events=2), outcome=skipped, refused=0),
-        2: PublishReport(sent=Sent(events=2), outcome=skipped, refused=1),
+        None: PublishReport(sent=SentEvents(events=2), outcome=applied, refused=0),
+        1: PublishReport(sent=SentEvents(events=2), outcome=skipped, refused=0),
+        2: PublishReport(sent=SentEvents(events=2), outcome=skipped, refused=1),
     }
     assert {report.exit_code: report for report in cases.values()} == cases
-    assert PublishReport(sent=Sent(events=2, without_outcome=True), outcome=None).exit_code == 1
-    assert "refused" not in PublishReport(sent=Sent(events=2), outcome=None).to_dict()
+    assert PublishReport(sent=SentEvents(events=2, without_outcome=True), outcome=None).exit_code == 1
+    assert "refused" not in PublishReport(sent=SentEvents(events=2), outcome=None).to_dict()
 
 
 def test_the_first_nodes_of_a_picture_keep_the_relationships_between_them() -> None:

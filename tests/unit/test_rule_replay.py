@@ -19,7 +19,7 @@ from graphweft.testing import EventReplay, replay
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, wire
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules import RulesError, RuleSet
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.reports.entries import see
@@ -138,7 +138,7 @@ def test_entries_as_the_command_prints_them_replay_as_workers_read_them(tmp_path
     given = wire.encode(order("1", order="o1", amount=1))
     retry = wire.Retry("3:1:placed/link", "placed", "link", asks=True)
     activation = Activation(number=1, scope="*", digest="d", positions={3: "4"}, time=AT)
-    dropped = wire.Dropped("shop", "placed", "link", ("1",), "skipped")
+    dropped = wire.DroppedLetter("shop", "placed", "link", ("1",), "skipped")
     fields = [
         given,
         given | {wire.RETRY: retry.encode()},
@@ -185,7 +185,7 @@ async def test_an_export_replays_in_the_order_of_its_log(tmp_path: Path, rules: 
 class Exploding(MemoryMutations):
     """A pack with a defect."""
 
-    def match(self, event: Event, logged: Logged | None = None) -> Any:
+    def match(self, event: Event, logged: LogTime | None = None) -> Any:
         raise ZeroDivisionError
 
 

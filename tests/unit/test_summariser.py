@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from graphweft_contracts.memory import MEMORY_ROLES, MemoryRole, MemoryScope, MemorySummarized
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
-from graphweft_workers.features.memory.summariser import Remembered, Summary
+from graphweft_workers.features.memory.summariser import MemoryText, Summary
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 USER = MemoryScope(user_id="u1")
 
 
-def said(number: int, text: str, role: MemoryRole = "user", author: str | None = None) -> Remembered:
-    return Remembered(id=f"m{number}", role=role, text=text, time=T0 + timedelta(minutes=number), author_name=author)
+def said(number: int, text: str, role: MemoryRole = "user", author: str | None = None) -> MemoryText:
+    return MemoryText(id=f"m{number}", role=role, text=text, time=T0 + timedelta(minutes=number), author_name=author)
 
 
-def talk(*texts: str) -> list[Remembered]:
+def talk(*texts: str) -> list[MemoryText]:
     return [said(number, text) for number, text in enumerate(texts)]
 
 
-def summarise(messages: list[Remembered], scope: MemoryScope = USER, **options: Any) -> Summary:
+def summarise(messages: list[MemoryText], scope: MemoryScope = USER, **options: Any) -> Summary:
     return asyncio.run(ExtractiveSummariser(**options).summarise(messages, scope=scope))
 
 

@@ -14,7 +14,7 @@ from tests.services.models import Failure, ModelServer
 
 from graphweft_contracts.memory import MemoryRole, MemoryScope
 from graphweft_workers.features.memory.openai_summariser import OpenAISummariser
-from graphweft_workers.features.memory.summariser import Remembered, SummariserUnavailable, Summary
+from graphweft_workers.features.memory.summariser import MemoryText, SummariserUnavailable, Summary
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 SAID: list[tuple[MemoryRole, str]] = [
@@ -28,14 +28,14 @@ GOOD: dict[str, Any] = {
 GARBAGE = ["no JSON", "", "[]", "{}", '{"summary": 3}', '{"summary": " "}', '{"summary": "x", "facts": [{}]}']
 
 
-def messages(said: Sequence[tuple[MemoryRole, str]] = SAID) -> list[Remembered]:
+def messages(said: Sequence[tuple[MemoryRole, str]] = SAID) -> list[MemoryText]:
     return [
-        Remembered(id=f"m{number}", role=role, text=text, time=T0 + timedelta(minutes=number))
+        MemoryText(id=f"m{number}", role=role, text=text, time=T0 + timedelta(minutes=number))
         for number, (role, text) in enumerate(said, 1)
     ]
 
 
-def summarise(server: ModelServer, said: list[Remembered] | None = None, **options: Any) -> Summary:
+def summarise(server: ModelServer, said: list[MemoryText] | None = None, **options: Any) -> Summary:
     async def run() -> Summary:
         summariser = OpenAISummariser(server.url, "some-model", **options)
         try:

@@ -26,7 +26,7 @@ from graphweft_workers.engine.log.passed_over import NOTHING
 from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.timing import TIMING, CostTiming
@@ -378,7 +378,7 @@ class Pages:
         self._entries = entries
         self.limits = list[int]()
 
-    async def read(self, partition: int, after: Committed, *, limit: int) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int) -> Batch:
         self.limits.append(limit)
         return Batch(entries=self._entries[after.count :][:limit])
 
@@ -397,8 +397,8 @@ async def test_a_parked_app_goes_on_behind_the_event_with_which_a_page_ended(
         obstacle=no_obstacle,
     )
     writer = AppWriter(state, 0, NOTHING)
-    parking, pages = Parking(position=Committed(), recent=RecentEvents()), list[RereadPage]()
-    given = Committed(offset="9-0", count=10)
+    parking, pages = Parking(position=CommittedPosition(), recent=RecentEvents()), list[RereadPage]()
+    given = CommittedPosition(offset="9-0", count=10)
     while parking.position != given:
         pages.append(await writer.parked.reread("dear", parking, given))
         parking.position = pages[-1].end

@@ -16,7 +16,7 @@ from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.reports import delivery
-from graphweft_workers.reports.delivery import Sent, outcome_of, send, wait_until_applied
+from graphweft_workers.reports.delivery import SentEvents, outcome_of, send, wait_until_applied
 
 sqlite_url = toy.sqlite_url
 
@@ -55,7 +55,7 @@ async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
 
 async def test_waiting_gives_up_after_an_outage(tmp_path: Path) -> None:
     bus = redis_bus(f"unix://{tmp_path}/nothing.sock", group="workers")
-    sent = Sent(events=1, last={0: "1-0"}, positions={"0:1-0"})
+    sent = SentEvents(events=1, last={0: "1-0"}, positions={"0:1-0"})
     try:
         with pytest.raises(BusUnavailable):
             await wait_until_applied(bus, sent.last, give_up_s=0)

@@ -23,7 +23,7 @@ from graphweft_workers.engine.log.read import MatchedEvent, read_range
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import Applied, Progress, Write
+from graphweft_workers.ports.graph_store import Progress, Write, WriteResult
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.timing import Timing, WriteTiming
 
@@ -82,7 +82,7 @@ class Graph:
     runs_again = False
     dialect: Any = FALKORDB
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         held_s: list[float] = []
         for count, write in enumerate(writes):
             assert write.before == self.progress.checkpoint
@@ -93,11 +93,11 @@ class Graph:
             if len(write.rows) == 1 and needs_s:
                 self.tries.append((write.rows[0]["s"], write.limit))
             if needs_s > limit_s:
-                return Applied(count=count, failure=QueryFailed("too long", code="timeout"), held_s=held_s)
+                return WriteResult(count=count, failure=QueryFailed("too long", code="timeout"), held_s=held_s)
             self.sizes.append(len(write.rows))
             note = self.progress.note if write.note is None else write.note
             self.progress = Progress(checkpoint=write.after, note=note)
-        return Applied(count=len(writes), held_s=held_s)
+        return WriteResult(count=len(writes), held_s=held_s)
 
 
 @dataclass
@@ -246,7 +246,7 @@ class Parts:
         self.graphs = [Graph(clock), Graph(clock)]
         self.first = asyncio.Barrier(2)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         if not self.graphs[partition].tries:
             await self.first.wait()
         await asyncio.sleep(0)

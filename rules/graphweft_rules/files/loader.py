@@ -172,7 +172,7 @@ def index_findings(configs: Iterable[GraphInjectionConfig], place: Place) -> Ite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class CompleteFile:
     """A rule file with all that it extends; ``config`` is None if a finding is an error."""
 
     config: GraphInjectionConfig | None
@@ -204,7 +204,7 @@ class RuleFiles:
         """Return the files that were read, by their paths from the root."""
         return {_from(root, path).as_posix(): data for path, data in self.contents.items()}
 
-    def resolve(self, path: Path, root: Path | None = None) -> Resolved:
+    def resolve(self, path: Path, root: Path | None = None) -> CompleteFile:
         """Return the rules of a file after ``extends``, with the findings of all files involved.
 
         Parents come before children, several parents from left to right. A base that is reached twice counts once, at
@@ -220,7 +220,7 @@ class RuleFiles:
         if config is not None and (much := list(index_findings([config], Place(file=str(path))))):
             findings += much
             config = None
-        return Resolved(config=config, findings=ordered(findings))
+        return CompleteFile(config=config, findings=ordered(findings))
 
     def _lineage(
         self,

@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class TextPlace:
     """The place of a text in a file."""
 
     place: Place
@@ -100,7 +100,7 @@ class InjectionQuery:
     format: Format = "list"
     max_results: int | None = None
     place: Place
-    written: Written | None = field(default=None, compare=False)
+    written: TextPlace | None = field(default=None, compare=False)
     """The place of the text of ``cypher``, or of the search's ``retrieval_query``."""
 
     @property
@@ -135,7 +135,7 @@ class Mutation:
     cypher: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     place: Place
-    written: Written | None = field(default=None, compare=False)
+    written: TextPlace | None = field(default=None, compare=False)
     """The place of the text of ``cypher``."""
 
 

@@ -33,7 +33,7 @@ from graphweft_rules.files.model import (
     Mutation,
     MutationRule,
     Place,
-    Written,
+    TextPlace,
 )
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain
@@ -112,7 +112,7 @@ def _texts(node: Node) -> Iterator[Scalar]:
             pass
 
 
-def _written(node: Node | None) -> Written | None:
+def _written(node: Node | None) -> TextPlace | None:
     return node.written if isinstance(node, Scalar) else None
 
 

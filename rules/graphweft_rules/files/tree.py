@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphweft_rules.files.model import Place, Written
+from graphweft_rules.files.model import Place, TextPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,13 @@ class Scalar:
         return bool(self.joined) and not any(line.endswith(comment.rstrip()) for line in self.joined)
 
     def at(self, line: int, column: int) -> Place:
-        """Return the place of a line and column of the string: see ``Written.at``."""
+        """Return the place of a line and column of the string: see ``TextPlace.at``."""
         return self.written.at(line, column)
 
     @property
-    def written(self) -> Written:
+    def written(self) -> TextPlace:
         """The place of the string, without its value."""
-        return Written(place=self.place, first=self.text)
+        return TextPlace(place=self.place, first=self.text)
 
     def at_offset(self, offset: int) -> Place:
         """Return the place of the character at ``offset``, as ``at`` does."""

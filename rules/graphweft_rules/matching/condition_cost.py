@@ -502,7 +502,7 @@ class StepCounter:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ConditionValues:
     """The values of a condition, as far as their conversion is within the limit."""
 
     values: dict[str, object]
@@ -513,7 +513,7 @@ class Given:
     """Whether these are all values."""
 
     @classmethod
-    def of(cls, values: Mapping[str, object]) -> Given:
+    def of(cls, values: Mapping[str, object]) -> ConditionValues:
         """Measure values, the short ones first; those for which no steps are left are left out."""
         kept: dict[str, object] = {}
         sizes: dict[str, Size] = {}

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, Given, StepCounter
+from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, ConditionValues, StepCounter
 from graphweft_rules.matching.condition_syntax import LITERAL, SyntaxProblem
 from graphweft_rules.matching.parameters import Absent, ParamError, Reference, Scope
 from graphweft_rules.text_limits import CONDITION, Piece, PieceKind, TextProblem, length_problem, problem_of
@@ -159,7 +159,7 @@ class Condition:
         if self.cost.is_small(values.values()):
             return self._verdict(values, missing, None)
         # Without the largest values ``&&`` or ``||`` may decide, too.
-        given = Given.of(values)
+        given = ConditionValues.of(values)
         bound = given.bound(self.cost)
         if given.is_within(bound):
             counter = None

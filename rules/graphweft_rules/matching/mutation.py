@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweft_rules.cypher.query import Cypher
-from graphweft_rules.files.model import Place, Written
+from graphweft_rules.files.model import Place, TextPlace
 from graphweft_rules.matching.parameters import ParameterSource
 
 
@@ -19,7 +19,7 @@ class CompiledMutation:
     cypher: Cypher
     sources: tuple[tuple[str, ParameterSource], ...]
     place: Place
-    written: Written | None = None
+    written: TextPlace | None = None
     """The place of the query's text."""
 
 

@@ -15,7 +15,7 @@ from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.mutation import CompiledMutation
 
 
-class Logged(NamedTuple):
+class LogTime(NamedTuple):
     """When the log took an event, by the log's own clock, and where. No producer chooses it."""
 
     time: datetime
@@ -23,7 +23,7 @@ class Logged(NamedTuple):
     """Events of one partition have the log's order; -1 for an event that has no place in it, such as a retry."""
 
     @classmethod
-    def of(cls, event: Event) -> Logged:
+    def of(cls, event: Event) -> LogTime:
         """Return the time of an event that is on no log: its own."""
         return cls(event.time)
 
@@ -56,7 +56,7 @@ class Pack(Protocol):
         """The event types that remove data, which responders then must not serve from their caches either."""
         ...
 
-    def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, dict[str, Any]]]:
+    def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, dict[str, Any]]]:
         """Return the mutations for a valid event with their parameters, in order. Never raises.
 
         ``logged`` says when the log took the event; None for an event that is on no log.

@@ -27,7 +27,7 @@ from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows, share
 from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
-from graphweft_rules.matching.pack import Logged, Pack
+from graphweft_rules.matching.pack import LogTime, Pack
 from graphweft_rules.matching.parameters import Absent, Scope
 from graphweft_rules.matching.rule_functions import uuids_of
 from graphweft_rules.matching.rule_summary import RuleSummary
@@ -61,7 +61,7 @@ class BoundQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class SkippedQuery:
     """A skip: a query whose rule matched, but lacked a value. ``detail`` names references, never values."""
 
     rule: str
@@ -76,7 +76,7 @@ class InvalidValue(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class FailedMutation:
     """A mutation whose matching raised an error: ``InvalidValue``, or an unexpected one."""
 
     rule: str
@@ -86,12 +86,12 @@ class Failed:
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that triples the cost of making one for every event
-class Matched:
+class MatchResult:
     """The result of matching an event: mutations in the order of rules, then in the order within a rule."""
 
     mutations: tuple[BoundMutation, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    failed: tuple[Failed, ...] = ()
+    skipped: tuple[SkippedQuery, ...] = ()
+    failed: tuple[FailedMutation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class MatchedQueries:
     """The result of matching a context request, in the same order."""
 
     queries: tuple[BoundQuery, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedQuery, ...] = ()
 
 
 class RuleSet:
@@ -243,7 +243,7 @@ class RuleSet:
         """Tell whether a pack removes data for events of this type."""
         return type in self._erasing
 
-    def match_event(self, event: Event, logged: Logged | None = None) -> Matched:
+    def match_event(self, event: Event, logged: LogTime | None = None) -> MatchResult:
         """Return the mutations for an event; those of packs come first and need no workflow.
 
         ``logged`` says when the log took the event; without it the event's own time counts.
@@ -253,7 +253,7 @@ class RuleSet:
         if event.type in self._types:
             packed = self._by_packs(event, logged)
             ruled = self._by_rules(event)
-            return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
+            return MatchResult(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
         return self._by_rules(event)
 
     def steps(self, event: Event, size: int) -> int:
@@ -285,12 +285,12 @@ class RuleSet:
         wanted = self._types.intersection(types)
         return tuple(pack for pack in self.packs if not wanted.isdisjoint(pack.types)) if wanted else ()
 
-    def _by_packs(self, event: Event, logged: Logged | None) -> Iterator[BoundMutation]:
+    def _by_packs(self, event: Event, logged: LogTime | None) -> Iterator[BoundMutation]:
         for pack in self.packs:
             for mutation, params in pack.match(event, logged):
                 yield BoundMutation(mutation=mutation, params=params)
 
-    def _by_rules(self, event: Event) -> Matched:
+    def _by_rules(self, event: Event) -> MatchResult:
         workflow = self._workflow(event.workflow)
         if workflow is None:
             return _NOTHING
@@ -305,7 +305,7 @@ class RuleSet:
         else:
             scope = Scope.of_event(event)
             rules = candidates.select(event, scope)
-        found = Matched()
+        found = MatchResult()
         for rule in rules:
             try:
                 holds = rule.decide(event, data, context, agent)
@@ -336,12 +336,12 @@ class RuleSet:
         rules = workflow.injections_for(request.agent) if workflow else ()
         scope = Scope.of_request(request)
         queries: list[BoundQuery] = []
-        skipped: list[Skipped] = []
+        skipped: list[SkippedQuery] = []
         for rule in rules:
             if _applies(rule, scope, skipped):
                 for part in rule.parts:
                     bound = _bind_query(part, rule.rule, scope, now)
-                    if isinstance(bound, Skipped):
+                    if isinstance(bound, SkippedQuery):
                         skipped.append(bound)
                     else:
                         queries.append(bound)
@@ -361,7 +361,7 @@ class RuleSet:
         return (rule, mutation) in self._packed
 
     def packed_from(
-        self, event: Event, rule: str, mutation: str, logged: Logged | None = None
+        self, event: Event, rule: str, mutation: str, logged: LogTime | None = None
     ) -> tuple[BoundMutation, ...]:
         """Bind a mutation of a pack for an event, and all later ones of the pack; none for a refused event.
 
@@ -375,7 +375,7 @@ class RuleSet:
                     return tuple(said[number:])
         return ()
 
-    def bind_one(self, event: Event, rule: str, mutation: str) -> BoundMutation | Skipped | None:
+    def bind_one(self, event: Event, rule: str, mutation: str) -> BoundMutation | SkippedQuery | None:
         """Bind one mutation for an event, for a retry; None if the rules no longer have it.
 
         The rule's events, agents and condition are not checked again. Also None for a mutation of a pack that does
@@ -387,32 +387,34 @@ class RuleSet:
         return _bind(found, event, Scope.of_event(event)) if found else None
 
 
-_NOTHING: Final = Matched()
+_NOTHING: Final = MatchResult()
 
 
-def match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: Matched) -> None:
+def match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: MatchResult) -> None:
     """Add the mutations, skips and failures of a rule, whatever the event holds."""
     parts = rule.parts
-    skipped: list[Skipped] = []
+    skipped: list[SkippedQuery] = []
     try:
         holds = _applies(rule, scope, skipped)
     except Exception as error:  # noqa: BLE001 - other rules must go on
-        found.failed += tuple(Failed(rule=part.rule, query=part.id, error=error, place=part.place) for part in parts)
+        found.failed += tuple(
+            FailedMutation(rule=part.rule, query=part.id, error=error, place=part.place) for part in parts
+        )
         return
     found.skipped += tuple(skipped)
     for part in parts if holds else ():
         try:
             bound = _bind(part, event, scope)
         except Exception as error:  # noqa: BLE001
-            found.failed += (Failed(rule=part.rule, query=part.id, error=error, place=part.place),)
+            found.failed += (FailedMutation(rule=part.rule, query=part.id, error=error, place=part.place),)
             continue
-        if isinstance(bound, Skipped):
+        if isinstance(bound, SkippedQuery):
             found.skipped += (bound,)
         else:
             found.mutations += (bound,)
 
 
-def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, skipped: list[Skipped]) -> bool:
+def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, skipped: list[SkippedQuery]) -> bool:
     """Tell whether the condition holds; if it cannot be decided, add the rule's queries to ``skipped``."""
     if rule.condition is None:
         return True
@@ -426,15 +428,15 @@ def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, s
     else:
         detail += f"cannot be decided: {verdict.error}"
     skipped.extend(
-        Skipped(rule=part.rule, query=part.id, reason=reason, detail=detail, place=rule.rule.place)
+        SkippedQuery(rule=part.rule, query=part.id, reason=reason, detail=detail, place=rule.rule.place)
         for part in rule.parts
     )
     return False
 
 
-def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation | Skipped:
+def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation | SkippedQuery:
     params = _params(part, scope)
-    if isinstance(params, Skipped):
+    if isinstance(params, SkippedQuery):
         return params
     cypher = part.cypher
     if cypher.ranges and (problem := range_problem(cypher.ranges, params)) is not None:
@@ -446,26 +448,26 @@ def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation |
     return BoundMutation(mutation=part, params=params)
 
 
-def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now: datetime) -> BoundQuery | Skipped:
+def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now: datetime) -> BoundQuery | SkippedQuery:
     params = _params(part, scope)
-    if isinstance(params, Skipped):
+    if isinstance(params, SkippedQuery):
         return params
     cypher = part.cypher
     if cypher is not None:
         if (problem := range_problem(cypher.ranges, params)) is not None:
-            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=problem, place=part.place)
+            return SkippedQuery(rule=part.rule, query=part.id, reason="missing_param", detail=problem, place=part.place)
         params.update(clock_values(cypher.clock, now))
     search: SearchQuery | None = None
     if part.search is not None:
         found = part.search.bind(scope, cypher.statement if cypher is not None else None, params)
         if isinstance(found, str):
-            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=found, place=part.place)
+            return SkippedQuery(rule=part.rule, query=part.id, reason="missing_param", detail=found, place=part.place)
         search = found
     graphrag: GraphragQuery | None = None
     if part.graphrag is not None:
         facts = part.graphrag.bind(scope)
         if isinstance(facts, str):
-            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=facts, place=part.place)
+            return SkippedQuery(rule=part.rule, query=part.id, reason="missing_param", detail=facts, place=part.place)
         graphrag = facts
     return BoundQuery(
         rule=part.rule,
@@ -480,13 +482,13 @@ def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now:
     )
 
 
-def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[str, Any] | Skipped:
+def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[str, Any] | SkippedQuery:
     params: dict[str, Any] = {}
     for name, source in part.sources:
         params[name] = value = source.resolve(scope)
         if isinstance(value, Absent):
             detail = f"the parameter {name!r} needs {value.name}, which is missing: publish it, or remove the parameter"
-            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=detail, place=part.place)
+            return SkippedQuery(rule=part.rule, query=part.id, reason="missing_param", detail=detail, place=part.place)
     return params
 
 

@@ -69,7 +69,7 @@ type Cut = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class BlockValue:
     """The value of a block in JSON types, and the number of its rows."""
 
     value: Any
@@ -256,14 +256,14 @@ def _without_mark(line: str) -> str:
 
 def render(
     format: Format, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], max_results: int | None = None
-) -> Rendered:
+) -> BlockValue:
     """Return rows in a format: ``list`` a list of maps, ``single`` the first map or None, the others a string.
 
     A column ``p.name`` is called ``name`` if no other column would be. The value does not contain ``name``, the name of
     the block: ``assemble`` writes the heading.
     """
     all_rows = RenderedRows(format, columns, rows, max_results)
-    return Rendered(value=all_rows.value(all_rows.count), rows=all_rows.count)
+    return BlockValue(value=all_rows.value(all_rows.count), rows=all_rows.count)
 
 
 def assemble(blocks: Sequence[Block]) -> str:

@@ -15,7 +15,7 @@ _WITHOUT_SERVER: Final[frozenset[DeadLetterReason]] = frozenset({"skipped", "no_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedValue:
     """A value of a test file, and where it is."""
 
     value: Any
@@ -29,7 +29,7 @@ class StatementCheck:
     name: str
     """``rule/mutation``."""
     skipped: bool = False
-    params: Mapping[str, Expected]
+    params: Mapping[str, ExpectedValue]
     """Values of some of its parameters."""
     reason: str = ""
     """A part of the reason of a skip."""
@@ -50,7 +50,7 @@ class QueryCheck:
 
     query: str
     params: Mapping[str, Any]
-    rows: tuple[Expected, ...]
+    rows: tuple[ExpectedValue, ...]
     ordered: bool
     """Whether the query sorts its rows."""
     place: Place
@@ -63,7 +63,7 @@ class CountCheck:
     """Numbers of nodes by label, or of relationships by type. The empty name stands for all."""
 
     of: Literal["nodes", "relationships"]
-    counts: Mapping[str, Expected]
+    counts: Mapping[str, ExpectedValue]
 
 
 GraphCheck = QueryCheck | CountCheck
@@ -87,10 +87,10 @@ class ContextCheck:
     budget_ms: int
     time: datetime
     """The time of clock functions in queries."""
-    contains: tuple[Expected, ...]
-    excludes: tuple[Expected, ...]
-    equals: Expected | None
-    empty: Expected | None
+    contains: tuple[ExpectedValue, ...]
+    excludes: tuple[ExpectedValue, ...]
+    equals: ExpectedValue | None
+    empty: ExpectedValue | None
     missing: tuple[MissingCheck, ...]
     place: Place
 

@@ -24,7 +24,7 @@ from graphweft_rules.rule_tests.model import (
     Case,
     ContextCheck,
     CountCheck,
-    Expected,
+    ExpectedValue,
     GraphCheck,
     LetterCheck,
     MissingCheck,
@@ -121,7 +121,7 @@ class _Reader(FormReader):
         if kind is None:
             return None
         given = values.find("params")
-        params: dict[str, Expected] = {}
+        params: dict[str, ExpectedValue] = {}
         if isinstance(given, KeyTable):
             params = {key: _expected(entry.value) for key, entry in given.entries.items()}
         elif given is not None:
@@ -133,7 +133,7 @@ class _Reader(FormReader):
 
     def _named(
         self, name: str, at: Place, place: Place, *, skipped: bool = False,
-        params: Mapping[str, Expected] | None = None, reason: str = "",
+        params: Mapping[str, ExpectedValue] | None = None, reason: str = "",
     ) -> StatementCheck | None:  # fmt: skip
         if not name:
             return None
@@ -177,7 +177,7 @@ class _Reader(FormReader):
     def _counts(self, node: Node, of: Literal["nodes", "relationships"]) -> CountCheck:
         named = node.entries if isinstance(node, KeyTable) else None
         nodes = {"": node} if named is None else {name: entry.value for name, entry in named.items()}
-        counts: dict[str, Expected] = {}
+        counts: dict[str, ExpectedValue] = {}
         for name, each in nodes.items():
             value = plain(each)
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -266,17 +266,17 @@ def _present[T](found: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def _parts(values: Values, key: str) -> tuple[Expected, ...]:
-    return tuple(Expected(value=text, place=place) for text, place in values.texts(key))
+def _parts(values: Values, key: str) -> tuple[ExpectedValue, ...]:
+    return tuple(ExpectedValue(value=text, place=place) for text, place in values.texts(key))
 
 
-def _simple(values: Values, key: str) -> Expected | None:
+def _simple(values: Values, key: str) -> ExpectedValue | None:
     """Return a text or flag that is right."""
-    return Expected(value=values.right[key], place=values.place_of(key)) if key in values.right else None
+    return ExpectedValue(value=values.right[key], place=values.place_of(key)) if key in values.right else None
 
 
-def _expected(node: Node) -> Expected:
-    return Expected(value=plain(node), place=node.place)
+def _expected(node: Node) -> ExpectedValue:
+    return ExpectedValue(value=plain(node), place=node.place)
 
 
 def _is_ordered(query: str) -> bool:

@@ -16,7 +16,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Lay
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersOfApp, first_letters
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.partitions import PartitionStatus
@@ -54,7 +54,7 @@ class SqliteLog:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         until = time.monotonic() + (wait_s or 0.0)
         while True:
             batch = await self._look(partition, after, limit)
@@ -62,7 +62,7 @@ class SqliteLog:
                 return batch
             await asyncio.sleep(POLL_S)
 
-    async def _look(self, partition: int, after: Committed, limit: int) -> Batch:
+    async def _look(self, partition: int, after: CommittedPosition, limit: int) -> Batch:
         number = _number(after.offset)
 
         def read(db: sqlite3.Connection) -> Batch:
@@ -123,11 +123,11 @@ class SqlitePartitions:
     async def store_order(self, app_id: str, order: Order) -> None:
         await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
 
-    async def committed(self, partition: int) -> Committed:
+    async def committed(self, partition: int) -> CommittedPosition:
         row = await self._file.read(lambda db: self._position(db, partition))
-        return Committed(offset=_offset(row[0]), count=row[1], note=row[2])
+        return CommittedPosition(offset=_offset(row[0]), count=row[1], note=row[2])
 
-    async def commit(self, partition: int, committed: Committed) -> None:
+    async def commit(self, partition: int, committed: CommittedPosition) -> None:
         row = (self._group, partition, _number(committed.offset), committed.count, committed.note)
 
         def write(db: sqlite3.Connection) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import Event
-from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, Given, StepCounter
+from graphweft_rules.matching.condition_cost import MOST_STEPS, ConditionCost, ConditionValues, StepCounter
 from graphweft_rules.matching.conditions import ConditionError, Verdict, compile_condition
 from graphweft_rules.matching.parameters import Scope
 
@@ -215,7 +215,7 @@ def test_a_condition_ends_after_20000_steps(text: str, given: dict[str, Any]) ->
 def test_a_refused_condition_has_not_cost_more(text: str, given: dict[str, Any]) -> None:
     """Each value that an evaluation has made was counted before, so that what it holds in memory is bounded, too."""
     condition = compile_condition(text)
-    found = Given.of({name: reference.resolve(values(**given)) for name, reference in condition.variables})
+    found = ConditionValues.of({name: reference.resolve(values(**given)) for name, reference in condition.variables})
     assert found.steps <= MOST_STEPS
     if condition.counted is None or not found.is_whole:
         return
@@ -287,5 +287,5 @@ def test_counting_does_not_change_the_result(text: str, monkeypatch: pytest.Monk
     given = values(**some, tags=["a"], ps=["a"], ys=[1])
     expected = compile_condition(text).evaluate(given)
     monkeypatch.setattr(ConditionCost, "is_small", lambda *_: False)
-    monkeypatch.setattr(Given, "is_within", lambda *_: False)
+    monkeypatch.setattr(ConditionValues, "is_within", lambda *_: False)
     assert compile_condition(text).evaluate(given) == expected

@@ -10,7 +10,7 @@ import pytest
 
 from graphweft_contracts import Block
 from graphweft_rules.files.model import FORMATS, Format
-from graphweft_rules.output.formats import FACTS_END, FACTS_START, Rendered, RenderedRows, assemble, render
+from graphweft_rules.output.formats import FACTS_END, FACTS_START, BlockValue, RenderedRows, assemble, render
 
 
 def markdown(columns: list[str], *rows: tuple[Any, ...]) -> str:
@@ -36,22 +36,22 @@ def test_the_contracts_markdown_example_to_the_character() -> None:
 
 def test_the_contracts_format_table() -> None:
     rows = [("A",), ("B",)]
-    assert render("list", "x", ["n.name"], rows) == Rendered(value=[{"name": "A"}, {"name": "B"}], rows=2)
-    assert render("single", "x", ["n.name"], rows) == Rendered(value={"name": "A"}, rows=1)
-    assert render("json", "x", ["name"], [("Ä",)]) == Rendered(value='[\n  {\n    "name": "Ä"\n  }\n]', rows=1)
-    assert render("markdown", "x", ["name"], rows) == Rendered(value="- A\n- B", rows=2)
+    assert render("list", "x", ["n.name"], rows) == BlockValue(value=[{"name": "A"}, {"name": "B"}], rows=2)
+    assert render("single", "x", ["n.name"], rows) == BlockValue(value={"name": "A"}, rows=1)
+    assert render("json", "x", ["name"], [("Ä",)]) == BlockValue(value='[\n  {\n    "name": "Ä"\n  }\n]', rows=1)
+    assert render("markdown", "x", ["name"], rows) == BlockValue(value="- A\n- B", rows=2)
 
 
 @pytest.mark.parametrize(
     ("format", "empty"), [("list", []), ("single", None), ("json", "[]"), ("markdown", ""), ("results", "")]
 )
 def test_no_rows(format: Format, empty: Any) -> None:
-    assert render(format, "x", ["a"], []) == Rendered(value=empty, rows=0)
+    assert render(format, "x", ["a"], []) == BlockValue(value=empty, rows=0)
     assert assemble([block("x", format, ["a"])]) == ""
 
 
 def test_max_results_cuts_after_the_order_of_the_query() -> None:
-    assert render("list", "x", ["a"], [(3,), (1,), (2,)], 2) == Rendered(value=[{"a": 3}, {"a": 1}], rows=2)
+    assert render("list", "x", ["a"], [(3,), (1,), (2,)], 2) == BlockValue(value=[{"a": 3}, {"a": 1}], rows=2)
 
 
 @pytest.mark.parametrize(

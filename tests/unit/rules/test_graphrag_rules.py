@@ -22,7 +22,7 @@ from graphweft_rules import (
     Place,
     RulesError,
     RuleSet,
-    Skipped,
+    SkippedQuery,
     compile_workflow,
     lint,
     render,
@@ -38,7 +38,7 @@ def graphrag(keys: str, more: str = "") -> str:
     return f"{{id: q, inject_as: x, graphrag: {{{keys}}}{more}}}"
 
 
-def bound(rules: RuleSet, context: dict[str, Any]) -> GraphragQuery | Skipped:
+def bound(rules: RuleSet, context: dict[str, Any]) -> GraphragQuery | SkippedQuery:
     request = ContextRequest(
         id="r", app_id="a", workflow="W", agent="A", chat_id="c", context=context, deadline_ms=1_000
     )
@@ -68,7 +68,7 @@ def test_what_was_recalled_are_seeds(tmp_path: Path) -> None:
     for nothing in (ASKED, ASKED | {"recalled": None}, ASKED | {"recalled": []}):
         assert bound(rules, nothing) == GraphragQuery(text="Who is Ann?")
     skipped = bound(rules, ASKED | {"recalled": "one"})
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, SkippedQuery)
     assert (skipped.reason, "must be a list" in skipped.detail) == ("missing_param", True)
 
 
@@ -77,7 +77,7 @@ def test_seeds_that_leave_out_every_query_are_told(tmp_path: Path, seeds: str) -
     found, place = findings(tmp_path, graphrag(f"query: x, seeds: {seeds}"))
     assert [(each.level, each.code) for each in found] == [("warning", "unusable-seeds")]
     assert f"{found[0].place.line}:{found[0].place.column}" == place
-    assert isinstance(bound(load_rules(tmp_path), {}), Skipped)
+    assert isinstance(bound(load_rules(tmp_path), {}), SkippedQuery)
 
 
 @pytest.mark.parametrize("seeds", ["$context.recalled", "[one]", "[{id: $context.one}]", "[]", "null"])
@@ -103,7 +103,7 @@ def test_a_search_within_has_the_query_and_the_scope_above(tmp_path: Path) -> No
 def test_without_scope_or_question_nothing_is_asked(tmp_path: Path, context: dict[str, Any]) -> None:
     rules = load(tmp_path, graphrag("query: $context.messages, memory: {user_id: $context.user_id}"))
     skipped = bound(rules, context)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, SkippedQuery)
     assert skipped.reason == "missing_param"
 
 

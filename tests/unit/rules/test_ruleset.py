@@ -20,7 +20,7 @@ from graphweft_rules.files.model import (
 )
 from graphweft_rules.matching.clock import uuid_values
 from graphweft_rules.matching.mutation import BoundMutation
-from graphweft_rules.matching.rule_set import Skipped
+from graphweft_rules.matching.rule_set import SkippedQuery
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
 WHEN = datetime(2026, 2, 1, 10, tzinfo=UTC)
@@ -157,7 +157,7 @@ def test_one_mutation_can_be_bound_again() -> None:
     bound = rules.bind_one(event(), "r", "1")
     assert isinstance(bound, BoundMutation)
     assert bound.mutation is rules.find_mutation("W", "r", "1")
-    assert isinstance(rules.bind_one(event(), "r", "2"), Skipped)
+    assert isinstance(rules.bind_one(event(), "r", "2"), SkippedQuery)
     assert rules.bind_one(event(), "r", "3") is None
     assert rules.bind_one(event(), "gone", "1") is None
     assert rules.bind_one(event(workflow="Gone"), "r", "1") is None

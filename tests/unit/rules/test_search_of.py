@@ -8,7 +8,7 @@ import pytest
 from tests.unit.rules.test_searches import bind, load, one, search
 
 from graphweft_contracts.search import REMEMBERED, SEARCHED, SearchQuery
-from graphweft_rules import BoundQuery, InjectionSearch, Skipped
+from graphweft_rules import BoundQuery, InjectionSearch, SkippedQuery
 from graphweft_rules.matching.searches import SearchError, compile_search
 
 SCOPE = "memory: {user_id: $context.user_id}"
@@ -24,7 +24,7 @@ def test_a_rule_says_what_of_a_scope_is_searched(tmp_path: Path, of: str) -> Non
 
 def test_a_scope_that_is_not_there_leaves_the_search_out(tmp_path: Path) -> None:
     [skipped] = bind(load(tmp_path, search(f"{SCOPE}, of: facts")), user_id=None)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, SkippedQuery)
     assert skipped.reason == "missing_param"
 
 

@@ -22,7 +22,7 @@ from graphweft_rules import (
     Place,
     RulesError,
     RuleSet,
-    Skipped,
+    SkippedQuery,
     compile_workflow,
     lint,
 )
@@ -68,7 +68,7 @@ def one(root: Path, marked: str) -> tuple[str, str, str]:
     return finding.level, finding.code, finding.message
 
 
-def bind(rules: RuleSet, user_id: str | None = "ada", **context: Any) -> list[BoundQuery | Skipped]:
+def bind(rules: RuleSet, user_id: str | None = "ada", **context: Any) -> list[BoundQuery | SkippedQuery]:
     request = ContextRequest(
         id="1",
         app_id="app",
@@ -83,14 +83,14 @@ def bind(rules: RuleSet, user_id: str | None = "ada", **context: Any) -> list[Bo
     return [*found.queries, *found.skipped]
 
 
-def searched(bound: BoundQuery | Skipped) -> SearchQuery:
+def searched(bound: BoundQuery | SkippedQuery) -> SearchQuery:
     assert isinstance(bound, BoundQuery), bound
     assert bound.search is not None
     return bound.search
 
 
-def why(bound: BoundQuery | Skipped) -> str:
-    assert isinstance(bound, Skipped), bound
+def why(bound: BoundQuery | SkippedQuery) -> str:
+    assert isinstance(bound, SkippedQuery), bound
     assert bound.reason == "missing_param"
     return bound.detail
 
@@ -543,7 +543,7 @@ def test_a_scope_never_becomes_wider(tmp_path: Path, context: dict[str, Any], de
     [bound] = bind(load(tmp_path, search(scopes)), **context)
     wider = "without the scope the search would find memories of others" if detail.endswith(" ") else ""
     assert why(bound) == detail + wider
-    assert isinstance(bound, Skipped)
+    assert isinstance(bound, SkippedQuery)
     assert (bound.rule, bound.query, bound.place.line) == ("r", "q", 5)
 
 

@@ -12,7 +12,7 @@ from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersOfApp, counted_by_app, first_letters
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import OffsetForm
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.records import Records
@@ -46,7 +46,7 @@ class ArchiveLog:
     def __init__(self, reader: ArchiveReader) -> None:
         self._reader = reader
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``."""
         entries, position = await self._reader.run_after(partition, after.offset, limit=limit)
         if position is not None or not entries:
@@ -85,7 +85,7 @@ class _Partitions:
     async def layout(self) -> Layout:
         return await self._state.layout()
 
-    async def committed(self, partition: int) -> Committed:
+    async def committed(self, partition: int) -> CommittedPosition:
         """Return the end of the archive."""
         return await self._reader.end(partition)
 
@@ -108,7 +108,7 @@ class _Partitions:
     async def give_partition(self, app_id: str, *, least: int = 0) -> NoReturn:
         _refuse()
 
-    async def commit(self, partition: int, committed: Committed) -> NoReturn:
+    async def commit(self, partition: int, committed: CommittedPosition) -> NoReturn:
         _refuse()
 
     async def trim(self, partition: int, offset: str) -> NoReturn:

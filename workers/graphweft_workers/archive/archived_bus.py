@@ -10,7 +10,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry, EventLog
 from graphweft_workers.ports.offsets import offset_order
 from graphweft_workers.ports.pages import last_page
 
@@ -49,12 +49,12 @@ class ArchivedLog:
         self._trimmed: dict[int, int] = {}
         """By partition: entries that the bus lacked when the archive was last looked at."""
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``: nothing is lost that the archive holds."""
         batch = await self._log.read(partition, after, limit=limit, wait_s=wait_s)
         return await self._instead_of_lost(partition, after, batch, limit)
 
-    async def _instead_of_lost(self, partition: int, after: Committed, batch: Batch, limit: int) -> Batch:
+    async def _instead_of_lost(self, partition: int, after: CommittedPosition, batch: Batch, limit: int) -> Batch:
         if not batch.lost:
             return batch
         number = await self._reader.number_of(partition, after.offset)
@@ -125,7 +125,7 @@ class ArchivedLog:
 
     async def _is_up_to_date(self, partition: int) -> bool:
         """Look for new segments if the bus has been trimmed since the last look, and return False then."""
-        trimmed = (await self._log.read(partition, Committed(), limit=1)).lost
+        trimmed = (await self._log.read(partition, CommittedPosition(), limit=1)).lost
         if trimmed == self._trimmed.get(partition, 0):
             return True
         await self._reader.refresh(partition)

@@ -22,7 +22,7 @@ from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.support.lazy_logger import get_logger
@@ -141,7 +141,7 @@ class PartitionCopy:
         self._reader = reader
         self._state = state
         self.number = number
-        self.position = Committed()
+        self.position = CommittedPosition()
         """Up to where entries are collected or written."""
         self.pending: list[Entry] = []
         self.since = 0.0
@@ -180,9 +180,9 @@ class PartitionCopy:
             self.pending += batch.entries
             self._size += sum(len(value) for entry in batch.entries for value in entry.fields.values())
             count = before + batch.lost + len(batch.entries)
-            self.position = Committed(offset=self.pending[-1].offset, count=count)
+            self.position = CommittedPosition(offset=self.pending[-1].offset, count=count)
         elif batch.lost:
-            self.position = Committed(offset=self.position.offset, count=before + batch.lost)
+            self.position = CommittedPosition(offset=self.position.offset, count=before + batch.lost)
         elif batch.stepped:
             await self._bus.partitions.commit(self.number, self.position)
 

@@ -25,7 +25,7 @@ from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.driver import BusDriver
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import PAGE, pages
@@ -153,7 +153,7 @@ async def _restore_letters(bus: Bus, blobs: BlobStore, partition: int, fork: str
         await bus.dead_letters.put(some)
 
 
-async def _fork(bus: Bus, reader: ArchiveReader, partition: int, trimmed: int) -> Committed:
+async def _fork(bus: Bus, reader: ArchiveReader, partition: int, trimmed: int) -> CommittedPosition:
     """Return the last entry of the archive that the bus holds, or held before it trimmed it."""
     offset = (await reader.end(partition)).offset
     while page := await reader.before(partition, offset, limit=PAGE):
@@ -162,14 +162,14 @@ async def _fork(bus: Bus, reader: ArchiveReader, partition: int, trimmed: int) -
         for entry in reversed(page):
             if entry.offset in there and (entry.erased or there[entry.offset].fields == entry.fields):
                 number = await reader.number_of(partition, entry.offset)
-                return Committed(offset=entry.offset, count=number or 0)
+                return CommittedPosition(offset=entry.offset, count=number or 0)
         if page[0].offset == offset:
             break
         offset = page[0].offset
-    fork = Committed()
+    fork = CommittedPosition()
     for piece in await reader.pieces(partition):
         for number, entry in enumerate(await reader.read(piece), piece.first):
-            place = Committed(offset=entry.offset, count=number)
+            place = CommittedPosition(offset=entry.offset, count=number)
             if bus.offsets.entries_up_to(place) > trimmed:
                 return fork
             fork = place

@@ -12,7 +12,7 @@ from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.segments import DamagedSegment, Segment, SegmentPiece
 from graphweft_workers.ports.blobs import BlobStore
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.offsets import offset_order
 from graphweft_workers.ports.pages import last_page
 
@@ -84,15 +84,15 @@ class ArchiveReader:
         self._segments[partition] = found
         self._pieces[partition] = format_.pieces(found)
 
-    async def end(self, partition: int) -> Committed:
+    async def end(self, partition: int) -> CommittedPosition:
         """Return the last entry of the partition in the archive, and its number."""
         pieces = await self.pieces(partition)
         if not pieces:
-            return Committed()
+            return CommittedPosition()
         last = pieces[-1]
         if last.last == last.segment.last:
-            return Committed(offset=last.segment.last_offset, count=last.last)
-        return Committed(offset=(await self.read(last))[-1].offset, count=last.last)
+            return CommittedPosition(offset=last.segment.last_offset, count=last.last)
+        return CommittedPosition(offset=(await self.read(last))[-1].offset, count=last.last)
 
     async def gaps(self, partition: int) -> Sequence[Gap]:
         """Return the entries that are missing before the end."""
@@ -108,7 +108,9 @@ class ArchiveReader:
         """Return up to ``limit`` consecutive entries after an offset. What is missing before the first is skipped."""
         return (await self.run_after(partition, offset, limit=limit))[0]
 
-    async def run_after(self, partition: int, offset: str, *, limit: int) -> tuple[list[Entry], Committed | None]:
+    async def run_after(
+        self, partition: int, offset: str, *, limit: int
+    ) -> tuple[list[Entry], CommittedPosition | None]:
         """Return up to ``limit`` consecutive entries after an offset, and the position after them.
 
         The position is None if the archive does not know the number of ``offset``, so that entries may be missing
@@ -117,7 +119,7 @@ class ArchiveReader:
         pieces = await self.pieces(partition)
         wanted = offset_order(offset)
         found: list[Entry] = []
-        position = None if offset else Committed()
+        position = None if offset else CommittedPosition()
         start = bisect_left(pieces, wanted, key=lambda piece: offset_order(piece.segment.last_offset))
         number = 0
         for piece in pieces[start:]:
@@ -126,7 +128,7 @@ class ArchiveReader:
             if at < len(entries) and entries[at].offset == offset:
                 at += 1
                 number = piece.first + at - 1
-                position = Committed(offset=offset, count=number)
+                position = CommittedPosition(offset=offset, count=number)
             elif not found and at == len(entries):
                 continue
             if piece.first + at != number + 1:  # entries are missing before this piece
@@ -137,7 +139,7 @@ class ArchiveReader:
             found += taken
             number = piece.first + at + len(taken) - 1
             if position is not None and taken:
-                position = Committed(offset=taken[-1].offset, count=number)
+                position = CommittedPosition(offset=taken[-1].offset, count=number)
             if len(found) >= limit:
                 break
         return found, position

@@ -16,7 +16,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class EntryNames:
     """What an entry says about itself, whether it is a valid event or not."""
 
     app_id: str
@@ -103,7 +103,7 @@ class Subject:
         return bool(chat_id) and chat_id in self.alone
 
 
-def named_of(entry: Entry) -> Named | None:
+def named_of(entry: Entry) -> EntryNames | None:
     """Return what an entry says about itself; None for an erased one, a control entry, and what cannot be read."""
     if entry.erased or wire.DATA not in entry.fields:
         return None
@@ -125,7 +125,7 @@ def named_of(entry: Entry) -> Named | None:
     messages: Any = data.get("messages")
     ids = [data.get("memory_id"), *_listed(data.get("memory_ids"))]
     kind = _text(event.get("type"))
-    return Named(
+    return EntryNames(
         app_id=_text(event.get("appid")),
         chat_id=_text(event.get("chatid")),
         type=kind,

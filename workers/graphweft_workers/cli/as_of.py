@@ -16,7 +16,7 @@ from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus, running_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.replay.replay import Replayed
+    from graphweft_workers.replay.replay import ReplayStep
     from graphweft_workers.wiring.past_graph import PastGraph
 
 OPTION: Final = "--as-of"
@@ -42,7 +42,7 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
         yield found
 
 
-def _warn(done: Mapping[int, Replayed]) -> None:
+def _warn(done: Mapping[int, ReplayStep]) -> None:
     letters = {letter.id: letter for each in done.values() for letter in each.letters.values()}
     for letter in letters.values():
         warn(f"failed, and has not failed then: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")

@@ -26,7 +26,7 @@ from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.replay.causes import Side
-    from graphweft_workers.replay.replay import Replayed
+    from graphweft_workers.replay.replay import ReplayStep
 
 
 @command
@@ -82,11 +82,11 @@ async def diff(
             async with scratch_graph(settings, app, live, into=into, purpose=f"diff-{side}") as graph:
                 yield graph
 
-        shown: dict[object, Replayed] = {}
+        shown: dict[object, ReplayStep] = {}
         with replay_progress("both graphs") as (progress, expect):
             expect(2 * await log.entry_count() if place is None else None)
 
-            def tell(side: Side, done: Mapping[int, Replayed]) -> None:
+            def tell(side: Side, done: Mapping[int, ReplayStep]) -> None:
                 shown.update(((side, partition), each) for partition, each in done.items())
                 progress(shown)
 

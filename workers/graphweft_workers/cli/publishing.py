@@ -21,7 +21,14 @@ from graphweft_workers.engine.log.series import AppRecord
 from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.imports.runs import ImportProblem
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.reports.delivery import DeliveryOutcome, Sent, how_to_go_on, outcome_of, send, wait_until_applied
+from graphweft_workers.reports.delivery import (
+    DeliveryOutcome,
+    SentEvents,
+    how_to_go_on,
+    outcome_of,
+    send,
+    wait_until_applied,
+)
 from graphweft_workers.reports.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_transport
@@ -69,13 +76,13 @@ async def publish(
     options: PublishOptions,
     *,
     harmless: bool = False,
-) -> tuple[Sent, DeliveryOutcome | None]:
+) -> tuple[SentEvents, DeliveryOutcome | None]:
     """Send groups of events with a progress bar on standard error. With ``--wait``, also return their outcome.
 
     It is None, and ``sent.without_outcome`` true, if the user may not read it, or the bus is away for too long.
     ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.
     """
-    sent = Sent(
+    sent = SentEvents(
         positions=set() if options.wait else None, kinds=EventKinds() if options.wait else None, harmless=harmless,
         marks=await _marks(settings) if options.wait else None,
     )  # fmt: skip
@@ -94,7 +101,7 @@ async def publish(
 
 
 async def _send(
-    settings: Settings, groups: AsyncIterable[Iterable[Event]], sent: Sent, options: PublishOptions
+    settings: Settings, groups: AsyncIterable[Iterable[Event]], sent: SentEvents, options: PublishOptions
 ) -> None:
     transport = make_transport(settings)
     repeatable = True
@@ -126,7 +133,7 @@ async def _send(
         await transport.aclose()
 
 
-async def _outcome(settings: Settings, sent: Sent, options: PublishOptions) -> DeliveryOutcome | None:
+async def _outcome(settings: Settings, sent: SentEvents, options: PublishOptions) -> DeliveryOutcome | None:
     bus = make_bus(settings)
     worker = f"graphweft up --data {settings.data}" if settings.embedded else "graphweft run mutation"
 
@@ -185,7 +192,7 @@ async def _marks(settings: Settings) -> Mapping[int, Sequence[AppRecord]] | None
         await bus.aclose()
 
 
-async def _without_rule(settings: Settings, bus: Bus, sent: Sent) -> Sequence[WithoutRule]:
+async def _without_rule(settings: Settings, bus: Bus, sent: SentEvents) -> Sequence[WithoutRule]:
     """Return the kinds of events that no rule is for, and warn if nobody can say so now."""
     assert sent.kinds is not None
     if not sent.kinds.counted():

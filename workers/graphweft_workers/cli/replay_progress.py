@@ -13,11 +13,11 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import stderr
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.replay.replay import Replayed
+    from graphweft_workers.replay.replay import ReplayStep
 
 _TELL_S: Final = 2.0
 
-type Tell = Callable[[Mapping[Any, Replayed]], None]
+type Tell = Callable[[Mapping[Any, ReplayStep]], None]
 
 
 class ReplayProgress:
@@ -30,7 +30,7 @@ class ReplayProgress:
         self._began: float | None = None  # of the first batch: some work comes before it
         self._last = 0.0
 
-    def line(self, done: Mapping[Any, Replayed], now: float) -> str:
+    def line(self, done: Mapping[Any, ReplayStep], now: float) -> str:
         """Return the progress as one line."""
         entries, events = counts(done)
         rate = entries / max(now - (self._began or 0.0), 0.001)
@@ -41,7 +41,7 @@ class ReplayProgress:
         left_s = max(0, self.total - entries) / rate if rate else 0.0
         return f"{text}, {min(1.0, entries / self.total):.0%}, {timedelta(seconds=round(left_s))} left"
 
-    def tell(self, done: Mapping[Any, Replayed]) -> None:
+    def tell(self, done: Mapping[Any, ReplayStep]) -> None:
         """Print the progress, every two seconds."""
         now = self._clock.monotonic()
         if self._began is None:
@@ -52,7 +52,7 @@ class ReplayProgress:
             sys.stderr.flush()
 
 
-def counts(done: Mapping[Any, Replayed]) -> tuple[int, int]:
+def counts(done: Mapping[Any, ReplayStep]) -> tuple[int, int]:
     """Return the numbers of entries that were read and of events that were applied."""
     return sum(each.entries for each in done.values()), sum(each.events for each in done.values())
 
@@ -80,7 +80,7 @@ def replay_progress(title: str, *, clock: Clock = SYSTEM_CLOCK) -> Generator[tup
     with Progress(*columns, console=stderr(), transient=True) as progress:
         task = progress.add_task(title, total=None)
 
-        def tell(done: Mapping[Any, Replayed]) -> None:
+        def tell(done: Mapping[Any, ReplayStep]) -> None:
             progress.update(task, completed=counts(done)[0], total=lines.total)
 
         yield tell, expect

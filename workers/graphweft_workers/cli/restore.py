@@ -27,7 +27,7 @@ from graphweft_workers.wiring.second_graph import second_place
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.archive.export_file import UnpackedExport
-    from graphweft_workers.replay.restore import Restored
+    from graphweft_workers.replay.restore import RestoreResult
 
 
 @command
@@ -67,7 +67,7 @@ async def restore(
         rules = logged_rules(settings, archive_bus(open_blobs(str(export.folder / "0001"))))
         tell, _ = stack.enter_context(replay_progress(app))
         work = Restore(export, graph, rules, app, make=rules_maker(settings), tell=tell)
-        done: Restored | None = None
+        done: RestoreResult | None = None
         if blobs is None:
             await work.check_rules()
             await work.check_graph()
@@ -102,7 +102,7 @@ class RestoreReport:
 
     export: UnpackedExport
     app: str
-    done: Restored | None
+    done: RestoreResult | None
     """None if the file was only checked."""
 
     @property

@@ -18,7 +18,7 @@ from graphweft_workers.wiring.running import running_graph, running_log
 from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
-    from graphweft_workers.replay.recording import Recorded
+    from graphweft_workers.replay.recording import RecordResult
 
 _TELL_S: Final = 2.0
 
@@ -73,7 +73,7 @@ async def why(
         NodeReader(target, keys, live, app)  # refuses names that no query can hold
         found = await work.find(target)
         read_s = SYSTEM_CLOCK.monotonic() - started
-        recorded: Recorded | None = None
+        recorded: RecordResult | None = None
         if found.rows and not fast:
             work.check_complete(found)
             telling.say(

@@ -36,7 +36,7 @@ from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.questions import Question, slow
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.access import MayUse, find_access
-from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_token, note_users
+from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, note_app, note_token, note_users
 from graphweft_workers.gateway.limits import GatewayLimits, RequestLimiter, media_type, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
@@ -108,7 +108,7 @@ def make_app(
         lifespan=lifespan,
         middleware=[
             Middleware(_Guarded, names=sources.settings.console_names),
-            *([] if audit is None else [Middleware(Audited, log=audit, paths=paths)]),
+            *([] if audit is None else [Middleware(AuditMiddleware, log=audit, paths=paths)]),
         ],
     )
 

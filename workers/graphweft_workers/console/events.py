@@ -12,7 +12,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.reports.effects import letters_of
 from graphweft_workers.reports.entries import DecodedEntry
 from graphweft_workers.reports.event import fate_of
-from graphweft_workers.reports.judging import Judged
+from graphweft_workers.reports.judging import Judgement
 from graphweft_workers.reports.lookup import at_position
 from graphweft_workers.reports.reasons import Reasons, explain
 from graphweft_workers.reports.scan import ScanLimits, ends
@@ -53,7 +53,7 @@ async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> di
         reasons = await explain(bus, decoder, fate, make=rules_maker(sources.settings))
     except InvalidSettings as error:  # its rules are lost: the rest is known
         letters = await letters_of(bus, seen, ())
-        judged = Judged(reason=str(error))
+        judged = Judgement(reason=str(error))
         reasons = Reasons(fate=fate, activation=None, ahead=False, judged=judged, outcomes=(), letters=letters)
     # A letter of events that were set aside is of the app of its first event.
     visible = [each for each in reasons.letters.found if app_id in (None, each.app_id) and viewer.sees(each)]

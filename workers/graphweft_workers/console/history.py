@@ -23,7 +23,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.node_state import NodeReader
-from graphweft_workers.replay.recording import Recorded
+from graphweft_workers.replay.recording import RecordResult
 from graphweft_workers.replay.why import Why
 from graphweft_workers.reports.values import shown
 from graphweft_workers.reports.why import WhyReport
@@ -73,7 +73,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         work = Why(log, rules, limit=_WRITES)
         NodeReader(target, await work.keys(), live, app_id)  # refuses names that no query can hold
         found = await work.find(target)
-        recorded: Recorded | None = None
+        recorded: RecordResult | None = None
         if question.exact and found.rows:
             async with scratch_graph(sources.settings, app_id, live, purpose="why") as graph:
                 recorded = await work.record(target, graph, found)

@@ -22,7 +22,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.reports.effects import EntryEffect, covers, effects_of
 from graphweft_workers.reports.entries import DecodedEntry
-from graphweft_workers.reports.judging import Judged, judge
+from graphweft_workers.reports.judging import Judgement, judge
 from graphweft_workers.reports.rules_at import activation_at
 from graphweft_workers.reports.scan import ScanLimits, ends, newest_first
 from graphweft_workers.reports.values import shown
@@ -153,7 +153,7 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
 
 async def _judged(
     sources: Sources, viewer: Viewer, entries: Sequence[DecodedEntry], activations: Sequence[Activation]
-) -> list[Judged | None]:
+) -> list[Judgement | None]:
     """Return what the rules at its place do with each event; None for other entries, and where it may not be shown."""
     rules = [await _rules_at(sources, viewer, seen, activations) for seen in entries]
     # One thread for all: each turn of a thread waits for those of other requests.
@@ -173,20 +173,20 @@ async def _rules_at(
     return await sources.usable_rules(active)
 
 
-def _judge(seen: DecodedEntry, found: tuple[RuleSet, str] | None) -> Judged | None:
+def _judge(seen: DecodedEntry, found: tuple[RuleSet, str] | None) -> Judgement | None:
     if found is None or seen.event is None:
         return None
     rules, lost = found
     if lost and not rules.is_of_packs(seen.event.type):
-        return Judged(reason=lost)
+        return Judgement(reason=lost)
     try:
         return judge(seen, rules)
     except Exception as error:  # noqa: BLE001 - one event must not hide the others
-        return Judged(reason=f"it cannot be judged: {type(error).__name__}")
+        return Judgement(reason=f"it cannot be judged: {type(error).__name__}")
 
 
 async def _letters(
-    bus: Bus, app_id: str | None, found: Sequence[DecodedEntry], judged: Sequence[Judged | None]
+    bus: Bus, app_id: str | None, found: Sequence[DecodedEntry], judged: Sequence[Judgement | None]
 ) -> tuple[dict[str, str], bool]:
     """Return the reasons of dead letters of these events, by their ids, and whether some letters were not looked at."""
     if not found or not (count := await letter_count(bus.dead_letters)):
@@ -218,7 +218,7 @@ def _letter_id(seen: DecodedEntry, rule: str, mutation: str) -> str:
 
 
 def _event(
-    seen: DecodedEntry, effect: EntryEffect, judged: Judged | None, letters: Mapping[str, str], *, redacts: bool
+    seen: DecodedEntry, effect: EntryEffect, judged: Judgement | None, letters: Mapping[str, str], *, redacts: bool
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "position": seen.position,
@@ -254,7 +254,7 @@ def _event(
     }
 
 
-def _outcome(seen: DecodedEntry, judged: Judged | None, letters: Mapping[str, str]) -> dict[str, Any]:
+def _outcome(seen: DecodedEntry, judged: Judgement | None, letters: Mapping[str, str]) -> dict[str, Any]:
     """Return the dead letter of an entry, and its mutations, each with its dead letter."""
     found: dict[str, Any] = {"letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None))}
     if judged is None:

@@ -11,7 +11,7 @@ from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.log.series_store import is_outdated, read_marks
 from graphweft_workers.engine.partition import Partition
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import GraphStore
 
 _REPLACED: Final = "the graph server was emptied, restored or replaced"
@@ -46,7 +46,7 @@ class GraphWatch:
                         if is_outdated(stored, number, partition.recent):
                             partition.must_reopen = _ERASED
 
-    async def _look_at_graphs(self, before: Mapping[int, tuple[Partition, Committed | None]]) -> None:
+    async def _look_at_graphs(self, before: Mapping[int, tuple[Partition, CommittedPosition | None]]) -> None:
         """Compare what the graph server says of partitions with what it was told."""
         found = await self._graph.positions()
         if found is None:

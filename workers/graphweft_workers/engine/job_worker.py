@@ -20,7 +20,7 @@ from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.log.turns import TurnClock
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
@@ -91,7 +91,7 @@ class JobWorker:
                 return
             if batch.lost or batch.entries or batch.stepped:
                 last = batch.entries[-1].offset if batch.entries else position.offset
-                position = Committed(offset=last, count=position.count + batch.lost + len(batch.entries))
+                position = CommittedPosition(offset=last, count=position.count + batch.lost + len(batch.entries))
                 await self._bus.partitions.commit(number, position)
                 lease.progressed = True
             if self._job.tick_s and self._clock.monotonic() >= tick_at:

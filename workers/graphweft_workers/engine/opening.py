@@ -16,7 +16,7 @@ from graphweft_workers.engine.log.passed_over import PassedOver
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import GraphStore, PositionMove
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.support.lazy_logger import get_logger
@@ -33,13 +33,13 @@ class Opening:
 
     run: str
     """The run of the graph server; a later run may have lost unsaved writes."""
-    start: Committed
+    start: CommittedPosition
     """Where reading begins."""
     again: str
     """Up to this offset, events may take effect again: the graph was older than the log."""
-    kept: Committed | None
+    kept: CommittedPosition | None
     """What the graph server says of the partition; None if its store keeps no positions."""
-    committed: Committed
+    committed: CommittedPosition
     """The position on the bus."""
     before: PositionNote
     """The note of the last owner."""
@@ -96,14 +96,14 @@ class PartitionOpening:
         return recent
 
     async def _place(
-        self, number: int, run: str, committed: Committed, before: PositionNote
-    ) -> tuple[Committed, str, Committed | None]:
+        self, number: int, run: str, committed: CommittedPosition, before: PositionNote
+    ) -> tuple[CommittedPosition, str, CommittedPosition | None]:
         """Return ``Opening.start``, ``again`` and ``kept``."""
         positions = await self._graph.positions()
         if positions is None:
             return committed, "", None
         kept = positions.get(number)
-        held = Committed() if kept is None else kept
+        held = CommittedPosition() if kept is None else kept
         again = before.again
         at = before.at or committed.offset
         start = held if is_after(at, held.offset) else replace(committed, note="")
@@ -126,7 +126,7 @@ class PartitionOpening:
             )  # fmt: skip
         return start, again, held
 
-    async def _may_trust(self, number: int, start: Committed, committed: Committed) -> bool:
+    async def _may_trust(self, number: int, start: CommittedPosition, committed: CommittedPosition) -> bool:
         """Tell whether to take graphs for complete although the graph server says nothing of a partition.
 
         It is new or was emptied, or its graphs were made by an earlier version or a rebuild. To read everything again

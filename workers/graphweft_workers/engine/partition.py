@@ -44,7 +44,7 @@ from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.leases import Lease
 from graphweft_workers.engine.log.passed_over import PassedOver
-from graphweft_workers.engine.log.read import Decoded, MatchedEvent, Range, letter_of_lost
+from graphweft_workers.engine.log.read import MatchedEvent, Range, ReadEntry, letter_of_lost
 from graphweft_workers.engine.log.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.log.series_store import MARKS_EVERY, write_marks
 from graphweft_workers.engine.log.turns import TurnClock, decode_in_turns, match_in_turns
@@ -52,7 +52,7 @@ from graphweft_workers.engine.opening import Opening
 from graphweft_workers.engine.stored_positions import StoredPositions
 from graphweft_workers.engine.usage.usage_reporter import UsageReporter
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed
+from graphweft_workers.ports.event_log import Batch, CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, PositionMove
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.purges import Purge, put_purge
@@ -64,7 +64,7 @@ _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _MOST_PENDING: Final = 10_000
 """Skips in memory; with more, the partition waits until they are written to dead letters."""
-_START: Final = Committed()
+_START: Final = CommittedPosition()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class Partition:
         await self._state.rules.refresh(batch.entries)
         self._parts.returned_rules.look()
         turns = TurnClock(self._state.clock, self._state.timing.turn_s)
-        decoded: Sequence[Decoded] = await decode_in_turns(batch.entries, self._rules, turns=turns)
+        decoded: Sequence[ReadEntry] = await decode_in_turns(batch.entries, self._rules, turns=turns)
         count = self._parts.bus.offsets.entries_up_to
         start = count(self._window.cursor)
         cost = self._window.add(decoded, lost=batch.lost)
@@ -277,7 +277,7 @@ class Partition:
             if self.positions.is_new(*self.positions.next(self._queues, self.recent)) or self.recent.due(1):
                 await self._commit_now(least=1)
 
-    async def _as_lived(self, after: Committed = _START) -> PassedOver:
+    async def _as_lived(self, after: CommittedPosition = _START) -> PassedOver:
         return await PassedOver.as_lived(self._parts.bus, self.number, after=after)
 
     async def _report_lost(self, batch: Batch) -> None:

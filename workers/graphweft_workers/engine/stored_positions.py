@@ -8,7 +8,7 @@ from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.opening import Opening
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after, later
 
 
@@ -16,7 +16,7 @@ class StoredPositions:
     """What is stored of a partition, and what is to be stored next."""
 
     def __init__(self, opening: Opening) -> None:
-        self.kept: Committed | None = opening.kept
+        self.kept: CommittedPosition | None = opening.kept
         """On the graph server; None if its store keeps no positions."""
         self._before = opening.before
         self._again = opening.again
@@ -25,14 +25,14 @@ class StoredPositions:
         self._at = opening.before.at or opening.committed.offset
         """The last entry up to it."""
 
-    def is_new(self, graph: Committed, bus: Committed) -> bool:
+    def is_new(self, graph: CommittedPosition, bus: CommittedPosition) -> bool:
         """Tell whether what ``next`` returned is not stored yet."""
         kept = self.kept
         return _as_tuple(bus) != _as_tuple(self._committed) or (
             kept is not None and _as_tuple(graph) != _as_tuple(kept)
         )
 
-    def next(self, queues: AppQueues, recent: RecentEvents) -> tuple[Committed, Committed]:
+    def next(self, queues: AppQueues, recent: RecentEvents) -> tuple[CommittedPosition, CommittedPosition]:
         """Return the positions to store on the graph server and on the bus, which never goes back.
 
         ``recent`` are the recent events of the partition, whose reach is noted.
@@ -56,15 +56,15 @@ class StoredPositions:
         on_bus = self._committed if is_behind else floor
         return replace(floor, note=done), replace(on_bus, note=note)
 
-    def kept_on_graph(self, graph: Committed) -> None:
+    def kept_on_graph(self, graph: CommittedPosition) -> None:
         """Take note of what is stored on the graph server."""
         if self.kept is not None:
             self.kept = graph
 
-    def committed_on_bus(self, graph: Committed, bus: Committed) -> None:
+    def committed_on_bus(self, graph: CommittedPosition, bus: CommittedPosition) -> None:
         """Take note of what is stored on the bus, after ``graph`` on the graph server."""
         self._committed, self._at = bus, later(self._at, graph.offset)
 
 
-def _as_tuple(committed: Committed) -> tuple[str, int, str]:
+def _as_tuple(committed: CommittedPosition) -> tuple[str, int, str]:
     return committed.offset, committed.count, committed.note

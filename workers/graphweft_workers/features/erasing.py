@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from graphweft_contracts.memory import MemoryErase
 from graphweft_rules.matching.clock import utc_text
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.retrieval.records import PROFILE
 
 _PART: Final = -2
@@ -39,13 +39,13 @@ MARKS: Final = (
 """Keep an erasure at the profile of its user, in this order. Doing it twice is the same as once."""
 
 
-def logged_params(logged: Logged) -> dict[str, Any]:
+def logged_params(logged: LogTime) -> dict[str, Any]:
     """Return what a record keeps of its place in the log, and ``place``, by which erasures before it are told."""
     place = f" {logged.partition}" if logged.partition >= 0 else " none"
     return {"recorded": utc_text(logged.time), "partition": logged.partition, "place": place}
 
 
-def erasure_of(erase: MemoryErase, logged: Logged) -> dict[str, Any]:
+def erasure_of(erase: MemoryErase, logged: LogTime) -> dict[str, Any]:
     """Return the parameters of an erasure; it never reaches beyond its own time."""
     whole = erase.before is None or erase.before >= logged.time
     before = utc_text(logged.time if whole or erase.before is None else erase.before)

@@ -31,7 +31,7 @@ from graphweft_contracts import ContextReply, Event, InvalidEvent, PartitionRefu
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
-from graphweft_workers.gateway.audit import Audited, AuditLog, note_events, note_token, note_users
+from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, note_events, note_token, note_users
 from graphweft_workers.gateway.cloud_events import place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
@@ -123,7 +123,7 @@ def make_app(
         ],
         exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
         lifespan=lifespan,
-        middleware=[] if audit is None else [Middleware(Audited, log=audit)],
+        middleware=[] if audit is None else [Middleware(AuditMiddleware, log=audit)],
     )
     app.router.redirect_slashes = False
     return app

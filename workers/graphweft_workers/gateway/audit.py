@@ -108,7 +108,7 @@ class _Stdout(logging.StreamHandler[TextIO]):
         self._log.fail()
 
 
-class Audited:
+class AuditMiddleware:
     """ASGI middleware that writes the line of each request once it is answered."""
 
     def __init__(self, app: ASGIApp, log: AuditLog, paths: Collection[str] = _PATHS) -> None:

@@ -26,7 +26,7 @@ from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
 from graphweft_workers.injection.index_versions import IndexVersions
 from graphweft_workers.injection.match import match_request
-from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
+from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, WaitResult
 from graphweft_workers.injection.purges import PurgeFollower
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
@@ -199,7 +199,7 @@ class ContextPipeline:
                 position = await self._positions.read(request.after, self._wait_until(until, queries=True))
             except InvalidPosition as error:
                 return self._empty(request, started, "invalid_request", str(error))
-        reached: Reached | None = None
+        reached: WaitResult | None = None
         reads_graph = bool(matched.queries) or position is not None
         # If the graph answers late or never, the purges are needed at the end, when there is no time to read them.
         asking = None
@@ -280,7 +280,7 @@ class ContextPipeline:
         left_s = max(0.0, until - self._clock.monotonic())
         return until - (min(left_s * _QUERIES_SHARE, _QUERIES_S) if queries else 0.0)
 
-    async def _behind(self, reached: Reached | None, until: float) -> int:
+    async def _behind(self, reached: WaitResult | None, until: float) -> int:
         """Return how many events the graph lacks, as far as that is known in time; at least 1."""
         counting = reached.behind if reached else None
         if counting is None:

@@ -40,7 +40,7 @@ class Position:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reached:
+class WaitResult:
     """The result of a wait."""
 
     version: Version | None
@@ -92,7 +92,7 @@ class Positions:
                 raise InvalidPosition(f"invalid position {text!r}: the bus has the partitions 0 to {count - 1}")
         return Position(partition=int(number), offset=offset)
 
-    async def reach(self, app_id: str, position: Position, until: float) -> Reached:
+    async def reach(self, app_id: str, position: Position, until: float) -> WaitResult:
         """Wait until the app's graph holds all events up to ``position``, or until the monotonic time ``until``."""
         version: Version | None = None
         look = _Look()
@@ -111,13 +111,13 @@ class Positions:
             except (GraphUnavailable, QueryFailed, asyncio.CancelledError):
                 break
             if holds:
-                return Reached(version=version)
+                return WaitResult(version=version)
             checkpoint = version.checkpoints.get(position.partition)
             now = self.clock.monotonic()
             if checkpoint is not None and not is_after(position.offset, checkpoint.offset):
                 reached_at = reached_at or now
                 if settle_s == 0 or now >= min(reached_at, version.seen) + settle_s:
-                    return Reached(version=version)
+                    return WaitResult(version=version)
             if now >= until:
                 break
             if looking is None or looking.done():
@@ -129,7 +129,7 @@ class Positions:
                 await self.clock.sleep(rest_s)
             pause_s = min(pause_s * 1.5, self.timing.last_step_s)
         seen = version.checkpoints.get(position.partition) if version else None
-        return Reached(
+        return WaitResult(
             version=version, behind=self.background.start(self._count(app_id, position, seen.offset if seen else ""))
         )
 

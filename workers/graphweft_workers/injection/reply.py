@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_rules import BoundQuery, MatchedQueries, Skipped
+from graphweft_rules import BoundQuery, MatchedQueries, SkippedQuery
 from graphweft_rules.files.model import Place
 from graphweft_rules.output.packing import AllRows, PackedBlocks, pack
 from graphweft_rules.output.token_count import TokenCounter
@@ -196,7 +196,7 @@ class ReplyBuilder:
         shown = missing.detail.replace(str(place), shown_place(place, self._root))
         return missing if shown == missing.detail else missing.model_copy(update={"detail": shown})
 
-    def _missing_skip(self, skip: Skipped) -> Missing:
+    def _missing_skip(self, skip: SkippedQuery) -> Missing:
         reason: ReasonCode = "missing_param" if skip.reason == "missing_param" else "condition_error"
         detail = f"{shown_place(skip.place, self._root)}: {skip.detail}"
         return Missing(name=skip.query, rule=skip.rule, query=skip.query, reason=reason, detail=detail)

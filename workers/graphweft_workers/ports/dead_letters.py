@@ -32,7 +32,7 @@ def drop_entry(letter: DeadLetter) -> dict[bytes, bytes]:
     """Return the entry that records a drop, so that a rebuild passes over the same events or rows."""
     offsets = () if letter.reason == "trimmed" else letter.passed_over
     app_id = None if letter.reason == "set_aside" else letter.app_id
-    dropped = wire.Dropped(app_id, letter.rule, letter.mutation, offsets, letter.reason)
+    dropped = wire.DroppedLetter(app_id, letter.rule, letter.mutation, offsets, letter.reason)
     return {wire.DROPPED: dropped.encode()}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a driver is imported by commands that need no engine
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect
-    from graphweft_workers.ports.event_log import Committed
+    from graphweft_workers.ports.event_log import CommittedPosition
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.ports.request_queue import RequestQueue
 
@@ -113,7 +113,9 @@ class BusDriver(ABC):
         """
         return ""
 
-    async def join(self, url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
+    async def join(
+        self, url: str, partition: int, *, fork: CommittedPosition, end: CommittedPosition, moved: bool
+    ) -> None:
         """Let the entries of a partition after ``fork`` follow on those up to ``end``, and remove those before.
 
         ``end`` is the last entry of the archive, and the next one gets the number after it. All groups of readers go

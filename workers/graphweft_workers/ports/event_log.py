@@ -19,7 +19,7 @@ class Judge(Protocol):
         """Raise ``RefusedEvent`` for an event that may not have an effect."""
         ...
 
-    def check_drop(self, fields: Mapping[bytes, bytes], dropped: wire.Dropped, received: datetime) -> None:
+    def check_drop(self, fields: Mapping[bytes, bytes], dropped: wire.DroppedLetter, received: datetime) -> None:
         """Raise ``RefusedEvent`` for the record of a dropped dead letter that may not have an effect."""
         ...
 
@@ -77,7 +77,7 @@ class Entry:
             self.judge.check(self.fields, event, self.received)
         return event
 
-    def dropped(self) -> wire.Dropped | None:
+    def dropped(self) -> wire.DroppedLetter | None:
         """Return the dropped dead letter that the entry records, or None. Raises ``InvalidEvent`` like ``event``."""
         dropped = wire.dropped_of(self.fields)
         if dropped is not None and dropped.app_id is not None and self.place is not None:
@@ -88,7 +88,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedPosition:
     """A position: the last offset (empty: none) up to which all events took effect, and the number of these events.
 
     The number includes events that were trimmed before they were read. ``note`` is text of the reader (3 kB at most)
@@ -104,7 +104,7 @@ class Committed:
         return f"{self.offset} {self.count} {self.note}"
 
     @classmethod
-    def of_text(cls, text: str) -> Committed:
+    def of_text(cls, text: str) -> CommittedPosition:
         """Return the position that ``to_text`` wrote."""
         offset, count, note = text.split(" ", 2)
         return cls(offset=offset, count=int(count), note=note)
@@ -129,7 +129,7 @@ class EventLog(Protocol):
     unavailable. Offsets have a form of ``OffsetForm``.
     """
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """Return up to ``limit`` entries after a position.
 
         With ``wait_s`` the reader goes on from its own position, for which it claims the partition before, and waits so

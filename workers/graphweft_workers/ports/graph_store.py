@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
     from graphweft_rules.cypher.indexes import SearchIndex
     from graphweft_rules.cypher.query import Cypher
     from graphweft_workers.ports.dialect import GraphDialect
-    from graphweft_workers.ports.event_log import Committed
+    from graphweft_workers.ports.event_log import CommittedPosition
 
 INTERNAL_PREFIX: Final = "__"
 """The prefix of graphweft's own labels. Digests leave them out, and rules may not use them."""
@@ -81,7 +81,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class WriteResult:
     """The result of a sequence of writes: ``count`` took effect; ``failure`` says why the next one did not, if any.
 
     If ``count`` is less than all and there is no failure, the rest was not tried: give it again.
@@ -101,9 +101,9 @@ class PositionMove:
     """
 
     partition: int
-    before: Committed | None
+    before: CommittedPosition | None
     """None: the server says nothing of the partition."""
-    after: Committed
+    after: CommittedPosition
     """The graphs of all apps hold the events up to here. The note is kept with it."""
     reached: Mapping[str, str] = field(default_factory=dict[str, str])
     """By app: an offset that the checkpoint of its graph has reached; apps that are not named keep theirs."""
@@ -272,7 +272,7 @@ class GraphWrites(Protocol):
     runs_again: bool
     """Whether a refused write makes the server run those before it in the same call a second time."""
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         """Run the writes in order; stop at the first one that the server refuses for good.
 
         Each write's ``before`` is the ``after`` of the previous one. Raises ``Fenced`` if the checkpoint does not equal
@@ -355,7 +355,7 @@ class GraphStore(PartitionGraph, Protocol):
         """
         ...
 
-    async def positions(self) -> Mapping[int, Committed] | None:
+    async def positions(self) -> Mapping[int, CommittedPosition] | None:
         """Return what the last ``PositionMove`` of each partition said; None if this store keeps no positions.
 
         Data that is older says something older. Raises ``GraphUnavailable``.

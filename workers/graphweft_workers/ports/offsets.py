@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from graphweft_workers.ports.event_log import Committed
+    from graphweft_workers.ports.event_log import CommittedPosition
 
 _DIGITS: Final = "[0-9]{1,20}"
 """Of a number below 2^64; Python reads none of thousands of digits."""
@@ -39,7 +39,7 @@ class OffsetForm(Enum):
         """Return an offset that begins with a number."""
         return str(number) if self is OffsetForm.NUMBER else f"{number}-0"
 
-    def entries_up_to(self, position: Committed) -> int:
+    def entries_up_to(self, position: CommittedPosition) -> int:
         """Return how many entries were written up to a position, as ``PartitionStatus`` counts them."""
         return int(position.offset or -1) + 1 if self is OffsetForm.NUMBER else position.count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
 
-from graphweft_workers.ports.event_log import Committed, Entry, EventLog
+from graphweft_workers.ports.event_log import CommittedPosition, Entry, EventLog
 from graphweft_workers.ports.offsets import is_after
 
 PAGE: Final = 500
@@ -32,12 +32,12 @@ async def pages(
             yield page
 
 
-async def what_is_there(log: EventLog, partition: int, after: Committed) -> AsyncGenerator[Sequence[Entry]]:
+async def what_is_there(log: EventLog, partition: int, after: CommittedPosition) -> AsyncGenerator[Sequence[Entry]]:
     """Yield the entries after a position that exist now, like ``pages``, and pass over those that are gone."""
     while (batch := await log.read(partition, after, limit=PAGE)).entries:
         yield batch.entries
         count = after.count + batch.lost + len(batch.entries)
-        after = Committed(offset=batch.entries[-1].offset, count=count)
+        after = CommittedPosition(offset=batch.entries[-1].offset, count=count)
 
 
 def size_of(fields: Mapping[bytes, bytes]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from graphweft_contracts import Layout, Order
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class PartitionStatus:
     trimmed: int
     """Entries that the bus no longer holds."""
     note: str = ""
-    """The note of ``Committed``."""
+    """The note of ``CommittedPosition``."""
     fault: str = ""
     """Why the bus takes no events for the partition, or gives them wrong times, with the next step."""
 
@@ -59,11 +59,11 @@ class Partitions(Protocol):
         """
         ...
 
-    async def committed(self, partition: int) -> Committed:
+    async def committed(self, partition: int) -> CommittedPosition:
         """Return the position from which the next reader begins."""
         ...
 
-    async def commit(self, partition: int, committed: Committed) -> None:
+    async def commit(self, partition: int, committed: CommittedPosition) -> None:
         """Record that all events up to an offset took effect and are on disk in the graph, with the reader's note.
 
         The position never goes back. At the same position the note is replaced.

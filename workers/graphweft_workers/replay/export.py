@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 8 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportResult:
     """What was written."""
 
     manifest: Manifest
@@ -73,7 +73,7 @@ class Export:
         self._clock = clock
         self._timing = timing
 
-    async def write(self, file: BinaryIO) -> Exported:
+    async def write(self, file: BinaryIO) -> ExportResult:
         """Write the export.
 
         Raises ``InvalidSettings`` if entries of the log are missing or the app has none, and ``BusUnavailable`` if the
@@ -111,7 +111,7 @@ class Export:
             graphweft=self._version, app=self._app_id, time=self._clock.now(), graph=state, histories=histories,
             members=writer.members,
         )  # fmt: skip
-        return Exported(manifest=manifest, sha256=writer.finish(manifest))
+        return ExportResult(manifest=manifest, sha256=writer.finish(manifest))
 
     async def _at_rest(self) -> _Rest:
         until = self._clock.monotonic() + self._wait_s

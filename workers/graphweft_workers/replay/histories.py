@@ -9,13 +9,13 @@ from graphweft_workers.archive.preludes import Prelude, checkpoint_number
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.replay.prelude_graph import PreludeGraph
-from graphweft_workers.replay.replay import Replay, Replayed
+from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 
 async def replay_preludes(
     preludes: Sequence[Prelude], graph: PartitionGraph, rules: ActiveRules, app_id: str
-) -> AsyncGenerator[tuple[int, Replayed]]:
+) -> AsyncGenerator[tuple[int, ReplayStep]]:
     """Apply preludes to the graph of ``app_id``, one after the other; yield the number of the checkpoint and how far.
 
     Raises like ``Replay.run``; a further call continues.

@@ -26,7 +26,7 @@ from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.causes import Causes, MutationDifference, Side
 from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 from graphweft_workers.replay.matched_log import Matcher, matched_log
-from graphweft_workers.replay.replay import Replay, Replayed
+from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 
 _MOST_LETTERS: Final = 1_000_000
@@ -35,7 +35,7 @@ type Outcome = Literal["applied", "skipped", "failed"]
 type RuleName = tuple[str | None, str | None, str | None]
 """Workflow, rule and mutation."""
 type Scratch = Callable[[Side], AbstractAsyncContextManager[GraphStore]]
-type Tell = Callable[[Side, Mapping[int, Replayed]], None]
+type Tell = Callable[[Side, Mapping[int, ReplayStep]], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class HistoryComparison:
         self, side: Side, scratch: Scratch, tell: Tell, comparison: GraphComparison
     ) -> Mapping[str, DeadLetter]:
         """Build the graph of one side and give it to the comparison; return what failed."""
-        app_id, done = self._app_id, dict[int, Replayed]()
+        app_id, done = self._app_id, dict[int, ReplayStep]()
         letters: Mapping[str, DeadLetter] = {}
         rules, passed_over = self._matchers[side]
         async with scratch(side) as graph:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graphweft_workers.archive.preludes import checkpoint_number, is_of_prelude, prelude_of
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, PartitionGraph, Progress, Write
+from graphweft_workers.ports.graph_store import Checkpoint, PartitionGraph, Progress, Write, WriteResult
 
 if TYPE_CHECKING:
     from graphweft_rules.cypher.indexes import SearchIndex
@@ -34,7 +34,7 @@ class PreludeGraph:
         """See ``PartitionGraph.progress``."""
         return await self._graph.progress(self._app_id, self._number(partition))
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         """See ``GraphWrites.apply``."""
         return await self._graph.apply(self._app_id, self._number(partition), writes)
 

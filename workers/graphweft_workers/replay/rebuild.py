@@ -27,9 +27,9 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import replay_preludes
-from graphweft_workers.replay.replay import Replay, Replayed
-from graphweft_workers.replay.restatement import Restatement, Settled
-from graphweft_workers.replay.restoring import Restoring
+from graphweft_workers.replay.replay import Replay, ReplayStep
+from graphweft_workers.replay.restatement import LetterCounts, Restatement
+from graphweft_workers.replay.restoring import SnapshotSource
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.replay.swap import GraphSwap, move
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
@@ -43,7 +43,7 @@ _RESTATEMENTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class DigestComparison:
     """The digests of both graphs at the same place of the log."""
 
     live: Digest
@@ -53,11 +53,11 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restated:
+class RestatementResult:
     """The restatement in the log, and how the dead letters changed."""
 
     activation: Activation
-    letters: Settled
+    letters: LetterCounts
 
 
 class Rebuild:
@@ -70,8 +70,8 @@ class Rebuild:
         rules: ActiveRules,
         *,
         given: RuleSet | None = None,
-        tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
-        restoring: Restoring | None = None,
+        tell: Callable[[Mapping[int, ReplayStep]], None] = lambda _: None,
+        restoring: SnapshotSource | None = None,
         erasing: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
@@ -106,7 +106,7 @@ class Rebuild:
         """Whether an earlier rebuild has left something in the new graph."""
         self.restored = 0
         """Events with mutations that came from a snapshot."""
-        self.done: dict[int, Replayed] = {}
+        self.done: dict[int, ReplayStep] = {}
         """How far each partition is, and each one of a prelude, under the number of its checkpoint."""
 
     async def begin(self, *, resume: bool, swap: bool = False, kept: bool = False) -> None:
@@ -260,10 +260,10 @@ class Rebuild:
                     f"the new graph is at {partition}:{place}, after {partition}:{end}: give --graph-template for "
                     "another one"
                 )
-            known = self.done.get(partition, Replayed())
+            known = self.done.get(partition, ReplayStep())
             async with contextlib.aclosing(self._replay.run(partition, to=end, counted=known.offset)) as steps:
                 async for step in steps:
-                    self.done[partition] = Replayed(
+                    self.done[partition] = ReplayStep(
                         offset=step.offset,
                         entries=known.entries + step.entries,
                         events=known.events + step.events,
@@ -272,7 +272,7 @@ class Rebuild:
                     )
                     self._tell(self.done)
 
-    async def compare(self) -> Compared | None:
+    async def compare(self) -> DigestComparison | None:
         """Bring the new graph to the place of the live one and return both digests.
 
         None: the live graph changed during each attempt. Raises like ``run``.
@@ -288,7 +288,7 @@ class Rebuild:
             live = await read_digest(self._live, self._app_id)
             if place == await self._log.marks():
                 rebuilt = await read_digest(self._graph, self._app_id)
-                return Compared(live=live, rebuilt=rebuilt, before=await self._before())
+                return DigestComparison(live=live, rebuilt=rebuilt, before=await self._before())
         return None
 
     async def _before(self) -> str:
@@ -299,7 +299,7 @@ class Rebuild:
         logged = logged_basis(await self._log.bus.rules.activations(), self._app_id)
         return "the past was restated" if basis.rules != logged else ""
 
-    async def restate(self) -> Restated | None:
+    async def restate(self) -> RestatementResult | None:
         """Record that the past follows the given rules, when the new graph holds it; then the graph follows the log.
 
         Waits until workers have read the record. None: it was done before an interruption. Raises like ``run``; then
@@ -329,7 +329,7 @@ class Rebuild:
         self._basis = replace(self._basis, rules=logged_basis([made], self._app_id))
         await self._write_basis()
         self._follow_log()
-        return Restated(activation=made, letters=settled)
+        return RestatementResult(activation=made, letters=settled)
 
     async def _until(self, activation: Activation) -> dict[int, str]:
         partitions = await self._log.partitions()

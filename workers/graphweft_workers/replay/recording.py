@@ -19,7 +19,7 @@ from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.order import Arranger, Step
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, GraphWrites, PartitionGraph, Write
+from graphweft_workers.ports.graph_store import GraphWrites, PartitionGraph, Write, WriteResult
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.node_state import Change, NodeReader, State, changes
 from graphweft_workers.rule_sets.active_rules import ActiveRules
@@ -50,7 +50,7 @@ class Writer:
 
 
 @dataclass(slots=True, kw_only=True)
-class Recorded:
+class RecordResult:
     """What ``record`` saw."""
 
     events: int = 0
@@ -79,7 +79,7 @@ class Recording:
         app_id: str,
         reader: NodeReader,
         writers: NodeWriters,
-        result: Recorded,
+        result: RecordResult,
     ) -> None:
         """``graph`` is empty, and nobody else writes to it; ``reader`` reads it. ``result`` gets what is seen."""
         self.letters = MemoryLetters()
@@ -160,16 +160,16 @@ class _Watched:
         self.runs_again = graph.runs_again
         self.watching = False
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         """See ``GraphWrites.apply``."""
         if not self.watching:
             return await self._graph.apply(app_id, partition, writes)
         for number, write in enumerate(writes):
             applied = await self._graph.apply(app_id, partition, [write])
             if not applied.count:
-                return Applied(count=number, failure=applied.failure)
+                return WriteResult(count=number, failure=applied.failure)
             await self._look(write)
-        return Applied(count=len(writes))
+        return WriteResult(count=len(writes))
 
 
 class _Arrangers(Arrangers):

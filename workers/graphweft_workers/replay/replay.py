@@ -24,7 +24,7 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
-from graphweft_workers.replay.restoring import Restoring
+from graphweft_workers.replay.restoring import SnapshotSource
 from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
 
 type Cause = tuple[str | None, str | None, str]
@@ -32,7 +32,7 @@ type Cause = tuple[str | None, str | None, str]
 
 
 @dataclass(slots=True, kw_only=True)
-class Replayed:
+class ReplayStep:
     """How far a replay of one partition is. Counts begin anew when it is continued after an interruption."""
 
     offset: str = ""
@@ -80,7 +80,7 @@ class Replay:
         *,
         batch_events: int = 1_000,
         passed_over: Callable[[Bus, int], Awaitable[PassedOver]] = PassedOver.as_lived,
-        restoring: Restoring | None = None,
+        restoring: SnapshotSource | None = None,
     ) -> None:
         """Only the replay writes to ``graph``. It only reads the bus. ``restoring``, with snapshots, is for it alone.
 
@@ -119,7 +119,7 @@ class Replay:
         if self._restoring is not None:
             await self._restoring.finish(self._state.indexes)
 
-    async def run(self, partition: int, *, to: str | None = None, counted: str = "") -> AsyncGenerator[Replayed]:
+    async def run(self, partition: int, *, to: str | None = None, counted: str = "") -> AsyncGenerator[ReplayStep]:
         """Apply the partition up to the offset ``to``, or to its end; yield the progress after each batch.
 
         Entries and skips up to the offset ``counted`` do not count: an earlier call has read them, behind the last
@@ -137,7 +137,7 @@ class Replay:
             passed_over, start = await self._restoring.open(partition, start, to)
         recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id, records=None)
         writer = AppWriter(self._state, partition, passed_over, recent)
-        done = Replayed(offset=start, letters=self._letters.found)
+        done = ReplayStep(offset=start, letters=self._letters.found)
         reading = _Reading(
             partition=partition,
             offset=done.offset,

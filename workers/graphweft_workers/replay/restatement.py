@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class LetterCounts:
     """How the dead letters of the past changed."""
 
     removed: int
@@ -54,7 +54,7 @@ class Restatement:
         await self._log.bus.rules.store(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
         return await self._log.bus.rules.activate(restated_scope(self._app_id), rules.digest)
 
-    async def settle(self, until: Mapping[int, str], failed: Iterable[DeadLetter]) -> Settled:
+    async def settle(self, until: Mapping[int, str], failed: Iterable[DeadLetter]) -> LetterCounts:
         """Replace the dead letters of events before ``until`` by those of the restated graph; idempotent.
 
         ``until`` holds partitions with an offset; workers must have read past them. ``failed`` are the letters of rows
@@ -76,7 +76,7 @@ class Restatement:
         for letter in old:
             if letter.id not in new:
                 removed += await self._shrink(letter, until)
-        return Settled(removed=removed, written=len(new))
+        return LetterCounts(removed=removed, written=len(new))
 
     async def has_stray_retries(self, until: Mapping[int, str]) -> bool:
         """Tell whether the log holds retries after ``until`` of rows before it: somebody retried an old letter."""

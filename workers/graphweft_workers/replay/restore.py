@@ -30,7 +30,7 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.histories import replay_preludes
-from graphweft_workers.replay.replay import Replayed
+from graphweft_workers.replay.replay import ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.support.timing import TIMING
 
@@ -43,7 +43,7 @@ class GraphDiffers(GraphUnavailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoreResult:
     """What was restored."""
 
     events: int
@@ -60,7 +60,7 @@ class Restore:
 
     def __init__(
         self, export: UnpackedExport, graph: GraphStore, rules: ActiveRules, app_id: str, *,
-        make: Callable[[StoredRules], RuleSet], tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
+        make: Callable[[StoredRules], RuleSet], tell: Callable[[Mapping[int, ReplayStep]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """``export`` has been checked. ``app_id`` may be another one than that of the export.
 
@@ -142,7 +142,7 @@ class Restore:
                 "`graphweft erase`, and restore again"
             )
 
-    async def run(self, bus: Bus, blobs: BlobStore) -> Restored:
+    async def run(self, bus: Bus, blobs: BlobStore) -> RestoreResult:
         """Restore the graph, the history, the dead letters and the rules. After an interruption, a further call does.
 
         ``bus`` has the archive ``blobs`` behind it. Raises like ``check``, ``GraphDiffers``, and ``InvalidSettings`` if
@@ -173,20 +173,20 @@ class Restore:
         finally:
             if not done:
                 await asyncio.shield(self._undo(blobs))
-        return Restored(events=restored.events, digest=restored.digest, dead_letters=len(letters), rules=rules)
+        return RestoreResult(events=restored.events, digest=restored.digest, dead_letters=len(letters), rules=rules)
 
     async def _undo(self, blobs: BlobStore) -> None:
         await self._graph.whole.drop(self._app_id)
         await preludes.remove(blobs, self._app_id)
 
-    async def run_graph(self) -> Restored:
+    async def run_graph(self) -> RestoreResult:
         """Make the graph alone, in an empty place.
 
         Raises ``GraphDiffers`` if it is not the exported one, and like ``check_rules``.
         """
         await self.check_rules()
         run = await self._graph.check()
-        steps: dict[int, Replayed] = {}
+        steps: dict[int, ReplayStep] = {}
         replay = replay_preludes(self._histories, self._graph, self._rules, self._app_id)
         async with contextlib.aclosing(replay):
             async for number, step in replay:
@@ -208,7 +208,7 @@ class Restore:
                 "graph server. If `graphweft rebuild --verify` finds a difference where it was exported, something "
                 "else than the rules had written to that graph"
             )
-        return Restored(events=sum(each.events for each in steps.values()), digest=found)
+        return RestoreResult(events=sum(each.events for each in steps.values()), digest=found)
 
     async def _activate(self, bus: Bus) -> int:
         """Activate the rule sets of the export for the app, the one that was active last; return how many.

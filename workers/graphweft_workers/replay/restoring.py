@@ -19,7 +19,7 @@ from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, W
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshot_key import LogHash, Scan, snapshot_key
-from graphweft_workers.replay.snapshots import Snapshots, Stored
+from graphweft_workers.replay.snapshots import SnapshotName, Snapshots
 from graphweft_workers.support.timing import TIMING
 
 _LAST_SHARE: Final = 10
@@ -35,7 +35,7 @@ class _Reached:
     log: LogHash
 
 
-class Restoring:
+class SnapshotSource:
     """Snapshots for one replay into one graph, which nobody else writes to."""
 
     def __init__(self, bus: Bus, graph: GraphStore, app_id: str, snapshots: Snapshots) -> None:
@@ -50,8 +50,8 @@ class Restoring:
         self._keys: frozenset[tuple[str, str]] = frozenset()
         self._indexes: tuple[SearchIndex, ...] = ()
         self._events = self._since = 0
-        self._known: list[Stored] = []
-        self._stale: list[Stored] = []
+        self._known: list[SnapshotName] = []
+        self._stale: list[SnapshotName] = []
         self._sound = False
         """Whether the graph is known to follow from ``_reached``: not if another process has begun it."""
 
@@ -93,11 +93,11 @@ class Restoring:
                 return snapshot.events
         return 0
 
-    async def _usable(self, ends: Mapping[int, str | None]) -> list[tuple[Stored, dict[int, _Reached]]]:
+    async def _usable(self, ends: Mapping[int, str | None]) -> list[tuple[SnapshotName, dict[int, _Reached]]]:
         """Return the snapshots with the key that this replay would have, the nearest one last."""
         if not self._known:
             return []
-        found: list[tuple[Stored, dict[int, _Reached]]] = []
+        found: list[tuple[SnapshotName, dict[int, _Reached]]] = []
         self._activations = await self._bus.rules.activations()
         last = max(each.partition for each in self._known)
         before: dict[int, _Reached] = {}

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"([0-9]+)@([0-9]+(?:-[0-9]+)?)\.([0-9]+)\.([0-9a-f]{1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class SnapshotName:
     """What the name of a snapshot says."""
 
     name: str
@@ -44,18 +44,18 @@ class Snapshots:
         self._erasures: dict[str, Erasures] = {}
         """By app: what was erased when a replay began."""
 
-    async def stored(self, app_id: str) -> list[Stored]:
+    async def stored(self, app_id: str) -> list[SnapshotName]:
         """Return the snapshots of an app that this code made. Raises ``ArchiveUnavailable``.
 
         Call it before a replay that takes snapshots.
         """
         self._erasures[app_id] = await erasures_in(self._blobs, app_id)
-        found: list[Stored] = []
+        found: list[SnapshotName] = []
         for name in await self._blobs.names(_folder(app_id)):
             parts = _NAME.fullmatch(name.rpartition("/")[2])
             if parts is not None and parts[4] == self.code[:_CODE]:
                 found.append(
-                    Stored(
+                    SnapshotName(
                         name=name,
                         partition=int(parts[1]),
                         offset=parts[2],
@@ -66,7 +66,7 @@ class Snapshots:
                 )
         return found
 
-    async def get(self, app_id: str, stored: Stored) -> tuple[Snapshot, Iterator[bytes]] | None:
+    async def get(self, app_id: str, stored: SnapshotName) -> tuple[Snapshot, Iterator[bytes]] | None:
         """Return a snapshot and the lines of its graph; None, after a warning, if the file is not what it should be."""
         data = await self._blobs.get(stored.name)
         if data is None:
@@ -94,7 +94,7 @@ class Snapshots:
             self.warn(f"no snapshot of {snapshot.app_id!r} is kept: something was erased of it meanwhile")
         return name
 
-    async def delete(self, stored: list[Stored]) -> None:
+    async def delete(self, stored: list[SnapshotName]) -> None:
         """Delete snapshots. Raises ``ArchiveUnavailable``."""
         await self._blobs.delete([each.name for each in stored])
 

@@ -25,13 +25,13 @@ from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.log.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.log.passed_over import PassedOver
 from graphweft_workers.engine.log.read import MatchedEvent, read_range
-from graphweft_workers.engine.log.series import Numbered
+from graphweft_workers.engine.log.series import SeriesPlace
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.replay.app_log import LACKING, AppLog
 from graphweft_workers.replay.node_state import NodeReader, State, alike
-from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
+from graphweft_workers.replay.recording import Recording, RecordResult, Writer, writer_of
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 MOST_SINGLE: Final = 20_000
@@ -142,13 +142,13 @@ class Why:
                 "GRAPHWEFT_ARCHIVE_URL if there is an archive"
             )
 
-    async def record(self, target: NodeTarget, graph: GraphStore, found: LogFindings) -> Recorded:
+    async def record(self, target: NodeTarget, graph: GraphStore, found: LogFindings) -> RecordResult:
         """Replay into ``graph``, which is empty, and record the changes of the target.
 
         Raises ``InvalidSettings`` if the log lacks its beginning; ``BusUnavailable`` and ``GraphUnavailable``.
         """
         self.check_complete(found)
-        result = Recorded(newest=deque(maxlen=self._limit))
+        result = RecordResult(newest=deque(maxlen=self._limit))
         result.unseen = max(0, found.rows - len(self._singles))
         keys = await self.keys()
         reader = NodeReader(target, keys, graph, self._app_id)
@@ -224,5 +224,5 @@ class _Distinct(RecentEvents):
     """For events that are known to be no copies."""
 
     @override
-    def is_copy(self, identity: Identity | None, number: Numbered | None = None, offset: str = "") -> bool:
+    def is_copy(self, identity: Identity | None, number: SeriesPlace | None = None, offset: str = "") -> bool:
         return False

@@ -18,7 +18,7 @@ from graphweft_workers.reports.scan import Decoder, ScanLimits, ends, forwards, 
 if TYPE_CHECKING:
     from graphweft_contracts.rules_log import StoredRules
     from graphweft_rules import RuleSet
-    from graphweft_workers.reports.judging import Judged, Missed
+    from graphweft_workers.reports.judging import Judgement, MissedMutation
 
 _MOST: Final = 50
 _CELL: Final = 120
@@ -93,7 +93,7 @@ class Coverage:
                         key, MutationCount(workflow=name, rule=part.rule, mutation=part.id, place=str(part.place))
                     )
 
-    def add(self, event: Event, judged: Judged, position: str | None = None) -> None:
+    def add(self, event: Event, judged: Judgement, position: str | None = None) -> None:
         """Count one event."""
         self.events += 1
         workflow = event.workflow or ""
@@ -101,7 +101,7 @@ class Coverage:
             found = self.mutations.get((workflow, bound.mutation.rule, bound.mutation.id))
             if found is not None:
                 found.matched += 1
-        missed: tuple[Missed, ...] = (*judged.skipped, *judged.failed)
+        missed: tuple[MissedMutation, ...] = (*judged.skipped, *judged.failed)
         for each in missed:
             found = self.mutations.get((workflow, each.rule, each.mutation))
             if found is not None:

@@ -43,7 +43,7 @@ _UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 
 
 @dataclass(slots=True)
-class Sent:
+class SentEvents:
     """The events that the bus has taken, with the last offset and the number of events of each partition."""
 
     events: int = 0
@@ -71,18 +71,18 @@ async def send(
     transport: Transport,
     events: Iterable[Event],
     *,
-    sent: Sent | None = None,
+    sent: SentEvents | None = None,
     give_up_s: float | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
     on_outage: Callable[[BusUnavailable], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Sent:
+) -> SentEvents:
     """Append all events in order. A batch without a confirmation is appended again; workers drop second copies.
 
     ``sent`` continues the count of an earlier call. During an outage it keeps trying; raises ``BusUnavailable`` when
     the outage lasts longer than ``give_up_s``, and ``MissingRight`` at once.
     """
-    sent = sent or Sent()
+    sent = sent or SentEvents()
     for batch, outgoing in _batches(events):
         unavailable_since: float | None = None
         while True:
@@ -114,7 +114,7 @@ async def send(
     return sent
 
 
-def _in_part(error: BusUnavailable, sent: Sent) -> str:
+def _in_part(error: BusUnavailable, sent: SentEvents) -> str:
     return f"{error} (sent before: {counted(sent.events, 'event')}; {how_to_go_on(sent)})"
 
 
@@ -206,7 +206,7 @@ class DeliveryOutcome:
 class PublishReport:
     """What the bus has taken of events from elsewhere, and their outcome if it was waited for."""
 
-    sent: Sent
+    sent: SentEvents
     outcome: DeliveryOutcome | None
     refused: int | None = None
     """Invalid lines; None where there are no lines."""
@@ -239,7 +239,7 @@ class PublishReport:
 
 
 async def outcome_of(
-    bus: Bus, sent: Sent, *, give_up_s: float | None = None, clock: Clock = SYSTEM_CLOCK
+    bus: Bus, sent: SentEvents, *, give_up_s: float | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> DeliveryOutcome:
     """Return the outcome of events that the workers have processed, from the dead letters.
 
@@ -254,7 +254,7 @@ async def outcome_of(
             await clock.sleep(POLL_S)
 
 
-async def _outcome_of(bus: Bus, sent: Sent) -> DeliveryOutcome:
+async def _outcome_of(bus: Bus, sent: SentEvents) -> DeliveryOutcome:
     assert sent.positions is not None
     skipped: set[str] = set()
     failed: set[str] = set()
@@ -280,7 +280,7 @@ async def _outcome_of(bus: Bus, sent: Sent) -> DeliveryOutcome:
     )
 
 
-async def _repeated(bus: Bus, sent: Sent) -> set[str]:
+async def _repeated(bus: Bus, sent: SentEvents) -> set[str]:
     """Return the positions of events that the workers skip as second copies."""
     from graphweft_workers.engine.log.history import copies
 
@@ -363,7 +363,7 @@ def _stuck(partitions: Iterable[PartitionStatus], apps: Set[str] | None) -> Iter
                 yield app, _STUCK[parked.why]
 
 
-def how_to_go_on(sent: Sent) -> str:
+def how_to_go_on(sent: SentEvents) -> str:
     """Return what to do after events were sent in part."""
     if sent.harmless or not sent.events:
         return "it is safe to run again: give the same command again, and the copies have no effect"

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
 from graphweft_workers.engine.failures.set_aside import set_aside_id
-from graphweft_workers.engine.log.position_note import Parked, PositionNote
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.plan.plan import planned_end, planned_rows
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
@@ -42,7 +42,7 @@ class EntryEffect:
     planned: Sequence[tuple[str, str, bool]] = ()
     """Rule and mutation of the entry's rows in the unfinished batch, and whether the graph has them."""
     plan_end: str | None = None
-    parked: Parked | None = None
+    parked: ParkedApp | None = None
     """Why the app is behind."""
     graph_fault: str = ""
     """Why the checkpoint is not known."""

@@ -32,7 +32,7 @@ class DecodedEntry:
     retry: wire.Retry | None = None
     activation: Activation | None = None
     """The activation that the entry names. A worker ignores the entry, whatever else it holds."""
-    dropped: wire.Dropped | None = None
+    dropped: wire.DroppedLetter | None = None
     """The dead letter that somebody dropped."""
     fault: str = ""
     """Why the entry cannot be decoded."""
@@ -65,7 +65,7 @@ class DecodedEntry:
         if self.activation is not None:
             found["activation"] = activation_dict(self.activation)
         if self.dropped is not None:
-            found["dropped"] = dict(zip(wire.Dropped._fields, self.dropped, strict=True))
+            found["dropped"] = dict(zip(wire.DroppedLetter._fields, self.dropped, strict=True))
         if self.event is None:
             found["fields"] = wire.pack(self.entry.fields)
         if self.fault:

@@ -15,7 +15,7 @@ from graphweft_workers.reports.entries import DecodedEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class MissedMutation:
     """A mutation whose rule matches but lacks a value, or that graphweft could not match."""
 
     rule: str
@@ -25,33 +25,33 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judgement:
     """What a rule set does with one event."""
 
     mutations: tuple[BoundMutation, ...] = ()
-    skipped: tuple[Missed, ...] = ()
-    failed: tuple[Missed, ...] = ()
+    skipped: tuple[MissedMutation, ...] = ()
+    failed: tuple[MissedMutation, ...] = ()
     unmatched: Sequence[UnmatchedRule] = ()
     """Other rules for the event's type."""
     reason: str = ""
     """Why no rule applies; empty if one does."""
 
 
-def judge_event(rules: RuleSet, event: Event, *, explain: bool = True) -> Judged:
+def judge_event(rules: RuleSet, event: Event, *, explain: bool = True) -> Judgement:
     """Return what rules do with an event. Without ``explain``, rules that do not match are not listed."""
     refusal = rules.refusal(event)
     if refusal is not None:
-        return Judged(reason=refusal)
+        return Judgement(reason=refusal)
     matched = rules.match_event(event)
     skipped = tuple(
-        Missed(rule=each.rule, mutation=each.query, place=str(each.place), reason=each.detail)
+        MissedMutation(rule=each.rule, mutation=each.query, place=str(each.place), reason=each.detail)
         for each in matched.skipped
     )
     failed = tuple(
-        Missed(rule=each.rule, mutation=each.query, place=str(each.place), reason=failure_of(each.error)[1])
+        MissedMutation(rule=each.rule, mutation=each.query, place=str(each.place), reason=failure_of(each.error)[1])
         for each in matched.failed
     )
-    return Judged(
+    return Judgement(
         mutations=matched.mutations,
         skipped=skipped,
         failed=failed,
@@ -60,22 +60,26 @@ def judge_event(rules: RuleSet, event: Event, *, explain: bool = True) -> Judged
     )
 
 
-def judge(seen: DecodedEntry, rules: RuleSet) -> Judged:
+def judge(seen: DecodedEntry, rules: RuleSet) -> Judgement:
     """Return what rules do with an entry that holds an event; a retry runs only the mutation that it names."""
     assert seen.event is not None
     if seen.retry is None or seen.retry.mutation == WHOLE:
         return judge_event(rules, seen.event)
     if (seen.retry.rule, seen.retry.mutation) == EXTRACT:
-        return Judged(reason="the memory workers read this episode again; it has no mutation")
+        return Judgement(reason="the memory workers read this episode again; it has no mutation")
     found = read_range(seen.partition, [seen.entry], _Only(rules), RecentEvents())
-    return Judged(
+    return Judgement(
         mutations=tuple(bound for events in found.apps.values() for each in events for bound in each.mutations),
         skipped=tuple(
-            Missed(rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message)
+            MissedMutation(
+                rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message
+            )
             for each in found.skips
         ),
         failed=tuple(
-            Missed(rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message)
+            MissedMutation(
+                rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message
+            )
             for each in found.letters
         ),
         reason="" if found.apps or found.skips or found.letters else "the mutation is not about the event",

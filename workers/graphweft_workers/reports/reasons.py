@@ -16,7 +16,7 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.reports.effects import EntryEffect, Letters, letters_of
 from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.event import EntryFate, letter_parts
-from graphweft_workers.reports.judging import Judged, Missed, judge
+from graphweft_workers.reports.judging import Judgement, MissedMutation, judge
 from graphweft_workers.reports.printable import printable, short
 from graphweft_workers.reports.report import Part
 from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
@@ -50,7 +50,7 @@ class Reasons:
     activation: Activation | None
     ahead: bool
     """Whether the activation lies after the entry: the first one applies to earlier events too."""
-    judged: Judged
+    judged: Judgement
     outcomes: Sequence[tuple[BoundMutation, Outcome]]
     letters: Letters
 
@@ -128,7 +128,7 @@ async def explain(bus: Bus, decoder: Decoder, fate: EntryFate, *, make: Callable
     """
     seen = fate.seen
     activation: Activation | None = None
-    judged = Judged()
+    judged = Judgement()
     ahead = False
     if seen.kind != "activation" and seen.event is not None:
         offset = seen.entry.offset
@@ -188,7 +188,7 @@ def _batch(effect: EntryEffect) -> str:
     return "not known: the graph keeps a batch only while it is unfinished"
 
 
-def _missed(missed: Missed) -> dict[str, str]:
+def _missed(missed: MissedMutation) -> dict[str, str]:
     return {
         "rule": missed.rule,
         "mutation": missed.mutation,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.replay.app_log import AppLog
     from graphweft_workers.replay.graph_losses import GraphLosses
-    from graphweft_workers.replay.rebuild import Compared, Restated
-    from graphweft_workers.replay.replay import Replayed
+    from graphweft_workers.replay.rebuild import DigestComparison, RestatementResult
+    from graphweft_workers.replay.replay import ReplayStep
     from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 
@@ -40,12 +40,12 @@ class RebuildReport:
     app: str
     graph: str
     """The name of the new graph."""
-    done: Mapping[int, Replayed] = field(default_factory=dict[int, "Replayed"])
+    done: Mapping[int, ReplayStep] = field(default_factory=dict[int, "ReplayStep"])
     restored: int = 0
     """Events that came from a snapshot."""
     elapsed_s: float = 0.0
     verify: bool = False
-    compared: Compared | None = None
+    compared: DigestComparison | None = None
     swap: bool = False
     swapped: bool = False
     unknown: bool = False
@@ -54,7 +54,7 @@ class RebuildReport:
     """The hash of the rules that were given."""
     active: str = ""
     """The hash of the rules that new events follow."""
-    restated: Restated | None = None
+    restated: RestatementResult | None = None
     resumed: bool = False
     losses: GraphLosses | None = None
     """What the live graph, or the one from before a swap, has and the new one lacks."""

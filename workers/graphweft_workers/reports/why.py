@@ -10,7 +10,7 @@ from typing import Any, Final
 from graphweft_contracts.plurals import counted
 from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.replay.node_state import Change, State
-from graphweft_workers.replay.recording import Recorded, Writer
+from graphweft_workers.replay.recording import RecordResult, Writer
 from graphweft_workers.replay.why import LogFindings
 from graphweft_workers.reports.printable import clock, plain, printable, short
 from graphweft_workers.reports.report import Notice, Part
@@ -24,7 +24,7 @@ class WhyReport:
 
     target: NodeTarget
     found: LogFindings
-    recorded: Recorded | None = None
+    recorded: RecordResult | None = None
     """What the replay found; None without one."""
     near: Sequence[str] = ()
     """Hints where nothing was found."""
@@ -69,7 +69,7 @@ class WhyReport:
         yield from _notices(self.found, self.recorded)
 
 
-def _lines(target: NodeTarget, found: LogFindings, recorded: Recorded | None, *, payload: bool) -> Iterator[str]:
+def _lines(target: NodeTarget, found: LogFindings, recorded: RecordResult | None, *, payload: bool) -> Iterator[str]:
     if not found.rows:
         yield f"{_named(target)}: no event has written it; {entries_read(found)}"
         return
@@ -145,7 +145,7 @@ def _named(target: NodeTarget) -> str:
     return what if target.property is None else f"{what}.{target.property}"
 
 
-def _notices(found: LogFindings, recorded: Recorded | None) -> Iterator[Part]:
+def _notices(found: LogFindings, recorded: RecordResult | None) -> Iterator[Part]:
     if found.lost:
         yield Notice(f"The log lacks {counted(found.lost, 'entry')}: events in them are not counted.")
     if recorded is None:

@@ -15,7 +15,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.past import find_past
-from graphweft_workers.replay.replay import Replay, Replayed
+from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.pipelines import make_pipeline
@@ -31,7 +31,7 @@ _BUDGET_MS: Final = 60_000
 _QUERY_S: Final = 30.0
 """A new graph is slow at first, and nobody's turn waits."""
 
-type Tell = Callable[[Mapping[int, Replayed]], None]
+type Tell = Callable[[Mapping[int, ReplayStep]], None]
 """Gets how far each partition is."""
 
 
@@ -47,7 +47,7 @@ class PastGraph:
     """Events with mutations up to there."""
     restored: int
     """How many of them came from a snapshot."""
-    done: Mapping[int, Replayed]
+    done: Mapping[int, ReplayStep]
     """What the replay of each partition did."""
 
     def as_json(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ async def replay_past(
         restoring = None if preludes else make_restoring(settings, log.bus, graph, app, warn)
         replay = Replay(log.bus, graph, rules, app, restoring=restoring)
         restored = await replay.restore(past.offsets)
-        done: dict[int, Replayed] = {}
+        done: dict[int, ReplayStep] = {}
         async for number, step in replay_preludes(preludes, graph, rules, app):
             done[number] = step
             tell(done)

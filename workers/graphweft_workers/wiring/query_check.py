@@ -18,7 +18,7 @@ from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
-from graphweft_rules.files.model import Place, Written
+from graphweft_rules.files.model import Place, TextPlace
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.workflow import CompiledInjection
 from graphweft_workers.ports.dialect import GraphDialect
@@ -37,7 +37,7 @@ _LONGEST: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class QueryFindings:
     """The result of a check. A finding of level error is a query that would fail for every event."""
 
     count: int
@@ -54,7 +54,7 @@ class _Asked:
     above: int = 0
 
 
-async def check_queries(graph: GraphStore, parts: Iterable[CompiledMutation | CompiledInjection]) -> Checked:
+async def check_queries(graph: GraphStore, parts: Iterable[CompiledMutation | CompiledInjection]) -> QueryFindings:
     """Ask the server about the queries of rules, as the worker and the responder send them.
 
     Searches and ``graphrag`` use graphweft's own queries, so only a ``retrieval_query`` is checked. Raises
@@ -73,7 +73,7 @@ async def check_queries(graph: GraphStore, parts: Iterable[CompiledMutation | Co
                 raise refusal
             if refusal is not None:
                 findings += (_finding(refusal, each, *of, graph.dialect) for of in asked[each])
-    return Checked(count=len(asked), findings=ordered(findings))
+    return QueryFindings(count=len(asked), findings=ordered(findings))
 
 
 async def refuse_wrong_queries(
@@ -124,11 +124,11 @@ def _finding(
         level="error" if refusal.fails else "warning",
         code=CODE,
         message=message,
-        place=_place(written or Written(place=part.place), cypher, refusal.place, asked.above),
+        place=_place(written or TextPlace(place=part.place), cypher, refusal.place, asked.above),
     )
 
 
-def _place(written: Written, cypher: Cypher, place: tuple[int, int] | None, above: int) -> Place:
+def _place(written: TextPlace, cypher: Cypher, place: tuple[int, int] | None, above: int) -> Place:
     """Return the server's place in the rule file, or the beginning of the query."""
     line, column = place or (0, 0)
     return written.at(*cypher.origin(line - above, column)) if line > above else written.at(1, 1)

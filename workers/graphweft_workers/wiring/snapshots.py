@@ -16,24 +16,24 @@ from graphweft_workers.wiring.features import features
 if TYPE_CHECKING:
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
-    from graphweft_workers.replay.restoring import Restoring
+    from graphweft_workers.replay.restoring import SnapshotSource
 
 
 def make_restoring(
     settings: Settings, bus: Bus, graph: GraphStore, app_id: str, warn: Callable[[str], None]
-) -> Restoring | None:
+) -> SnapshotSource | None:
     """Return the snapshots for a replay into ``graph``; None if the settings want none.
 
     ``warn`` gets a sentence about each file that cannot be used. Raises ``InvalidSettings`` for a wrong archive.
     """
-    from graphweft_workers.replay.restoring import Restoring
+    from graphweft_workers.replay.restoring import SnapshotSource
     from graphweft_workers.replay.snapshots import Snapshots
 
     if settings.archive is None or not settings.snapshot_events:
         return None
     code = hashlib.sha256(json.dumps([*_code(settings), graph.dialect.name]).encode()).hexdigest()
     snapshots = Snapshots(open_blobs(settings.archive), code, every=settings.snapshot_events, warn=warn)
-    return Restoring(bus, graph, app_id, snapshots)
+    return SnapshotSource(bus, graph, app_id, snapshots)
 
 
 def _code(settings: Settings) -> Iterator[str]:

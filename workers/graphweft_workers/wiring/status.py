@@ -9,7 +9,7 @@ from typing import Any, Final
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause, count_causes
-from graphweft_workers.engine.log.position_note import Parked, PositionNote
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
@@ -48,7 +48,7 @@ class ServiceStatus:
     uses: AppUses
     faults: Mapping[str, str]
     """Faults of files that the settings name."""
-    parked: Sequence[tuple[int, str, Parked]]
+    parked: Sequence[tuple[int, str, ParkedApp]]
     """Partition and app of apps that are behind."""
     again: Sequence[tuple[int, str, str]]
     """Partition, and two offsets: up to the first one, events have taken effect again that had before, of those up to

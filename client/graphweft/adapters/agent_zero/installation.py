@@ -69,7 +69,7 @@ _PROMPT: Final = """\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class InstalledFiles:
     """The plugin's files by outcome. Paths are relative to ``folder``, with slashes."""
 
     folder: Path
@@ -111,7 +111,7 @@ def plugin_files() -> dict[str, str]:
     return files
 
 
-def install(root: Path, *, force: bool = False) -> Installed:
+def install(root: Path, *, force: bool = False) -> InstalledFiles:
     """Install or update the plugin of the Agent Zero in ``root``. A second call writes nothing.
 
     Files that a user changed are kept, unless ``force`` is set. Raises ``InvalidSettings`` if ``root`` is not Agent
@@ -147,10 +147,10 @@ def install(root: Path, *, force: bool = False) -> Installed:
             _remove(folder, name, (known or {})[name])
         if known != digests:
             (folder / _MANIFEST).write_text(json.dumps(digests, indent=1) + "\n", "utf-8")
-    return Installed(folder=folder, written=tuple(written), unchanged=tuple(unchanged), kept=tuple(kept))
+    return InstalledFiles(folder=folder, written=tuple(written), unchanged=tuple(unchanged), kept=tuple(kept))
 
 
-def uninstall(root: Path) -> Installed:
+def uninstall(root: Path) -> InstalledFiles:
     """Remove the files that ``install`` wrote, and empty folders. Files that a user changed or added are kept.
 
     Does nothing if the plugin is not installed. Raises ``InvalidSettings`` as ``install`` does.
@@ -158,7 +158,7 @@ def uninstall(root: Path) -> Installed:
     folder = _folder(root)
     known = _manifest(folder)
     if known is None:
-        return Installed(folder=folder)
+        return InstalledFiles(folder=folder)
     with _writing(folder):
         removed = [name for name, digest in known.items() if _remove(folder, name, digest)]
         (folder / _MANIFEST).unlink()
@@ -171,7 +171,7 @@ def uninstall(root: Path) -> Installed:
         kept = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         with contextlib.suppress(OSError):
             folder.rmdir()
-    return Installed(folder=folder, removed=tuple(removed), kept=tuple(kept))
+    return InstalledFiles(folder=folder, removed=tuple(removed), kept=tuple(kept))
 
 
 def _folder(root: Path) -> Path:

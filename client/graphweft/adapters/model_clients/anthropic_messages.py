@@ -7,8 +7,8 @@ from typing import Any
 
 from graphweft.adapters.context_place import ContextPlace, below_message, joined, placed, user_message
 from graphweft.adapters.model_clients.exchange import (
-    Asked,
     ModelAnswer,
+    ModelQuestion,
     answer_in,
     asked_in,
     listed,
@@ -19,7 +19,7 @@ from graphweft.chat_formats.values import item, items
 class Messages:
     """``messages.create``: see ``Shape``."""
 
-    def asked(self, options: Mapping[str, Any]) -> Asked:
+    def asked(self, options: Mapping[str, Any]) -> ModelQuestion:
         """See ``Shape``."""
         return asked_in(items(options.get("messages")))
 

@@ -37,7 +37,7 @@ class ModelToolResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ModelQuestion:
     """A request: the user's question, results of tools, and the forms behind the model's last message left out."""
 
     message: str | None = None
@@ -78,7 +78,7 @@ class StreamReader(Protocol):
 class Shape(Protocol):
     """The form of one API. Its methods do not change their arguments, and may raise for unknown forms."""
 
-    def asked(self, options: Mapping[str, Any]) -> Asked:
+    def asked(self, options: Mapping[str, Any]) -> ModelQuestion:
         """Return what a request says; ``options`` are the named arguments of the call."""
         ...
 
@@ -102,7 +102,7 @@ def listed(value: Any) -> list[Any]:
     return list(cast("Sequence[Any]", value))
 
 
-def asked_in(values: Iterable[Any]) -> Asked:
+def asked_in(values: Iterable[Any]) -> ModelQuestion:
     """Return what the messages of a request say."""
     messages = list(read_messages(values, strict=False))
     question, since, results = question_of(messages), _last_answer(messages), results_of(messages)
@@ -116,7 +116,7 @@ def asked_in(values: Iterable[Any]) -> Asked:
             latest = n > since
             if latest or (call is not None and call.id is not None and newest[call.id] == place):
                 found.append(_result(result, call, latest=latest))
-    return Asked(
+    return ModelQuestion(
         message=None if question is None else messages[question].text,
         results=found,
         unread=[name for message in messages[since + 1 :] for name in message.unread],

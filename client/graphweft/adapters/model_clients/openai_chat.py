@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from graphweft.adapters.context_place import ContextPlace, below_message, placed
 from graphweft.adapters.model_clients.exchange import (
-    Asked,
     ModelAnswer,
+    ModelQuestion,
     answer_in,
     asked_in,
     listed,
@@ -25,7 +25,7 @@ _INSTRUCTIONS: Final = ("system", "developer")
 class ChatCompletions:
     """``chat.completions.create``: see ``Shape``. Only the first choice of an answer counts."""
 
-    def asked(self, options: Mapping[str, Any]) -> Asked:
+    def asked(self, options: Mapping[str, Any]) -> ModelQuestion:
         """See ``Shape``."""
         return asked_in(items(options.get("messages")))
 

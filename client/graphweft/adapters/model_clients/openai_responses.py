@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from graphweft.adapters.context_place import ContextPlace, below_message, joined, placed
-from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, asked_in, listed
+from graphweft.adapters.model_clients.exchange import ModelAnswer, ModelQuestion, asked_in, listed
 from graphweft.chat_formats import ToolCall, read_messages
 from graphweft.chat_formats.values import item, items
 
@@ -19,10 +19,10 @@ _KEPT: Final = ("previous_response_id", "conversation")
 class Responses:
     """``responses.create``: see ``Shape``. In a conversation that the provider keeps, context is in instructions."""
 
-    def asked(self, options: Mapping[str, Any]) -> Asked:
+    def asked(self, options: Mapping[str, Any]) -> ModelQuestion:
         """See ``Shape``."""
         given = options.get("input")
-        return Asked(message=given or None) if isinstance(given, str) else asked_in(items(given))
+        return ModelQuestion(message=given or None) if isinstance(given, str) else asked_in(items(given))
 
     def with_context(self, options: Mapping[str, Any], text: str, place: ContextPlace) -> dict[str, Any]:
         """See ``Shape``."""

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from graphweft.adapters.context_place import Attempt, ContextPlace
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.model_clients.exchange import Asked, ModelAnswer, ModelToolResult, Shape, arguments_of
+from graphweft.adapters.model_clients.exchange import ModelAnswer, ModelQuestion, ModelToolResult, Shape, arguments_of
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import about_model
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -80,7 +80,7 @@ class Recorder:
 
     def begin(self, shape: Shape, options: Mapping[str, Any]) -> Exchange:
         """Report the results of tools in a request, and start a turn if it does not continue one."""
-        asked, turn = Asked(), _Turn(run=uuid4().hex, message=None)
+        asked, turn = ModelQuestion(), _Turn(run=uuid4().hex, message=None)
         with self.core.guarded("reading a request"):
             asked = shape.asked(options)
             turn = _Turn(run=turn.run, message=asked.message)

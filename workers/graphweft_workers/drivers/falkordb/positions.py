@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft_contracts import channels
 from graphweft_workers.drivers.falkordb.errors import translate
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.support.lazy_logger import get_logger
 
@@ -38,12 +38,12 @@ class FalkorDBPositions:
         self.forbidden = False
         """Whether the server refuses to keep them, because the user lacks the rights: then none are kept."""
 
-    async def read(self) -> dict[int, Committed] | None:
+    async def read(self) -> dict[int, CommittedPosition] | None:
         """See ``GraphStore.positions``."""
         found = await self._all_of(self._key)
         if self.forbidden:
             return None
-        return {int(partition): Committed.of_text(value) for partition, value in found.items()}
+        return {int(partition): CommittedPosition.of_text(value) for partition, value in found.items()}
 
     async def reached(self, partition: int) -> Mapping[str, str]:
         """See ``GraphStore.reached``."""

@@ -69,9 +69,8 @@ from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBT
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.falkordb.write_times import WriteTimes
 from graphweft_workers.ports.dialect import GraphDialect, of_another_length
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import (
-    Applied,
     Checkpoint,
     PositionMove,
     Progress,
@@ -79,6 +78,7 @@ from graphweft_workers.ports.graph_store import (
     Table,
     WholeGraphs,
     Write,
+    WriteResult,
 )
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.text.long_values import are_long
@@ -290,7 +290,7 @@ class FalkorDBStore:
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
         return Progress(checkpoint=checkpoint, note=note)
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         """See ``GraphStore.apply``."""
         count = 0
         held_s: list[float] = []
@@ -300,8 +300,8 @@ class FalkorDBStore:
             count += applied.count
             held_s += applied.held_s
             if applied.failure is not None or applied.count < len(part):
-                return Applied(count=count, failure=applied.failure, held_s=held_s)
-        return Applied(count=count, held_s=held_s)
+                return WriteResult(count=count, failure=applied.failure, held_s=held_s)
+        return WriteResult(count=count, held_s=held_s)
 
     async def durable(self, run: str, move: PositionMove | None = None) -> None:
         """See ``GraphStore.durable``. A server without an append-only file cannot; a warning is logged once."""
@@ -337,7 +337,7 @@ class FalkorDBStore:
             )
         return None
 
-    async def positions(self) -> Mapping[int, Committed] | None:
+    async def positions(self) -> Mapping[int, CommittedPosition] | None:
         """See ``GraphStore.positions``."""
         return await self._positions.read()
 
@@ -480,14 +480,16 @@ class FalkorDBStore:
             raise translate(reply[-1]) from reply[-1]
         return reply[1] if len(reply) == 3 else []
 
-    async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         name = self._name(app_id)
         if not self._turns.heeds(name):  # an empty context would cost 1.5 us for each round trip
             return await self._apply_now(app_id, partition, writes)
         async with self._turns.writing(name):
             return await self._apply_now(app_id, partition, writes)
 
-    async def _apply_now(self, app_id: str, partition: int, writes: Sequence[Write], *, share: bool = True) -> Applied:
+    async def _apply_now(
+        self, app_id: str, partition: int, writes: Sequence[Write], *, share: bool = True
+    ) -> WriteResult:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)
@@ -541,7 +543,7 @@ class FalkorDBStore:
             if checkpoint is None and done:
                 # One of these writes deleted the checkpoint. Without it they would run again, for ever.
                 await self._restore(app_id, partition, writes[: done[-1]])
-                return Applied(count=done[-1], held_s=held_s)
+                return WriteResult(count=done[-1], held_s=held_s)
             if checkpoint != (writes[count - 1].after if count else writes[0].before):
                 raise Fenced(
                     f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
@@ -554,7 +556,7 @@ class FalkorDBStore:
         self._applied(app_id, partition, writes[:count], held_s=held_s)
         self._shared_queries.keep_apart(writes[failed[0].first : failed[0].end])
         rest = await self._apply_now(app_id, partition, writes[count:], share=False)
-        return Applied(count=count + rest.count, failure=rest.failure, held_s=(*held_s[:count], *rest.held_s))
+        return WriteResult(count=count + rest.count, failure=rest.failure, held_s=(*held_s[:count], *rest.held_s))
 
     def _queries(
         self, partition: int, writes: Sequence[Write], *, share: bool
@@ -576,11 +578,11 @@ class FalkorDBStore:
         failure: QueryFailed | None = None,
         *,
         held_s: Sequence[float],
-    ) -> Applied:
+    ) -> WriteResult:
         notes = [self._notes.pop((app_id, partition), None), *(write.note for write in writes)]
         if known := [note for note in notes if note is not None]:  # most writes have none
             self._notes[app_id, partition] = known[-1]
-        return Applied(count=len(writes), failure=failure, held_s=held_s)
+        return WriteResult(count=len(writes), failure=failure, held_s=held_s)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
         """Create every label and type of the writes before the server plans the first of them.

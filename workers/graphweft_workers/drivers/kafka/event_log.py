@@ -39,7 +39,7 @@ from graphweft_workers.drivers.kafka.group import Membership, owners_in
 from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 from graphweft_workers.ports.partitions import PartitionStatus
 
@@ -93,7 +93,7 @@ class KafkaEventLog:
         self._follower = TopicFollower(self._servers, channels.EVENTS_TOPIC, clock=clock, timing=timing)
         self._spans: dict[int, int] = {}
         """By partition: how many offsets the next page of ``before`` is expected to have."""
-        self._ends: dict[int, tuple[Committed, int]] = {}
+        self._ends: dict[int, tuple[CommittedPosition, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
         self._has_series = False
         self._admin: Any = None
@@ -162,14 +162,14 @@ class KafkaEventLog:
         self._ends.pop(partition, None)
         await self._group.release(partition, owner)
 
-    async def committed(self, partition: int) -> Committed:
+    async def committed(self, partition: int) -> CommittedPosition:
         """See ``Partitions.committed``."""
         await self.count()
         position, note = (await self._positions([partition]))[partition]
         self._group.is_committed(partition, position, note)
         return _committed(position, note)
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``. One call returns about 2 MiB at most, or the single entry that is larger."""
         if wait_s is None:
             return await self._look(partition, after, limit)
@@ -184,14 +184,14 @@ class KafkaEventLog:
                 enough=self._group.called_back,
             )
         self._times.look_at(records)
-        end = Committed(
+        end = CommittedPosition(
             offset=str(records[-1].offset) if records else after.offset, count=after.count + lost + len(records)
         )
         self._ends[partition] = (end, following)
         stepped = not records and following != position
         return Batch(entries=[_entry(record) for record in records], lost=lost, stepped=stepped)
 
-    async def _look(self, partition: int, after: Committed, limit: int) -> Batch:
+    async def _look(self, partition: int, after: CommittedPosition, limit: int) -> Batch:
         """Read without a claim. It ends before an open transaction."""
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
         first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
@@ -263,7 +263,7 @@ class KafkaEventLog:
                     found[name] = str(stored.offset - 1)
         return found
 
-    async def commit(self, partition: int, committed: Committed) -> None:
+    async def commit(self, partition: int, committed: CommittedPosition) -> None:
         """See ``Partitions.commit``. Raises ``BusUnavailable`` when another worker owns the partition."""
         await self._group.commit(partition, self._position(partition, committed), committed.note)
 
@@ -294,7 +294,7 @@ class KafkaEventLog:
         await self._ranges.aclose()
         await self._drop_admin()
 
-    def _position(self, partition: int, after: Committed) -> int:
+    def _position(self, partition: int, after: CommittedPosition) -> int:
         end, following = self._ends.get(partition, (None, 0))
         if after == end:
             return following
@@ -345,9 +345,13 @@ class KafkaEventLog:
                 await admin.close()
 
 
-def _committed(position: int, note: str = "") -> Committed:
+def _committed(position: int, note: str = "") -> CommittedPosition:
     """Return a Kafka position (the offset of the next record) as the last offset that is done."""
-    return Committed(offset=str(position - 1), count=position, note=note) if position > 0 else Committed(note=note)
+    return (
+        CommittedPosition(offset=str(position - 1), count=position, note=note)
+        if position > 0
+        else CommittedPosition(note=note)
+    )
 
 
 def _entry(record: Any) -> Entry:

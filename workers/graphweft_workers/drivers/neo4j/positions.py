@@ -14,7 +14,7 @@ import neo4j
 from graphweft_workers.drivers.neo4j.calls import run, run_admin
 from graphweft_workers.drivers.neo4j.databases import Databases
 from graphweft_workers.drivers.neo4j.statements import VALUES, timed
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import PositionMove
 
 _CONSTRAINT: Final = "CREATE CONSTRAINT graphweft_position IF NOT EXISTS FOR (n:__Position) REQUIRE n.place IS UNIQUE"
@@ -44,12 +44,12 @@ class Neo4jPositions:
         self._constrained = False
         self._constraining = asyncio.Lock()
 
-    async def read(self) -> dict[int, Committed] | None:
+    async def read(self) -> dict[int, CommittedPosition] | None:
         """See ``GraphStore.positions``."""
         if not self._databases.one_server:
             return None
         rows = await self._rows(_READ, {"template": self._template})
-        return {int(partition): Committed.of_text(text) for partition, text in rows if text}
+        return {int(partition): CommittedPosition.of_text(text) for partition, text in rows if text}
 
     async def reached(self, partition: int) -> Mapping[str, str]:
         """See ``GraphStore.reached``."""

@@ -68,9 +68,8 @@ from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import plain, whole
 from graphweft_workers.drivers.neo4j.whole_graphs import Neo4jGraphs
 from graphweft_workers.ports.dialect import GraphDialect, of_another_length
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import (
-    Applied,
     Checkpoint,
     PositionMove,
     Progress,
@@ -78,6 +77,7 @@ from graphweft_workers.ports.graph_store import (
     Table,
     WholeGraphs,
     Write,
+    WriteResult,
 )
 from graphweft_workers.support.lazy_logger import get_logger
 
@@ -232,10 +232,10 @@ class Neo4jStore:
             )
         return found
 
-    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         """See ``GraphStore.apply``. It applies at most ``ROWS`` rows of several writes."""
         if not writes:
-            return Applied(count=0)
+            return WriteResult(count=0)
         graph, space = await self._databases.graph(app_id), self._databases.space(app_id)
         writes = first([space.write(write) for write in writes])
         for attempt in range(1, _DEADLOCKS + 1):
@@ -254,7 +254,7 @@ class Neo4jStore:
         if move is not None and not await self._positions.move(move):
             raise move.refused()
 
-    async def positions(self) -> Mapping[int, Committed] | None:
+    async def positions(self) -> Mapping[int, CommittedPosition] | None:
         """See ``GraphStore.positions``: none with a server for each app."""
         return await self._positions.read()
 
@@ -374,7 +374,7 @@ class Neo4jStore:
             parts.append(Part(together, shared))
         return parts
 
-    async def _apply(self, graph: Database, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def _apply(self, graph: Database, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         work = [(write, self._form(write)) for write in writes]
         parts = self._parts(work)
         try:
@@ -382,7 +382,7 @@ class Neo4jStore:
                 await self._apply_at_once(graph, app_id, partition, parts[0])
             else:
                 await self._transact(graph, app_id, partition, parts)
-            return Applied(count=len(work))
+            return WriteResult(count=len(work))
         except (QueryFailed, _Refused) as error:
             refusal = error.failure if isinstance(error, _Refused) else error
         # Separate statements for each write show which one is at fault.
@@ -397,10 +397,10 @@ class Neo4jStore:
         # An error of the server's code may come from the whole statement.
         crashed = code_of(refusal.__cause__).startswith("Neo.DatabaseError.")
         if alone and not crashed and all(self._compiles.get(form.statement) for form in forms):
-            return Applied(count=0, failure=refusal)
+            return WriteResult(count=0, failure=refusal)
         return await self._apart(graph, app_id, partition, work)
 
-    async def _apart(self, graph: Database, app_id: str, partition: int, work: Work) -> Applied:
+    async def _apart(self, graph: Database, app_id: str, partition: int, work: Work) -> WriteResult:
         part = list(work)
         failure: QueryFailed | None = None
         while part:
@@ -414,15 +414,15 @@ class Neo4jStore:
                     await self._wait_for_lock(graph, app_id)
                     return await self._one_by_one(graph, app_id, partition, part)
                 part = part[: refused.index]
-        return Applied(count=len(part), failure=failure)
+        return WriteResult(count=len(part), failure=failure)
 
-    async def _one_by_one(self, graph: Database, app_id: str, partition: int, work: Work) -> Applied:
+    async def _one_by_one(self, graph: Database, app_id: str, partition: int, work: Work) -> WriteResult:
         for count, part in enumerate(apart(work)):
             try:
                 await self._transact(graph, app_id, partition, [part])
             except _Refused as refused:
-                return Applied(count=count, failure=refused.failure)
-        return Applied(count=len(work))
+                return WriteResult(count=count, failure=refused.failure)
+        return WriteResult(count=len(work))
 
     async def _apply_at_once(self, graph: Database, app_id: str, partition: int, part: Part) -> None:
         writes = [write for write, _ in part.work]

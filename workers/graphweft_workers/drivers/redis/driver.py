@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphweft_contracts.rules_log import Activation
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
-    from graphweft_workers.ports.event_log import Committed
+    from graphweft_workers.ports.event_log import CommittedPosition
     from graphweft_workers.ports.request_queue import RequestQueue
 
 
@@ -83,7 +83,9 @@ class RedisDriver(BusDriver):
         return await streams.mend(url, partition)
 
     @override
-    async def join(self, url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
+    async def join(
+        self, url: str, partition: int, *, fork: CommittedPosition, end: CommittedPosition, moved: bool
+    ) -> None:
         from graphweft_workers.drivers.redis import joins
 
         await joins.join(url, partition, fork=fork, end=end, moved=moved)

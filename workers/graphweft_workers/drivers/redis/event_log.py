@@ -27,7 +27,7 @@ from graphweft_workers.drivers.redis.own_partitions import give_partition
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.drivers.redis.streams import FAR_MS, LARGEST, end_of_read, fault_of, now_ms_of
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
 from graphweft_workers.ports.partitions import PartitionStatus
 
@@ -253,7 +253,7 @@ class RedisEventLog:
         keys = await self._owner_keys()
         await self.call("EVAL", _RELEASE, len(keys), *keys, owner, partition)
 
-    async def committed(self, partition: int) -> Committed:
+    async def committed(self, partition: int) -> CommittedPosition:
         """See ``Partitions.committed``."""
         group = await self._group(partition)
         if group is None:
@@ -262,16 +262,16 @@ class RedisEventLog:
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):  # created by another worker
                     raise BusUnavailable(f"the position cannot be stored: {error}") from error
-            return Committed()
+            return CommittedPosition()
         offset = group["last-delivered-id"].decode()
         note = await self.call("HGET", channels.notes(self._group_name), partition)
-        return Committed(
+        return CommittedPosition(
             offset="" if offset == "0-0" else offset,
             count=int(group["entries-read"] or 0),
             note=note.decode() if note else "",
         )
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``. One call returns about 16 MiB at most, or the single entry that is larger."""
         stretch = await self._read_now(partition, after, limit)
         if stretch.entries or stretch.lost or not wait_s:
@@ -331,7 +331,7 @@ class RedisEventLog:
         found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
         return {name: offset for name, offset in found.items() if offset != "0-0"}
 
-    async def commit(self, partition: int, committed: Committed) -> None:
+    async def commit(self, partition: int, committed: CommittedPosition) -> None:
         """See ``Partitions.commit``."""
         stream = await self.stream(partition)
         offset = committed.offset or "0-0"
@@ -395,7 +395,7 @@ class RedisEventLog:
         await self._waiter.aclose()
         await self._redis.aclose()
 
-    async def _read_now(self, partition: int, after: Committed, limit: int) -> Batch:
+    async def _read_now(self, partition: int, after: CommittedPosition, limit: int) -> Batch:
         """Read in requests whose size follows the size of the entries."""
         entries: list[Entry] = []
         lost, size = 0, 0

@@ -12,7 +12,7 @@ from graphweft.transports.redis.layout import stream_of
 from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_contracts.rules_log import Activation
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 
 _IO_S: Final = 120.0
 _GROUPS: Final = (
@@ -93,7 +93,7 @@ return 1
 """
 
 
-async def join(url: str, partition: int, *, fork: Committed, end: Committed, moved: bool) -> None:
+async def join(url: str, partition: int, *, fork: CommittedPosition, end: CommittedPosition, moved: bool) -> None:
     """See ``BusDriver.join``."""
     stream = stream_of(partition, int(await _call(url, "GET", channels.PARTITION_COUNT) or 0))
     keys = (

@@ -29,9 +29,9 @@ from typing import Final, NamedTuple
 
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.position_note import Parked
+from graphweft_workers.engine.log.position_note import ParkedApp
 from graphweft_workers.engine.log.read import MatchedEvent, Skip
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.support.timing import QueueTiming
 
@@ -69,7 +69,7 @@ _BEHIND_AT_ONCE: Final = frozenset(state.value for state in (State.UNAVAILABLE, 
 class QueuedBatch:
     """The events of one app in one batch; ``start`` is the position before the batch."""
 
-    start: Committed
+    start: CommittedPosition
     events: Sequence[MatchedEvent] = ()
     skips: Sequence[Skip] = ()
     """Counted once the events have taken effect: until then a restart may bring other rules."""
@@ -81,7 +81,7 @@ class QueuedBatch:
 class Parking:
     """What a parked app reads from the log again."""
 
-    position: Committed
+    position: CommittedPosition
     """It has applied its events up to here, with those in hand."""
     reported: str = ""
     """Skips and dead letters up to this offset are written."""
@@ -89,7 +89,7 @@ class Parking:
     """Its recent events at ``position``; None before the first page that needs them."""
     page: int = REREAD_EVENTS
     """Entries to read at once, by their size."""
-    end: Committed | None = None
+    end: CommittedPosition | None = None
     """The end of the page in hand; None if the events in hand were there before the app was parked."""
 
 
@@ -98,7 +98,7 @@ class RereadPage(NamedTuple):
 
     batch: QueuedBatch | None
     """None without any."""
-    end: Committed
+    end: CommittedPosition
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -119,7 +119,7 @@ class AppQueue:
     """Of the entries in ``waiting``."""
     applying: list[QueuedBatch] = field(default_factory=list[QueuedBatch])
     """The batches in hand; they stay until all of their events have taken effect."""
-    taken: Committed | None = None
+    taken: CommittedPosition | None = None
     """Its events up to here were given to the queue, or dropped while it was parked; None if none were."""
     busy_since: float = 0.0
     """When it got events, or last got on, on the monotonic clock."""
@@ -146,7 +146,7 @@ class AppQueue:
         return self.parking is not None
 
     @property
-    def floor(self) -> Committed | None:
+    def floor(self) -> CommittedPosition | None:
         """The position before the first event that has not taken effect."""
         if self.applying:
             return self.applying[0].start
@@ -167,14 +167,14 @@ class AppQueue:
         """Tell whether it may be parked to make room for the events of others."""
         return self.is_apart(now) or now - self.busy_since >= self.timing.park_s
 
-    def shown(self, now: float) -> Parked | None:
+    def shown(self, now: float) -> ParkedApp | None:
         """Return what ``status`` says of it; None unless it is behind."""
         if not (self.is_parked or self._is_behind(now)) or (floor := self.floor) is None:
             return None
         reported = self.reported_of_parked if self.is_parked else None
         if reported is None:
             self._falls_behind()
-        return Parked(at=floor.offset, reported=reported, why=self.why, since=int(self.behind_since))
+        return ParkedApp(at=floor.offset, reported=reported, why=self.why, since=int(self.behind_since))
 
     def _is_behind(self, now: float) -> bool:
         if self.why not in _BEHIND_AT_ONCE and now - self.busy_since < self.timing.park_s:
@@ -201,14 +201,14 @@ class AppQueue:
         self.waiting_events += len(batch.events)
         self.waiting_bytes += batch.size
 
-    def park(self, given: Committed, reported: str, events: int) -> None:
+    def park(self, given: CommittedPosition, reported: str, events: int) -> None:
         """Read again what waits, and what comes after ``given``; see ``Parking.reported`` and ``give``."""
         self._begin(events)
         position = self.waiting[0].start if self.waiting else given
         self.parking = Parking(position=position, reported=later(reported, position.offset))
         self._drop()
 
-    def park_dear(self, given: Committed, reported: str, events: int) -> None:
+    def park_dear(self, given: CommittedPosition, reported: str, events: int) -> None:
         """Park an app whose events take much of the worker's time: it goes on at a pace of its own."""
         self._set_apart(_DEAR)
         self._falls_behind()
@@ -245,7 +245,7 @@ class AppQueue:
         if page.batch is not None:
             self.applying.append(page.batch)
 
-    def done(self, given: Committed, events: int) -> bool:
+    def done(self, given: CommittedPosition, events: int) -> bool:
         """What was in hand has taken effect: it waits for its next turn, if it has more. Tell whether it caught up.
 
         ``given`` is where a parked app has caught up; ``events``: see ``give``.
@@ -290,7 +290,7 @@ class AppQueue:
             reported = later(self.parking.reported, reported)
         self.applying.clear()
         self._drop()
-        self.parking = Parking(position=Committed(), reported=reported)
+        self.parking = Parking(position=CommittedPosition(), reported=reported)
 
     def leave_slot(self) -> None:
         """Give up its slot: its task ends."""

@@ -20,9 +20,9 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.apply.app_queue import AppQueue, QueuedBatch, State, size_of
 from graphweft_workers.engine.apply.app_troubles import TROUBLES, AppTroubles, QueueWriter
 from graphweft_workers.engine.failures.skips import Skips
-from graphweft_workers.engine.log.position_note import MOST_PARKED, Parked, PositionNote
+from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.engine.log.read import MatchedEvent, Skip
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.lazy_logger import get_logger
@@ -52,7 +52,7 @@ class AppQueues:
         run: str,
         check: Callable[[], Awaitable[str]],
         skips: Skips,
-        position: Committed,
+        position: CommittedPosition,
         before: PositionNote,
         progressed: Callable[[], None],
         apps_at_once: int = _APPS_AT_ONCE,
@@ -88,7 +88,7 @@ class AppQueues:
             timing=timing,
         )  # fmt: skip
         self._reached: dict[str, str] = {}
-        self.given: Committed = position
+        self.given: CommittedPosition = position
         """All events up to this position are in the queues, or were."""
 
     @property
@@ -97,11 +97,11 @@ class AppQueues:
         return frozenset(queue.app_id for queue in self._busy.values() if queue.is_parked)
 
     @property
-    def floor(self) -> Committed:
+    def floor(self) -> CommittedPosition:
         """The position up to which all events took effect."""
         return self.floor_without(frozenset())
 
-    def floor_without(self, apps: Collection[str]) -> Committed:
+    def floor_without(self, apps: Collection[str]) -> CommittedPosition:
         """Return the position up to which all events took effect in other apps than ``apps``."""
         floor = self.given
         for queue in self._busy.values():
@@ -124,7 +124,7 @@ class AppQueues:
         """Tell whether an app has events that have not taken effect."""
         return app_id in self._busy
 
-    def status(self) -> dict[str, Parked]:
+    def status(self) -> dict[str, ParkedApp]:
         """Return the apps that are behind the others, and how far."""
         now = self._clock.monotonic()
         shown = ((queue.app_id, queue.shown(now)) for queue in self._busy.values())
@@ -150,8 +150,8 @@ class AppQueues:
         self,
         events: Mapping[str, Sequence[MatchedEvent]],
         skips: Mapping[str, Sequence[Skip]],
-        end: Committed,
-        ends: Mapping[str, Committed],
+        end: CommittedPosition,
+        ends: Mapping[str, CommittedPosition],
         without: Set[str] = frozenset(),
     ) -> None:
         """Queue the events of a batch, and the skips beside them.
@@ -235,7 +235,7 @@ class AppQueues:
             self._queues[app_id] = queue
         return queue
 
-    def _given_to(self, queue: AppQueue) -> Committed:
+    def _given_to(self, queue: AppQueue) -> CommittedPosition:
         """Return the position up to which the app's events were given to its queue."""
         taken = queue.taken
         return taken if taken is not None and is_after(taken.offset, self.given.offset) else self.given
@@ -342,7 +342,7 @@ class AppQueues:
         if troubled or self._was_lowest(floor):
             self._progressed()
 
-    def _was_lowest(self, floor: Committed | None) -> bool:
+    def _was_lowest(self, floor: CommittedPosition | None) -> bool:
         """Tell whether no app is behind a floor that one of them had, nor the reader: else that of all has not moved.
 
         Most apps of a batch are above it. Those with trouble have positions of their own in the note, so they do not

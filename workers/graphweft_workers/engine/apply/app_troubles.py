@@ -15,7 +15,7 @@ from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.apply.write_budget import SlowWrites
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import MatchedEvent
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.offsets import later
 from graphweft_workers.rule_sets.lost_rules import RulesLost
@@ -53,7 +53,7 @@ class AppTroubles:
         *,
         run: str,
         check: Callable[[], Awaitable[str]],
-        given: Callable[[AppQueue], Committed],
+        given: Callable[[AppQueue], CommittedPosition],
         changed: Callable[[], None],
         clock: Clock,
         timing: QueueTiming,

@@ -20,7 +20,7 @@ from graphweft_workers.engine.plan.plan_run import Careful, PlanRun, statement_o
 from graphweft_workers.engine.plan.suspects import Suspects
 from graphweft_workers.engine.usage.memory_quota import MemoryQuota
 from graphweft_workers.engine.usage.name_quota import NameQuota
-from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.ports.graph_store import Write, WriteResult
 
 STRIKES: Final = 3
 """How often the server may not answer one write, while it answers others, before the row is dropped."""
@@ -84,7 +84,7 @@ class FailingRows:
         if run.careful is None and (row := self._quarantine.probe(run.app_id, run.left)) is not None:
             run.careful = Careful(statement_of(row), 1)
 
-    def took(self, run: PlanRun, writes: Sequence[Write], applied: Applied) -> None:
+    def took(self, run: PlanRun, writes: Sequence[Write], applied: WriteResult) -> None:
         """Count rows that took effect, of which some may have been suspected or in quarantine."""
         cleared = False
         for write in writes[: applied.count]:

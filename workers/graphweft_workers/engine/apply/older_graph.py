@@ -9,7 +9,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.engine.log.passed_over import PassedOver
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import MatchedEvent
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after, later
 
 type Obstacle = Callable[[str, int], Awaitable[str]]
@@ -86,7 +86,7 @@ class OlderGraphs:
             self.passed_over = await self._as_lived()
 
 
-def is_graph_behind(position: str, note: PositionNote, kept: Committed | None) -> bool:
+def is_graph_behind(position: str, note: PositionNote, kept: CommittedPosition | None) -> bool:
     """Tell whether the bus has seen more events take effect than the graph server holds.
 
     The graph server is told first, so this is never so while it keeps its data. ``kept`` is what it says of the

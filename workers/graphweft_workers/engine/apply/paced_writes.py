@@ -9,7 +9,7 @@ from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.apply.write_budget import WriteBudget
 from graphweft_workers.engine.log.read import internal_error, log_defect
 from graphweft_workers.engine.plan.order import MOST_ROWS
-from graphweft_workers.ports.graph_store import Applied, GraphWrites, Write, WriteLimit
+from graphweft_workers.ports.graph_store import GraphWrites, Write, WriteLimit, WriteResult
 from graphweft_workers.support.timing import WriteTiming
 
 
@@ -24,7 +24,7 @@ class PacedWrites:
         self._most: dict[str, int] = {}
         """By statement: rows of one query, after a query with more rows timed out or took long."""
 
-    async def send(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied | None:
+    async def send(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult | None:
         """Apply writes when it is the app's turn, and charge the app for their time.
 
         None if an unexpected error may be the fault of any of several writes. Raises ``SlowWrites`` if the app is to
@@ -58,7 +58,7 @@ class PacedWrites:
         """Return how long a row of a statement may take that is alone."""
         return "full" if self.budget is None else self.budget.limit(app_id, statement)
 
-    async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied | None:
+    async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult | None:
         try:
             return await self.graph.apply(app_id, partition, writes)
         except GraphweftError:
@@ -67,7 +67,7 @@ class PacedWrites:
             log_defect(error, app_id)
             if len(writes) > 1:
                 return None
-            return Applied(count=0, failure=QueryFailed(internal_error(error), code="internal_error"))
+            return WriteResult(count=0, failure=QueryFailed(internal_error(error), code="internal_error"))
 
     async def _rest(self, budget: WriteBudget, app_id: str) -> None:
         """Let an app rest whose writes took long. Raises ``SlowWrites`` if that is not over soon."""
@@ -77,7 +77,7 @@ class PacedWrites:
         if left:
             await self._clock.sleep(left)
 
-    def _charged(self, app_id: str, writes: Sequence[Write], applied: Applied | None) -> Applied | None:
+    def _charged(self, app_id: str, writes: Sequence[Write], applied: WriteResult | None) -> WriteResult | None:
         """Count for how long writes kept the server from other work; fit the size of the next queries to that."""
         if applied is None:
             return None

@@ -13,9 +13,9 @@ from graphweft_workers.engine.apply.older_graph import OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.log.history import known_before
-from graphweft_workers.engine.log.read import Decoded, Range, letter_of_lost
+from graphweft_workers.engine.log.read import Range, ReadEntry, letter_of_lost
 from graphweft_workers.engine.log.turns import TurnClock, decode_in_turns, match_in_turns
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
 from graphweft_workers.support.lazy_logger import get_logger
@@ -44,7 +44,7 @@ class ParkedApps:
         self._half_done = half_done
         self._recent = recent
 
-    async def reread(self, app_id: str, parking: Parking, given: Committed) -> RereadPage:
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         """Return the next events of a parked app, up to ``given`` at most.
 
         Skips and dead letters that are written already are not written again. Raises ``RulesLost`` if the next event
@@ -68,7 +68,7 @@ class ParkedApps:
             if not number:
                 parking.page = 1  # each of the copies ends a page
         before = position.count + batch.lost
-        end = Committed(offset=entries[-1].offset, count=before + len(entries)) if entries else given
+        end = CommittedPosition(offset=entries[-1].offset, count=before + len(entries)) if entries else given
         if parking.recent is None:
             if not any(_may_concern(app_id, each) for each in decoded):
                 return RereadPage(None, end)  # any number of apps may wait for a lost rule set: none reads back for it
@@ -81,7 +81,7 @@ class ParkedApps:
         read.check_rules(app_id)  # it was no copy
         if read.entries < len(entries):
             parking.page = read.entries
-            end = Committed(offset=entries[read.entries - 1].offset, count=before + read.entries)
+            end = CommittedPosition(offset=entries[read.entries - 1].offset, count=before + read.entries)
         letters = [letter for letter in read.letters if letter.app_id == app_id]
         letters = [letter for letter in letters if is_after(letter.offset, parking.reported)]
         if letters:
@@ -90,7 +90,7 @@ class ParkedApps:
         events = read.apps.get(app_id, [])
         return RereadPage(QueuedBatch(start=position, events=events, skips=skips) if events or skips else None, end)
 
-    async def _matched(self, app_id: str, decoded: Sequence[Decoded], recent: RecentEvents) -> Range:
+    async def _matched(self, app_id: str, decoded: Sequence[ReadEntry], recent: RecentEvents) -> Range:
         """Match events of a parked app, as many as fit a page; one app of the worker does so after the other."""
         costs, timing = self._state.costs, self._state.timing
         async with costs.pace.turn():
@@ -105,7 +105,7 @@ class ParkedApps:
                 most_s=timing.costs.page_s,
             )
 
-    def _first_lost(self, app_id: str, entries: Sequence[Decoded]) -> tuple[int, str] | None:
+    def _first_lost(self, app_id: str, entries: Sequence[ReadEntry]) -> tuple[int, str] | None:
         """Return the number of the app's first entry that needs a lost rule set, and the digest; None without one."""
         for number, each in enumerate(entries):
             if isinstance(each.rules, MissingRules) and each.event is not None and each.event.appid == app_id:
@@ -116,7 +116,7 @@ class ParkedApps:
                     return number, each.rules.digest
         return None
 
-    def _may_be_copy(self, parking: Parking, each: Decoded) -> bool:
+    def _may_be_copy(self, parking: Parking, each: ReadEntry) -> bool:
         """Tell whether an event that needs a lost rule set may be a copy: one has no effect, so it needs no rules.
 
         Without the app's recent events, only an event that the reader has met twice may be one: to read back for each
@@ -135,7 +135,7 @@ class ParkedApps:
         logger.error("events_lost", partition=self._number, app_id=app_id, message=letter.message)
 
 
-def _may_concern(app_id: str, each: Decoded) -> bool:
+def _may_concern(app_id: str, each: ReadEntry) -> bool:
     """Tell whether an entry is an event of an app, or one that cannot be decoded."""
     return each.error is not None or (each.event is not None and each.event.appid == app_id)
 

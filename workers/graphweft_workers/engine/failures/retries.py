@@ -29,7 +29,7 @@ _TOOK_EFFECT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried:
+class RetryResult:
     """The result of a retry."""
 
     events: int = 0
@@ -44,7 +44,7 @@ _NO_KEYS: Final = (
 )
 
 
-async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_keys: bool = False) -> Retried:
+async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_keys: bool = False) -> RetryResult:
     """Append the events of a dead letter to their partition again; only the letter's mutation runs for them.
 
     If the bus no longer holds all of them, nothing is appended and the dead letter stays. With ``partial`` the others
@@ -54,21 +54,25 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
     A signed event stays if nobody signs its retry here, unless ``without_keys`` says that workers check no signatures.
     """
     if letter.reason == "trimmed":
-        return Retried(kept="the bus trimmed these events before they were read: emit them again, or drop this letter")
+        return RetryResult(
+            kept="the bus trimmed these events before they were read: emit them again, or drop this letter"
+        )
     if not without_keys and bus.judge is None and SIGNATURE in wire.unpack(await payload_of(bus, letter)):
-        return Retried(kept=_NO_KEYS)
+        return RetryResult(kept=_NO_KEYS)
     if not letter.offsets:
         if letter.count > 1:
-            return Retried(kept="another version of graphweft wrote this dead letter without the offsets of its events")
+            return RetryResult(
+                kept="another version of graphweft wrote this dead letter without the offsets of its events"
+            )
         if letter.reason == "unreadable":
             return await _retry_unread(bus, letter)
         if fault := await _refused(bus, letter):
-            return Retried(kept=fault)
+            return RetryResult(kept=fault)
         if await bus.dead_letters.requeue(letter, [retry_entry(letter)]):
-            return Retried(events=1)
-        return Retried(kept="the dead letter has changed; retry it again")
+            return RetryResult(events=1)
+        return RetryResult(kept="the dead letter has changed; retry it again")
     if await _is_ahead(bus, letter):
-        return Retried(kept="workers have not read past all of its events: restart them, then retry it again")
+        return RetryResult(kept="workers have not read past all of its events: restart them, then retry it again")
     there = {entry.offset: _fault(entry) for page in batched(letter.offsets, _AT_ONCE)
              for entry in await bus.log.entries(letter.partition, page)}  # fmt: skip
     refused = {offset: fault for offset, fault in there.items() if fault}
@@ -85,10 +89,10 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
         if await bus.dead_letters.requeue(
             letter, [retry_entry(letter.model_copy(update={"id": row, "fields": fields}))]
         ):
-            return Retried(events=1)
-        return Retried(kept="the dead letter has changed; retry it again")
+            return RetryResult(events=1)
+        return RetryResult(kept="the dead letter has changed; retry it again")
     if gone and not partial:
-        return Retried(
+        return RetryResult(
             kept=f"the bus no longer holds {len(gone)} of its {letter.count} events, so none was retried; "
             "`graphweft dlq retry --partial` retries the others"
         )
@@ -99,19 +103,19 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
     return await _requeue(bus, letter, good, missing)
 
 
-async def _retry_unread(bus: Bus, letter: DeadLetter) -> Retried:
+async def _retry_unread(bus: Bus, letter: DeadLetter) -> RetryResult:
     """Retry an event whose record nobody could read: only the bus has it."""
     found = await bus.log.entries(letter.partition, [letter.offset])
     if not found:
-        return Retried(kept="the bus no longer holds the event: emit it again, and drop this letter")
+        return RetryResult(kept="the bus no longer holds the event: emit it again, and drop this letter")
     entry = found[0]
     if wire.UNREADABLE in entry.fields:
-        return Retried(kept=f"{letter.message}: it still cannot; emit the event again, and drop this letter")
+        return RetryResult(kept=f"{letter.message}: it still cannot; emit the event again, and drop this letter")
     if fault := _fault(entry):
-        return Retried(kept=fault)
+        return RetryResult(kept=fault)
     if await bus.dead_letters.requeue(letter, [_again(letter, entry)]):
-        return Retried(events=1)
-    return Retried(kept="the dead letter has changed; retry it again")
+        return RetryResult(events=1)
+    return RetryResult(kept="the dead letter has changed; retry it again")
 
 
 async def _refused(bus: Bus, letter: DeadLetter) -> str:
@@ -165,7 +169,7 @@ def _misplaced(entry: Entry) -> str:
     return ""
 
 
-async def _requeue_but(bus: Bus, letter: DeadLetter, offsets: list[str], refused: Mapping[str, str]) -> Retried:
+async def _requeue_but(bus: Bus, letter: DeadLetter, offsets: list[str], refused: Mapping[str, str]) -> RetryResult:
     """Retry the events at ``offsets``, which the bus holds; the letter keeps all its others."""
     done = 0
     others = set(letter.offsets).difference(offsets)
@@ -177,15 +181,15 @@ async def _requeue_but(bus: Bus, letter: DeadLetter, offsets: list[str], refused
         page = offsets[:_AT_ONCE]
         entries = _page(letter, await bus.log.entries(letter.partition, page))
         if not entries:
-            return Retried(events=done, kept="the bus has trimmed its events; retry it again")
+            return RetryResult(events=done, kept="the bus has trimmed its events; retry it again")
         offsets = offsets[len(entries) :]
         kept = others.union(offsets)
         rest = letter.of_entries(tuple(offset for offset in letter.offsets if offset in kept))
         if not await bus.dead_letters.requeue(letter, entries, rest):
-            return Retried(events=done, kept="the dead letter has changed; retry it again")
+            return RetryResult(events=done, kept="the dead letter has changed; retry it again")
         done += len(entries)
         letter = rest
-    return Retried(events=done, kept=why)
+    return RetryResult(events=done, kept=why)
 
 
 async def drop(bus: Bus, letter: DeadLetter) -> str | None:
@@ -219,22 +223,22 @@ def _unheeded(letter: DeadLetter) -> Iterable[str]:
     return set(letter.offsets).difference(letter.passed_over)
 
 
-async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing: DeadLetter | None) -> Retried:
+async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing: DeadLetter | None) -> RetryResult:
     done = 0
     while offsets:
         entries = _page(letter, await bus.log.entries(letter.partition, offsets[:_AT_ONCE]))
         if not entries:
-            return Retried(events=done, kept="the bus has trimmed its events; retry it again")
+            return RetryResult(events=done, kept="the bus has trimmed its events; retry it again")
         offsets = offsets[len(entries) :]
         rest = letter.of_entries(tuple(offsets)) if offsets else missing
         if not await bus.dead_letters.requeue(letter, entries, rest):
-            return Retried(events=done, kept="the dead letter has changed; retry it again")
+            return RetryResult(events=done, kept="the dead letter has changed; retry it again")
         done += len(entries)
         letter = rest or letter
     if not done and missing is not None:
         await bus.dead_letters.requeue(letter, [], missing)
     kept = None if missing is None else f"the bus no longer holds {missing.count} of its events"
-    return Retried(events=done, kept=kept)
+    return RetryResult(events=done, kept=kept)
 
 
 def _page(letter: DeadLetter, found: Sequence[Entry]) -> list[Mapping[bytes, bytes]]:

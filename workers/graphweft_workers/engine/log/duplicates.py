@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from graphweft_contracts import Event, wire
-from graphweft_workers.engine.log.series import AppRecord, Numbered, SeriesMarks, StoredMarks
+from graphweft_workers.engine.log.series import AppRecord, SeriesMarks, SeriesPlace, StoredMarks
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
 
@@ -107,7 +107,7 @@ class RecentEvents:
         self.was_read: Callable[[str], bool] = _never
         """Whether the entry at an offset was read back when a partition was opened, and not while it was applied."""
 
-    def is_copy(self, identity: Identity | None, number: Numbered | None = None, offset: str = "") -> bool:
+    def is_copy(self, identity: Identity | None, number: SeriesPlace | None = None, offset: str = "") -> bool:
         """Add the next entry of the partition; return whether it is a copy of an earlier one.
 
         The entries of one app must come in their order. Entries without an identity, which could not be decoded, are

@@ -9,7 +9,7 @@ from typing import Final
 from graphweft_contracts import wire
 from graphweft_workers.engine.log.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
-from graphweft_workers.engine.log.series import AppRecord, Numbered, number_of, raise_marks
+from graphweft_workers.engine.log.series import AppRecord, SeriesPlace, number_of, raise_marks
 from graphweft_workers.engine.log.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after, offset_order
@@ -42,7 +42,7 @@ async def known_before(
     marks = {app: each.at(offset) for app, each in (stored or {}).items()}
     first = [each.first for each in marks.values() if each is not None and each.first]
     needed = in_order(first)[0] if first else None
-    found: deque[tuple[Identity, Numbered | None, str] | None] = deque()
+    found: deque[tuple[Identity, SeriesPlace | None, str] | None] = deque()
     whole, own, end = True, 0, offset
     turns = TurnClock()
 
@@ -139,7 +139,7 @@ async def copies(
                 yield entry.offset
 
 
-def _known(entry: Entry, passed_over: PassedOver = NOTHING) -> tuple[Identity, Numbered | None, str] | None:
+def _known(entry: Entry, passed_over: PassedOver = NOTHING) -> tuple[Identity, SeriesPlace | None, str] | None:
     """Return what tells whether an entry is a copy; None if it is no event."""
     try:
         event = entry.event()

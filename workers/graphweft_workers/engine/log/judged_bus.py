@@ -11,7 +11,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.log.keyring import Keyring
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry, EventLog
 
 
 def judged(bus: Bus, keyring: Keyring, clock: Clock = SYSTEM_CLOCK) -> Bus:
@@ -27,7 +27,7 @@ class JudgedLog:
         self._log = log
         self._keyring = keyring
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``."""
         batch = await self._log.read(partition, after, limit=limit, wait_s=wait_s)
         self._mark(batch.entries)

@@ -76,7 +76,7 @@ class Keyring:
         if key.role is None and event.type in INTERNAL_TYPES:
             raise _bad(app_id, f"is of an app's key, and only workers and gateways sign {event.type}")
 
-    def check_drop(self, fields: Mapping[bytes, bytes], dropped: wire.Dropped, received: datetime) -> None:
+    def check_drop(self, fields: Mapping[bytes, bytes], dropped: wire.DroppedLetter, received: datetime) -> None:
         """See ``Judge.check_drop``. A drop that names no app concerns all of them."""
         since = self._first if dropped.app_id is None else self._since_when(dropped.app_id)
         if since is None or received < since:

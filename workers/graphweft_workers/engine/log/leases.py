@@ -11,7 +11,7 @@ from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.log.lease_thread import LeaseThread
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed
+from graphweft_workers.ports.event_log import Batch, CommittedPosition
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.log_limit import LogLimit
@@ -182,7 +182,7 @@ class Lease:
             self._extend_at = holder.next_tick()
         return True
 
-    async def read(self, after: Committed, *, limit: int) -> Batch:
+    async def read(self, after: CommittedPosition, *, limit: int) -> Batch:
         """Return the events after a position; an empty batch if none arrive within some seconds, or at ``stop``."""
         holder = self._holder
         wait_s = max(0.0, min(holder.timing.read_s, self._extend_at - holder.clock.monotonic()))

@@ -17,9 +17,9 @@ from typing import Final, Self
 
 from graphweft_contracts import DeadLetter, InvalidEvent, wire
 from graphweft_contracts.dead_letters import UNREAD
-from graphweft_rules import Matched
+from graphweft_rules import MatchResult
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages, what_is_there
 
@@ -62,7 +62,7 @@ class PassedOver:
         bus: Bus,
         partition: int,
         *,
-        after: Committed | None = None,
+        after: CommittedPosition | None = None,
         watch: Callable[[Sequence[Entry]], None] = lambda _: None,
     ) -> Self:
         """Return what had no effect in a partition up to now. Reads it to its end. Raises ``BusUnavailable``.
@@ -100,7 +100,7 @@ class PassedOver:
         self,
         bus: Bus,
         watch: Callable[[Sequence[Entry]], None] = lambda _: None,
-        after: Committed | None = None,
+        after: CommittedPosition | None = None,
     ) -> None:
         number = self._partition
         async for page in pages(bus.log, number) if after is None else what_is_there(bus.log, number, after):
@@ -183,7 +183,7 @@ class PassedOver:
         apps = self._rows.get((offset, rule, mutation))
         return apps is not None and app_id in apps
 
-    def rest(self, offset: str, app_id: str, matched: Matched) -> Matched:
+    def rest(self, offset: str, app_id: str, matched: MatchResult) -> MatchResult:
         """Return ``matched`` without the mutations that are passed over."""
         if not self._rows:
             return matched
@@ -191,7 +191,7 @@ class PassedOver:
         def stays(rule: str, mutation: str) -> bool:
             return not self.row(offset, app_id, rule, mutation)
 
-        return Matched(
+        return MatchResult(
             mutations=tuple(each for each in matched.mutations if stays(each.mutation.rule, each.mutation.id)),
             skipped=tuple(each for each in matched.skipped if stays(each.rule, each.query)),
             failed=tuple(each for each in matched.failed if stays(each.rule, each.query)),
@@ -222,7 +222,7 @@ def _names(named: Collection[_Whose] | None, app_id: str) -> bool:
     return any(app_id not in each if isinstance(each, frozenset) else app_id == each for each in named)
 
 
-def _whose(dropped: wire.Dropped, entry: Entry) -> _Whose:
+def _whose(dropped: wire.DroppedLetter, entry: Entry) -> _Whose:
     """Return for which apps a drop counts: one that names none for all but those whose events are elsewhere."""
     if dropped.app_id is not None:
         return dropped.app_id

@@ -10,7 +10,7 @@ from typing import Final
 from graphweft_contracts import Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry, EntryPlace, EventLog
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry, EntryPlace, EventLog
 from graphweft_workers.ports.partitions import Partitions
 
 LOOK_S: Final = 5.0
@@ -35,7 +35,7 @@ class PlacedLog:
         self._asked: set[int] = set()
         """Partitions for which the layout was read again, because it did not name them."""
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float | None = None) -> Batch:
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``."""
         batch = await self._log.read(partition, after, limit=limit, wait_s=wait_s)
         await self._mark(partition, batch.entries)

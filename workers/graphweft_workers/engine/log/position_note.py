@@ -20,7 +20,7 @@ _STEP: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class ParkedApp:
     """An app whose events after ``at`` have not taken effect, while those of other apps have."""
 
     at: str
@@ -40,7 +40,7 @@ class PositionNote:
 
     reported: str = ""
     """All skips and dead letters of apps that are not parked are written up to this offset."""
-    parked: Mapping[str, Parked] = field(default_factory=dict[str, Parked])
+    parked: Mapping[str, ParkedApp] = field(default_factory=dict[str, ParkedApp])
     done: str = ""
     """While apps are parked: the events of all other apps took effect up to this offset."""
     reach: int = 0
@@ -57,7 +57,7 @@ class PositionNote:
         own = self.parked.get(app_id or "")
         return self.reported if own is None or own.reported is None else own.reported
 
-    def resumed(self, reported: str, parked: Mapping[str, Parked], at: str) -> tuple[str, Mapping[str, Parked]]:
+    def resumed(self, reported: str, parked: Mapping[str, ParkedApp], at: str) -> tuple[str, Mapping[str, ParkedApp]]:
         """Return what a later note says of reports while it reads again what this one says was reported.
 
         ``reported`` and ``parked`` are what the reader knows itself, and ``at`` is its position. Apps that had reported
@@ -65,7 +65,7 @@ class PositionNote:
         """
         if not is_after(self.reported, reported):
             return reported, parked
-        found: dict[str, Parked] = {}
+        found: dict[str, ParkedApp] = {}
         for app_id in (*parked, *(self.parked.keys() - parked.keys())):
             each = parked.get(app_id) or replace(self.parked[app_id], at=at)
             own = reported if app_id not in parked or each.reported is None else each.reported
@@ -102,7 +102,7 @@ class PositionNote:
         try:
             read: Any = json.loads(text) if text else {}
             parked = {
-                str(app_id): Parked(at=at, reported=reported, why=why, since=since)
+                str(app_id): ParkedApp(at=at, reported=reported, why=why, since=since)
                 for app_id, (at, reported, why, since) in cast("dict[str, Any]", read.get("parked", {})).items()
             }
             again, at = map(str, read.get("again", ("", "")))

@@ -17,13 +17,13 @@ from graphweft_contracts.errors import UnreadableEvent
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import announced, only_announces
 from graphweft_contracts.wire import WHOLE
-from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
+from graphweft_rules import BoundMutation, MatchResult, RulesError, RuleSet, SkippedQuery
 from graphweft_rules.files.findings import errors
-from graphweft_rules.matching.pack import Logged
-from graphweft_rules.matching.rule_set import Failed, InvalidValue
+from graphweft_rules.matching.pack import LogTime
+from graphweft_rules.matching.rule_set import FailedMutation, InvalidValue
 from graphweft_workers.engine.log.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
-from graphweft_workers.engine.log.series import Numbered, number_of
+from graphweft_workers.engine.log.series import SeriesPlace, number_of
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
@@ -31,7 +31,7 @@ from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mutation")
 
-_NOTHING: Final = Matched()
+_NOTHING: Final = MatchResult()
 EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
 
@@ -99,7 +99,7 @@ class Range:
 
 
 @dataclass(slots=True, eq=False)
-class Decoded:
+class ReadEntry:
     """An entry of a range, decoded."""
 
     entry: Entry
@@ -111,18 +111,18 @@ class Decoded:
     """The rules that are active at the event."""
     retried: wire.Retry | None = None
     identity: Identity | None = None
-    number: Numbered | None = None
+    number: SeriesPlace | None = None
     error: Exception | None = None
     steps: int = 0
     """Of its conditions, about, at most; 0 before that is looked up."""
 
 
-def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
+def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[ReadEntry]:
     """Decode entries, in order. Never raises on content."""
-    found: list[Decoded] = []
+    found: list[ReadEntry] = []
     for entry in entries:
         fields = entry.fields
-        decoded = Decoded(entry, sum(map(len, fields.values())))
+        decoded = ReadEntry(entry, sum(map(len, fields.values())))
         found.append(decoded)
         if entry.erased:
             continue
@@ -161,7 +161,7 @@ def read_range(
 
 def match_range(
     partition: int,
-    entries: Iterable[Decoded],
+    entries: Iterable[ReadEntry],
     recent: RecentEvents,
     *,
     only: str | None = None,
@@ -231,11 +231,11 @@ def _read_event(
     """Add one event to the result; on an error nothing of the event is added."""
     if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
         return
-    logged: Logged | None = None
+    logged: LogTime | None = None
     if retried is not None:  # it is as old as the event, so it has no place among the entries around it
-        logged = Logged(wire.recorded_at(entry.fields, entry.received))
+        logged = LogTime(wire.recorded_at(entry.fields, entry.received))
     elif rules.is_of_packs(event.type):
-        logged = Logged(entry.received, partition)
+        logged = LogTime(entry.received, partition)
     one = None if retried is None or retried.mutation == WHOLE else retried
     if one is not None and passed_over.row(entry.offset, event.appid, one.rule, one.mutation):
         return
@@ -250,7 +250,7 @@ def _read_event(
             return
         if one is not None:
             packed = rules.packed_from(event, one.rule, one.mutation, logged)
-    matched = Matched(mutations=packed) if packed else _NOTHING
+    matched = MatchResult(mutations=packed) if packed else _NOTHING
     letters: list[DeadLetter] = []
     skips: list[Skip] = []
     if one is None:
@@ -308,29 +308,29 @@ def _read_event(
             events.append(found)
 
 
-def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> Matched:
+def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> MatchResult:
     """Return the result of one mutation for an event; an empty one if the mutation is not about the event."""
     if not retried.asks:
         try:
             bound = rules.bind_one(event, retried.rule, retried.mutation)
         except InvalidValue as error:
-            return Matched(failed=(_failed(rules, event, retried, error),))
-        if isinstance(bound, Skipped):
-            return Matched(skipped=(bound,))
-        return Matched(mutations=(bound,)) if bound is not None else Matched()
+            return MatchResult(failed=(_failed(rules, event, retried, error),))
+        if isinstance(bound, SkippedQuery):
+            return MatchResult(skipped=(bound,))
+        return MatchResult(mutations=(bound,)) if bound is not None else MatchResult()
     matched = rules.match_event(event)
     name = (retried.rule, retried.mutation)
-    return Matched(
+    return MatchResult(
         mutations=tuple(each for each in matched.mutations if (each.mutation.rule, each.mutation.id) == name),
         skipped=tuple(each for each in matched.skipped if (each.rule, each.query) == name),
         failed=tuple(each for each in matched.failed if (each.rule, each.query) == name),
     )
 
 
-def _failed(rules: RuleSet, event: Event, retried: wire.Retry, error: InvalidValue) -> Failed:
+def _failed(rules: RuleSet, event: Event, retried: wire.Retry, error: InvalidValue) -> FailedMutation:
     found = rules.find_mutation(event.workflow or "", retried.rule, retried.mutation)
     assert found is not None
-    return Failed(rule=found.rule, query=found.id, error=error, place=found.place)
+    return FailedMutation(rule=found.rule, query=found.id, error=error, place=found.place)
 
 
 def failure_of(error: Exception) -> tuple[DeadLetterReason, str]:
@@ -418,7 +418,7 @@ def letter_of_lost(
     )
 
 
-def _retries_only_copy(decoded: Decoded, recent: RecentEvents) -> bool:
+def _retries_only_copy(decoded: ReadEntry, recent: RecentEvents) -> bool:
     """Tell whether an entry that counts as a copy retries the only entry that it is a copy of, which was refused."""
     retried, identity = decoded.retried, decoded.identity
     if retried is None or retried.rule != wire.WHOLE or identity is None:

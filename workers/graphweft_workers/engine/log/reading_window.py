@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_workers.engine.log.read import Decoded
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.engine.log.read import ReadEntry
+from graphweft_workers.ports.event_log import CommittedPosition
 
 MOST_ENTRIES: Final = 12_000
 MOST_BYTES: Final = 16 * 1024**2
@@ -28,7 +28,7 @@ _ENTRY_COST: Final = 256
 """Of an entry, in addition to its bytes."""
 _NO_APP: Final = ""
 
-type _Waiting = tuple[int, str, int, int, Decoded]
+type _Waiting = tuple[int, str, int, int, ReadEntry]
 """Number in the window's order, offset and count of the position before the entry, cost, and the entry."""
 
 
@@ -36,10 +36,10 @@ type _Waiting = tuple[int, str, int, int, Decoded]
 class TakenEntries:
     """Entries that are next, in the order of the log."""
 
-    entries: Sequence[Decoded]
-    end: Committed
+    entries: Sequence[ReadEntry]
+    end: CommittedPosition
     """All entries up to here are taken."""
-    ends: dict[str, Committed] = field(default_factory=dict[str, Committed])
+    ends: dict[str, CommittedPosition] = field(default_factory=dict[str, CommittedPosition])
     """By app: all its entries up to here are taken."""
     count: int
     """Entries that are taken, those without an event included."""
@@ -61,8 +61,8 @@ class WindowsTogether:
 class ReadingWindow:
     """The entries after a position; ``add`` and ``take`` keep the order of each app."""
 
-    def __init__(self, position: Committed, together: WindowsTogether | None = None) -> None:
-        self.cursor: Committed = position
+    def __init__(self, position: CommittedPosition, together: WindowsTogether | None = None) -> None:
+        self.cursor: CommittedPosition = position
         """The position of the last entry that was added."""
         self._apps: dict[str, deque[_Waiting]] = {}
         """By app, in the order of their turns."""
@@ -87,7 +87,7 @@ class ReadingWindow:
         self._apps.clear()
         self._hold(0, 0)
 
-    def add(self, entries: Sequence[Decoded], *, lost: int = 0) -> int:
+    def add(self, entries: Sequence[ReadEntry], *, lost: int = 0) -> int:
         """Add the next entries of the log, after ``lost`` ones that it no longer has. Return their cost."""
         offset, count = self.cursor.offset, self.cursor.count + lost
         before, apps = self._cost, self._apps
@@ -107,7 +107,7 @@ class ReadingWindow:
                 held += 1
                 size += cost
             offset, count = each.entry.offset, count + 1
-        self.cursor = Committed(offset=offset, count=count)
+        self.cursor = CommittedPosition(offset=offset, count=count)
         self._hold(held, size)
         return self._cost - before
 
@@ -131,7 +131,7 @@ class ReadingWindow:
             found.sort()  # by number
         void, self._void = self._void, 0
         ends = {
-            app_id: Committed(offset=each.entry.offset, count=count + 1)
+            app_id: CommittedPosition(offset=each.entry.offset, count=count + 1)
             for app_id, (_, _, count, _, each) in last.items()
         }
         return TakenEntries(entries=[each[4] for each in found], end=self._end(), ends=ends, count=len(found) + void)
@@ -167,6 +167,6 @@ class ReadingWindow:
                 if spent[app_id] < APP_COST:
                     turns.append(app_id)
 
-    def _end(self) -> Committed:
+    def _end(self) -> CommittedPosition:
         first = min((waiting[0] for waiting in self._apps.values()), key=lambda each: each[0], default=None)
-        return self.cursor if first is None else Committed(offset=first[1], count=first[2])
+        return self.cursor if first is None else CommittedPosition(offset=first[1], count=first[2])

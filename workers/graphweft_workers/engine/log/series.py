@@ -34,14 +34,14 @@ _NEVER: Final = str(2**64 - 1)
 """An offset that no entry has."""
 
 
-class Numbered(NamedTuple):
+class SeriesPlace(NamedTuple):
     """The place of an event in its series."""
 
     series: str
     number: int
 
 
-def number_of(entry: Entry, event: Event) -> Numbered | None:
+def number_of(entry: Entry, event: Event) -> SeriesPlace | None:
     """Return the place of the event of an entry in its series; None without a number, and for a retry."""
     text = event.sequence
     if text is None or wire.RETRY in entry.fields:
@@ -51,7 +51,7 @@ def number_of(entry: Entry, event: Event) -> Numbered | None:
         return None
     # A digest: names may be long, and the source of an event may name a person.
     of = f"/{name}" if slash else f" {event.source}"
-    return Numbered(hashlib.blake2b(of.encode(), digest_size=_DIGEST).hexdigest(), int(digits))
+    return SeriesPlace(hashlib.blake2b(of.encode(), digest_size=_DIGEST).hexdigest(), int(digits))
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class SeriesMarks:
     def __init__(self, marks: Mapping[str, int] | None = None) -> None:
         self.marks: dict[str, int] = dict(marks or {})
         """By series; that with the oldest last entry comes first."""
-        self._in_window: deque[tuple[int, str, Numbered]] = deque()
+        self._in_window: deque[tuple[int, str, SeriesPlace]] = deque()
         """Number among the entries of the app, offset, place in the series."""
         self._left: deque[_Block] = deque()
         """Entries that have left the window of the reader, but perhaps not that of its position."""
@@ -162,11 +162,11 @@ class SeriesMarks:
         self._is_stored = False
         """Whether all numbered entries were part of the marks then, and none has come since."""
 
-    def is_below(self, place: Numbered) -> bool:
+    def is_below(self, place: SeriesPlace) -> bool:
         """Tell whether the series is past a number."""
         return place.number <= self.marks.get(place.series, -1)
 
-    def add(self, index: int, offset: str, place: Numbered) -> None:
+    def add(self, index: int, offset: str, place: SeriesPlace) -> None:
         """Add the next numbered entry of the app, which is number ``index`` of its entries."""
         self._in_window.append((index, offset, place))
         self._is_stored = False

@@ -20,7 +20,7 @@ from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
-from graphweft_workers.engine.log.read import Decoded, Range, decode_range, match_range
+from graphweft_workers.engine.log.read import Range, ReadEntry, decode_range, match_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
 from graphweft_workers.support.timing import TIMING
@@ -31,9 +31,9 @@ LARGE: Final = 16 * 1024
 
 async def decode_in_turns(
     entries: Sequence[Entry], rules: RulesCursor, *, turns: TurnClock | None = None
-) -> list[Decoded]:
+) -> list[ReadEntry]:
     """Return the same as ``decode_range``."""
-    found: list[Decoded] = []
+    found: list[ReadEntry] = []
     turns = turns or TurnClock()
     left = deque(entries)
     while left:
@@ -58,7 +58,7 @@ async def read_in_turns(
 
 async def match_in_turns(
     partition: int,
-    entries: Sequence[Decoded],
+    entries: Sequence[ReadEntry],
     recent: RecentEvents,
     *,
     only: str | None = None,
@@ -94,7 +94,7 @@ async def match_in_turns(
             if each.steps > MOST_STEPS and shared is not None and shared.may_be_dear(event.appid, each.steps):
                 leave_out((event.appid,))
 
-    def is_long(each: Decoded) -> bool:
+    def is_long(each: ReadEntry) -> bool:
         return each.size > LARGE or each.steps > MOST_STEPS
 
     for aside, some in groupby(entries, is_long):
@@ -114,7 +114,7 @@ async def match_in_turns(
     return found
 
 
-async def _compile(entries: Iterable[Decoded], only: str | None, without: Collection[str]) -> None:
+async def _compile(entries: Iterable[ReadEntry], only: str | None, without: Collection[str]) -> None:
     """Compile the workflows of events in a thread: one takes up to 0.1 s, and many would let the leases expire."""
     wanted: dict[RuleSet, set[str]] = {}
     for each in entries:
@@ -149,7 +149,7 @@ class TurnClock:
         """Tell whether so much time has passed since the first turn began."""
         return self._clock.monotonic() - self._begun > seconds
 
-    def one[T: Entry | Decoded](self, left: deque[T], costs: AppCosts | None = None) -> Iterator[T]:
+    def one[T: Entry | ReadEntry](self, left: deque[T], costs: AppCosts | None = None) -> Iterator[T]:
         """Take from the left until the turn is over: the clock is read after each, which takes 0.1 us.
 
         ``costs`` are told of events that take long, or might have.
@@ -161,7 +161,7 @@ class TurnClock:
             each = left.popleft()
             yield each
             before, now = now, monotonic()
-            if costs is None or not isinstance(each, Decoded) or each.event is None:
+            if costs is None or not isinstance(each, ReadEntry) or each.event is None:
                 pass
             elif now - before >= costs.least_s or each.steps > MOST_STEPS:
                 # Reading the time of the processor takes 1 us. What came before took no more than the clock says.

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from pydantic_core import from_json, to_json
 
 from graphweft_workers.apps import QUOTAS, AppPolicies, QuotaName, Quotas
-from graphweft_workers.engine.usage.partition_usage import RECENT_S, Measured, PartitionUsage
+from graphweft_workers.engine.usage.partition_usage import RECENT_S, GraphMeasure, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
 
 PARTITION: Final = "partition:"
@@ -151,7 +151,7 @@ def read_uses(
             found = uses[app_id] = AppUse(app_id=app_id, quotas=policies.of(app_id).quotas)
         return found
 
-    graphs: dict[str, Measured] = {}
+    graphs: dict[str, GraphMeasure] = {}
     for reporter, record in records.items():
         try:
             if reporter.startswith(PARTITION):
@@ -177,7 +177,7 @@ def read_uses(
     return sorted(uses.values(), key=lambda use: (-use.highest, -use.stored_bytes, use.app_id)), unread
 
 
-def _add_partition(usage: PartitionUsage, now: float, of: Any, graphs: dict[str, Measured]) -> None:
+def _add_partition(usage: PartitionUsage, now: float, of: Any, graphs: dict[str, GraphMeasure]) -> None:
     for app_id, size in usage.stored().items():
         of(app_id).stored_bytes += size
     for app_id, events in usage.recent(now).items():

@@ -35,7 +35,7 @@ class AppLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class GraphMeasure:
     """What a graph had at a time, in seconds since 1970."""
 
     names: int
@@ -44,7 +44,7 @@ class Measured:
     """Bytes."""
     time: int
 
-    def equals(self, other: Measured | None) -> bool:
+    def equals(self, other: GraphMeasure | None) -> bool:
         """Return whether the graph had the same at another time."""
         return other is not None and (self.names, self.memory) == (other.names, other.memory)
 
@@ -72,7 +72,7 @@ class PartitionUsage:
     """The number of entries up to which the partition is counted."""
     trimmed: int = 0
     """Entries that the bus no longer holds."""
-    graphs: dict[str, Measured] = field(default_factory=dict[str, Measured])
+    graphs: dict[str, GraphMeasure] = field(default_factory=dict[str, GraphMeasure])
     """By app: what its graph had last."""
     without_payload: Counter[str] = field(default_factory=Counter[str])
     """By app: dead letters that were kept without their event, because of the quota."""
@@ -183,8 +183,8 @@ class PartitionUsage:
             del self._pages[at + 1]
 
 
-def _measured(names: Any, memory: Any, time: Any) -> Measured:
-    return Measured(names=int(names), memory=int(memory), time=int(time))
+def _measured(names: Any, memory: Any, time: Any) -> GraphMeasure:
+    return GraphMeasure(names=int(names), memory=int(memory), time=int(time))
 
 
 def _counts(raw: Any) -> Counter[str]:

@@ -13,9 +13,9 @@ from typing import Final, Protocol, runtime_checkable
 
 from graphweft_contracts import GraphweftError, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.log.read import Decoded
+from graphweft_workers.engine.log.read import ReadEntry
 from graphweft_workers.engine.usage.app_use import LETTERS, PARTITION, encode_letters
-from graphweft_workers.engine.usage.partition_usage import Measured, PartitionUsage, loads_of
+from graphweft_workers.engine.usage.partition_usage import GraphMeasure, PartitionUsage, loads_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersOfApp
 from graphweft_workers.support.lazy_logger import get_logger
@@ -74,7 +74,7 @@ class UsageReporter:
         if partition == 0 or not self._letters:
             await self._count_letters()
 
-    def add(self, partition: int, entries: Sequence[Decoded], start: int, end: int) -> None:
+    def add(self, partition: int, entries: Sequence[ReadEntry], start: int, end: int) -> None:
         """Count entries; ``start`` and ``end`` are the numbers of entries before and up to them."""
         usage = self._partitions.get(partition)
         if usage is None or end <= usage.end:
@@ -163,7 +163,7 @@ class UsageReporter:
             del self._unmeasured[app_id]
         for app_id, partition in due:
             with contextlib.suppress(GraphweftError):
-                found = Measured(
+                found = GraphMeasure(
                     names=len(await self._graph.property_names(app_id)),
                     memory=await self._graph.memory_of(app_id),
                     time=int(self._clock.now().timestamp()),
@@ -185,7 +185,7 @@ class UsageReporter:
             logger.debug("usage_not_reported", partition=partition, error=str(error))
 
 
-def _app_of(decoded: Decoded) -> str | None:
+def _app_of(decoded: ReadEntry) -> str | None:
     """Return the app for which an entry counts; what is no event counts for the app that owns the partition."""
     if decoded.event is not None:
         return decoded.event.appid

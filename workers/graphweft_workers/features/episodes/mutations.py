@@ -42,7 +42,7 @@ from graphweft_contracts.episodes import (
 from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
@@ -191,10 +191,10 @@ class EpisodeMutations:
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 
-    def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
+    def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``. A refused episode has no mutations: see ``refusal``."""
         said = self._read(event)[0]
-        logged = logged or Logged.of(event)
+        logged = logged or LogTime.of(event)
         if event.type == "memory.erase":
             erasure = erasure_of(MemoryErase.model_validate(event.data), logged)
             return [(each, params | erasure if each.id in _TIMED else params) for each, params in said]

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from graphweft_workers.features.graphrag.rows import EntityNode, Handle, Relation
 from graphweft_workers.features.graphrag.safe_cypher import MOST_SCANNED, RELATIONSHIPS
-from graphweft_workers.features.graphrag.starting_entities import Pinned
+from graphweft_workers.features.graphrag.starting_entities import StartingEntities
 
 _SCANNED_TOGETHER: Final = 4_000
 """Relationships read in the first hop, all nodes and types together."""
@@ -34,7 +34,7 @@ class Expansion:
     """The nodes that the next hop starts from."""
 
     @classmethod
-    def at(cls, pinned: Pinned) -> Self:
+    def at(cls, pinned: StartingEntities) -> Self:
         """Return the expansion before the first hop."""
         nodes = {node.handle: node for node in pinned.nodes}
         return cls(pinned=pinned.nodes, nodes=nodes, frontier=tuple(nodes))

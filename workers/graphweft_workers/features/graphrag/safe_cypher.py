@@ -70,7 +70,7 @@ _LONGEST_SCOPE: Final = 256
 _TOGETHER: Final = "asked"
 """The parameter that holds all others: see ``GraphDialect.one_parameter``."""
 _NOW_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
-type Given = tuple[str, ...]
+type ConditionValues = tuple[str, ...]
 """The names of the scopes that a query has, in the order of ``SCOPES``."""
 type Template = Literal["documents", "names", "neighbours", "between"]
 _COLUMNS: Final[Mapping[Template, Sequence[str]]] = {
@@ -86,7 +86,7 @@ def _unscoped(variable: str) -> str:
     return f"coalesce({', '.join(f'{variable}.{name}' for name in SCOPES)}) IS NULL"
 
 
-def _visible(variable: str, given: Given) -> str:
+def _visible(variable: str, given: ConditionValues) -> str:
     """Return the condition that a query with some scopes may see a node or relationship.
 
     It is shared, or it matches at least one scope of the query and contradicts none. ``coalesce`` plans twice as fast
@@ -110,7 +110,7 @@ def _shown(variable: str) -> str:
 class _Forms:
     """The queries in one dialect, for some scopes."""
 
-    def __init__(self, dialect: GraphDialect, given: Given) -> None:
+    def __init__(self, dialect: GraphDialect, given: ConditionValues) -> None:
         self._dialect = dialect
         self._given = given
 
@@ -229,7 +229,7 @@ class _Forms:
 
 
 @cache
-def templates(dialect: GraphDialect, given: Given = SCOPES) -> Mapping[Template, str]:
+def templates(dialect: GraphDialect, given: ConditionValues = SCOPES) -> Mapping[Template, str]:
     """Return all queries of a dialect, for a retrieval with the scopes ``given``."""
     return _Forms(dialect, given).all()
 

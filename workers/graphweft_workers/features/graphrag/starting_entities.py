@@ -16,7 +16,7 @@ type Path = Literal["A", "B"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class StartingEntities:
     """The entities that an expansion starts from, best first."""
 
     nodes: tuple[EntityNode, ...] = ()
@@ -56,7 +56,7 @@ def named(seeds: Seeds, rows: Iterable[Mapping[str, Any]]) -> list[EntityNode]:
 
 def pin(
     documents: Sequence[EntityNode], linked: Iterable[Mapping[str, Any]], named: Sequence[EntityNode], *, limit: int
-) -> Pinned:
+) -> StartingEntities:
     """Return the entities of documents and names, in turns: at most 20, and at most ``limit``.
 
     A document that is not an entity stands for its neighbours: ``linked``, the rows of the query ``neighbours``.
@@ -79,4 +79,4 @@ def pin(
             if turn < len(nodes) and len(found) < min(MOST_PINS, limit):
                 found.setdefault(nodes[turn].handle, nodes[turn])
                 paths.add(path)
-    return Pinned(nodes=tuple(found.values()), paths=frozenset(paths))
+    return StartingEntities(nodes=tuple(found.values()), paths=frozenset(paths))

@@ -20,7 +20,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.retention import Retention
-from graphweft_workers.features.memory.summariser import Remembered, Summariser
+from graphweft_workers.features.memory.summariser import MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent
@@ -63,7 +63,7 @@ class MutationsBehind(GraphUnavailable):
 class _Oldest:
     """The memories of a thread that a summary will replace."""
 
-    messages: Sequence[Remembered]
+    messages: Sequence[MemoryText]
     recorded: datetime
     """The latest time at which one of them was recorded."""
 
@@ -229,7 +229,7 @@ class ConsolidationJob(Job):
         if len(rows) < count:
             return None  # some were deleted since the count
         messages = [
-            Remembered(id=id, role=role, text=text, time=datetime.fromisoformat(said), author_name=author)
+            MemoryText(id=id, role=role, text=text, time=datetime.fromisoformat(said), author_name=author)
             for id, role, text, said, author, _ in rows
         ]
         return _Oldest(messages=messages, recorded=max(datetime.fromisoformat(row[5]) for row in rows))

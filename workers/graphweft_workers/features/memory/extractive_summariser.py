@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, override
 
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
-from graphweft_workers.features.memory.summariser import Remembered, Summariser, Summary
+from graphweft_workers.features.memory.summariser import MemoryText, Summariser, Summary
 from graphweft_workers.text.terms import STOP_WORDS, terms
 
 _MODEL: Final = "extractive"
@@ -114,11 +114,11 @@ class ExtractiveSummariser(Summariser):
         return _MODEL
 
     @override
-    async def summarise(self, messages: Sequence[Remembered], *, scope: MemoryScope) -> Summary:
+    async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
         # A thousand long messages take seconds, which others of the process are not to wait.
         return await asyncio.to_thread(self._summarise, messages, scope)
 
-    def _summarise(self, messages: Sequence[Remembered], scope: MemoryScope) -> Summary:
+    def _summarise(self, messages: Sequence[MemoryText], scope: MemoryScope) -> Summary:
         messages = _shortened(messages)
         return Summary(
             text=_summary(messages, self._characters),
@@ -132,12 +132,12 @@ class ExtractiveSummariser(Summariser):
         pass
 
 
-def speaker(message: Remembered) -> str:
+def speaker(message: MemoryText) -> str:
     """Return the author, or the role if there is none."""
     return message.author_name or message.role
 
 
-def _shortened(messages: Sequence[Remembered]) -> Sequence[Remembered]:
+def _shortened(messages: Sequence[MemoryText]) -> Sequence[MemoryText]:
     if sum(len(message.text) for message in messages) <= _READ:
         return messages
     return [replace(message, text=message.text[: max(1, _READ // len(messages))]) for message in messages]
@@ -146,7 +146,7 @@ def _shortened(messages: Sequence[Remembered]) -> Sequence[Remembered]:
 # The summary
 
 
-def _summary(messages: Sequence[Remembered], characters: int) -> str:
+def _summary(messages: Sequence[MemoryText], characters: int) -> str:
     sentences = [
         _Sentence(
             number,
@@ -177,7 +177,7 @@ def _sentences(text: str) -> list[str]:
     return [part if len(part) <= _LONGEST_SENTENCE else f"{part[: _LONGEST_SENTENCE - 1]}…" for part in found if part]
 
 
-def _picked(messages: Sequence[Remembered], sentences: Sequence[_Sentence], characters: int) -> list[int]:
+def _picked(messages: Sequence[MemoryText], sentences: Sequence[_Sentence], characters: int) -> list[int]:
     counts = Counter(term for sentence in sentences for term in sentence.terms)
     # Users ask later for what they said about themselves once, so rare words score higher.
     personal = [number for number, sentence in enumerate(sentences) if _is_personal(messages, sentence)]
@@ -218,7 +218,7 @@ def _pick(
     return picked
 
 
-def _is_personal(messages: Sequence[Remembered], sentence: _Sentence) -> bool:
+def _is_personal(messages: Sequence[MemoryText], sentence: _Sentence) -> bool:
     if messages[sentence.message].role != "user" or _NOTHING_SAID.search(sentence.text):
         return False
     return _FIRST_PERSON.search(sentence.text) is not None
@@ -232,7 +232,7 @@ def _score(sentence: _Sentence, weights: dict[str, float]) -> float:
 # What was said
 
 
-def _said(messages: Sequence[Remembered]) -> Iterator[tuple[Remembered, str]]:
+def _said(messages: Sequence[MemoryText]) -> Iterator[tuple[MemoryText, str]]:
     """Yield the sentences of users, except questions and conditions."""
     for message in messages:
         if message.role == "user":
@@ -242,7 +242,7 @@ def _said(messages: Sequence[Remembered]) -> Iterator[tuple[Remembered, str]]:
                     yield message, sentence
 
 
-def _facts(messages: Sequence[Remembered], scope: MemoryScope) -> tuple[ExtractedFact, ...]:
+def _facts(messages: Sequence[MemoryText], scope: MemoryScope) -> tuple[ExtractedFact, ...]:
     found: list[ExtractedFact] = []
     last: dict[tuple[str, str], int] = {}
     for message, sentence in _said(messages):
@@ -283,7 +283,7 @@ def _stated(sentence: str) -> Iterator[tuple[str, str, str]]:
         )  # fmt: skip
 
 
-def _preferences(messages: Sequence[Remembered]) -> tuple[ExtractedPreference, ...]:
+def _preferences(messages: Sequence[MemoryText]) -> tuple[ExtractedPreference, ...]:
     found: dict[str, ExtractedPreference] = {}
     for message, sentence in _said(messages):
         for match in _PREFERENCE.finditer(sentence):

@@ -25,7 +25,7 @@ from graphweft_contracts.memory import (
 )
 from graphweft_rules.matching.clock import moments_later, utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
-from graphweft_rules.matching.pack import Logged
+from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
@@ -195,15 +195,15 @@ class MemoryMutations:
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
 
-    def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
+    def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``."""
-        return self._read(event, logged or Logged.of(event))[0]
+        return self._read(event, logged or LogTime.of(event))[0]
 
     def refusal(self, event: Event) -> str | None:
         """See ``Pack.refusal``: a summary whose facts have too many words."""
-        return self._read(event, Logged.of(event))[1] if event.type in _REFUSABLE else None
+        return self._read(event, LogTime.of(event))[1] if event.type in _REFUSABLE else None
 
-    def _read(self, event: Event, logged: Logged) -> _Read:
+    def _read(self, event: Event, logged: LogTime) -> _Read:
         """Return the mutations of an event, and why it has none."""
         say = _SAY.get(event.type)
         if (plain := _without_nul(event.data)) is not event.data:
@@ -232,7 +232,7 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-def _add(event: Event, logged: Logged) -> _Said:
+def _add(event: Event, logged: LogTime) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
     words = EventTerms()
@@ -254,7 +254,7 @@ def _add(event: Event, logged: Logged) -> _Said:
     return [("add_unowned" if payload.user_id is None else "add", params)]
 
 
-def _embedded(event: Event, logged: Logged) -> _Said:
+def _embedded(event: Event, logged: LogTime) -> _Said:
     del logged
     payload = MemoryEmbedded.model_validate(event.data)
     vector = list(payload.embedding)
@@ -262,7 +262,7 @@ def _embedded(event: Event, logged: Logged) -> _Said:
     return [("embed", params | {"chat_id": event.chatid})]
 
 
-def _summarized(event: Event, logged: Logged) -> _Said:
+def _summarized(event: Event, logged: LogTime) -> _Said:
     payload = MemorySummarized.model_validate(event.data)
     common = _common(event, payload)
     memory_ids = list(dict.fromkeys(payload.memory_ids))
@@ -335,13 +335,13 @@ def _summarized(event: Event, logged: Logged) -> _Said:
     return said
 
 
-def _forget(event: Event, logged: Logged) -> _Said:
+def _forget(event: Event, logged: LogTime) -> _Said:
     del logged
     payload = MemoryForget.model_validate(event.data)
     return [("forget", {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid})]
 
 
-def _erase(event: Event, logged: Logged) -> _Said:
+def _erase(event: Event, logged: LogTime) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
     until = user | erasure_of(payload, logged)
@@ -350,7 +350,7 @@ def _erase(event: Event, logged: Logged) -> _Said:
     return [*((id, until) for id in timed), *((id, user) for id in others)]
 
 
-_SAY: Final[Mapping[str, Callable[[Event, Logged], _Said]]] = {
+_SAY: Final[Mapping[str, Callable[[Event, LogTime], _Said]]] = {
     "memory.add": _add,
     "memory.embedded": _embedded,
     "memory.summarized": _summarized,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationError
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser, speaker
-from graphweft_workers.features.memory.summariser import Remembered, Summariser, SummariserUnavailable, Summary
+from graphweft_workers.features.memory.summariser import MemoryText, Summariser, SummariserUnavailable, Summary
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
 from graphweft_workers.support.timing import TIMING
@@ -95,7 +95,7 @@ class OpenAISummariser(Summariser):
         return self._model
 
     @override
-    async def summarise(self, messages: Sequence[Remembered], *, scope: MemoryScope) -> Summary:
+    async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
         answer = await self._answer(_as_json(messages, self._characters))
         if answer is None:
             if await self._answer(_PROBE) is None:
@@ -137,7 +137,7 @@ class OpenAISummariser(Summariser):
         return None
 
 
-def _as_json(messages: Sequence[Remembered], characters: int) -> str:
+def _as_json(messages: Sequence[MemoryText], characters: int) -> str:
     longest = None
     if sum(len(message.text) for message in messages) > characters:
         longest = max(1, characters // len(messages))
@@ -162,7 +162,7 @@ def _checked(content: bytes) -> _Answer | None:
     return answer if answer.summary.strip() else None
 
 
-def _facts(answer: _Answer, messages: Sequence[Remembered]) -> list[ExtractedFact]:
+def _facts(answer: _Answer, messages: Sequence[MemoryText]) -> list[ExtractedFact]:
     found: list[ExtractedFact] = []
     for fact in answer.facts:
         said = _said(fact.messages, messages)
@@ -182,7 +182,7 @@ def _facts(answer: _Answer, messages: Sequence[Remembered]) -> list[ExtractedFac
     return found
 
 
-def _preferences(answer: _Answer, messages: Sequence[Remembered]) -> list[ExtractedPreference]:
+def _preferences(answer: _Answer, messages: Sequence[MemoryText]) -> list[ExtractedPreference]:
     found: list[ExtractedPreference] = []
     for preference in answer.preferences:
         said = _said(preference.messages, messages)
@@ -195,7 +195,7 @@ def _preferences(answer: _Answer, messages: Sequence[Remembered]) -> list[Extrac
     return found
 
 
-def _said(numbers: Sequence[int], messages: Sequence[Remembered]) -> list[Remembered]:
+def _said(numbers: Sequence[int], messages: Sequence[MemoryText]) -> list[MemoryText]:
     """Return the messages of users that the model names, in order."""
     wanted = sorted({number for number in numbers if 1 <= number <= len(messages)})
     return [messages[number - 1] for number in wanted if messages[number - 1].role == "user"]

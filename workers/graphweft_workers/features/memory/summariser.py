@@ -16,7 +16,7 @@ class SummariserUnavailable(Transient):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class MemoryText:
     """A memory, as a summariser reads it."""
 
     id: str
@@ -47,7 +47,7 @@ class Summariser(Protocol):
         """The name that is stored with summaries."""
         ...
 
-    async def summarise(self, messages: Sequence[Remembered], *, scope: MemoryScope) -> Summary:
+    async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
         """Return the summary of messages of one conversation: at least one message, in order.
 
         Facts and preferences come from messages of the role ``user`` only. Raises ``SummariserUnavailable``, and never

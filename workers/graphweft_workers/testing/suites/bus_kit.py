@@ -12,14 +12,14 @@ import pytest
 from graphweft_contracts import DeadLetter, Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.testing.waiting import until
 
 PARTITIONS: Final = 2
 OWNER: Final = "first"
 SESSION_S: Final = 3.0
 """So long that a machine which is busy for a second costs no owner its partition."""
-START: Final = Committed()
+START: Final = CommittedPosition()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ async def claimed(bus: Bus, partition: int = 0, owner: str = OWNER) -> None:
     await bus.partitions.committed(partition)
 
 
-async def drained(bus: Bus, after: Committed = START, partition: int = 0, limit: int = 1000) -> list[Entry]:
+async def drained(bus: Bus, after: CommittedPosition = START, partition: int = 0, limit: int = 1000) -> list[Entry]:
     """Read all there is."""
     found: list[Entry] = []
     while True:
@@ -121,10 +121,10 @@ async def drained(bus: Bus, after: Committed = START, partition: int = 0, limit:
         after = behind(after, batch)
 
 
-def behind(after: Committed, batch: Batch) -> Committed:
+def behind(after: CommittedPosition, batch: Batch) -> CommittedPosition:
     """Return the position behind a batch that was read after another one."""
     offset = batch.entries[-1].offset if batch.entries else after.offset
-    return Committed(offset=offset, count=after.count + batch.lost + len(batch.entries))
+    return CommittedPosition(offset=offset, count=after.count + batch.lost + len(batch.entries))
 
 
 def values(entries: Sequence[Entry]) -> list[bytes]:

@@ -9,7 +9,7 @@ import pytest
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
-from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.testing.suites.bus_kit import (
     START,
     BusKit,
@@ -28,7 +28,7 @@ from graphweft_workers.testing.suites.rules_log_suite import RulesLogSuite
 from graphweft_workers.testing.waiting import until_answered
 
 
-async def _read_on(bus: Bus, after: Committed) -> None:
+async def _read_on(bus: Bus, after: CommittedPosition) -> None:
     async with asyncio.timeout(120):
         while True:
             after = behind(after, await bus.log.read(0, after, limit=5, wait_s=0.5))
@@ -52,7 +52,7 @@ class BusSuite(EventLogSuite, LeaseSuite, DeadLetterSuite, RulesLogSuite):
                 lambda: stranger.leases.claim(0, "second", 1.0),
                 lambda: bus.partitions.committed(0),
                 lambda: bus.log.before(0, cursor.offset, limit=3),
-                lambda: bus.partitions.commit(0, Committed(offset=cursor.offset, count=6)),
+                lambda: bus.partitions.commit(0, CommittedPosition(offset=cursor.offset, count=6)),
                 bus.partitions.status,
                 lambda: bus.dead_letters.put([letter()]),
                 lambda: bus.dead_letters.read(limit=3),

@@ -12,7 +12,7 @@ import pytest
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import PAGE_BYTES
 from graphweft_workers.replay.moments import place_at, places_at
@@ -43,7 +43,7 @@ class EventLogSuite(BusFixtures):
         first = await drained(bus, limit=64)
         assert values(first) == numbered(700)
         assert [entry.offset for entry in await drained(bus)] == [entry.offset for entry in first]
-        middle = Committed(offset=first[99].offset, count=100)
+        middle = CommittedPosition(offset=first[99].offset, count=100)
         assert values(await drained(bus, middle)) == numbered(600, 100)
         for one, other in itertools.pairwise(first):
             assert is_after(other.offset, one.offset)
@@ -232,4 +232,4 @@ class EventLogSuite(BusFixtures):
         await bus.partitions.count()
         await claimed(bus)
         with pytest.raises(BusUnavailable, match="recreated"):
-            await bus.log.read(0, Committed(offset=kit.beyond, count=42), limit=5, wait_s=1)
+            await bus.log.read(0, CommittedPosition(offset=kit.beyond, count=42), limit=5, wait_s=1)

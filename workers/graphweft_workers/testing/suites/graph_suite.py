@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, PositionMove, Write
+from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, PositionMove, Write, WriteResult
 from graphweft_workers.testing.suites.features import promises
 from graphweft_workers.testing.suites.graph_kit import (
     APP,
@@ -69,15 +69,15 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
         promises(found is not None, "positions")
         assert found == {}
         assert await graph.reached(3) == {}
-        first, second = Committed(offset="7", count=3, note="{} a"), Committed(offset="9", count=5)
+        first, second = CommittedPosition(offset="7", count=3, note="{} a"), CommittedPosition(offset="9", count=5)
         await graph.durable(run, PositionMove(partition=3, before=None, after=first, reached={APP: "7", "other": "6"}))
-        await graph.durable(run, PositionMove(partition=0, before=None, after=Committed()))
+        await graph.durable(run, PositionMove(partition=0, before=None, after=CommittedPosition()))
         await graph.durable(run, PositionMove(partition=3, before=first, after=second, reached={APP: "8"}))
-        for before in (None, first, Committed(offset="9", count=5, note="another")):
+        for before in (None, first, CommittedPosition(offset="9", count=5, note="another")):
             with pytest.raises(GraphUnavailable):
                 await graph.durable(run, PositionMove(partition=3, before=before, after=first, reached={APP: "1"}))
         async with contextlib.aclosing(kit.store()) as again:
-            assert await again.positions() == {0: Committed(), 3: second}
+            assert await again.positions() == {0: CommittedPosition(), 3: second}
             assert await again.reached(3) == {APP: "8", "other": "6"}
             assert await again.reached(0) == {}
         if kit.features.graph_templates:
@@ -91,7 +91,7 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
     async def test_the_note_of_a_position_is_kept(self, graph: GraphStore) -> None:
         found = await graph.positions()
         promises(found is not None, "positions")
-        place = Committed(offset="1-2", count=1, note='{"told":"1 2"}')
+        place = CommittedPosition(offset="1-2", count=1, note='{"told":"1 2"}')
         await graph.durable(await graph.check(), PositionMove(partition=1, before=None, after=place))
         found = await graph.positions()
         assert found is not None
@@ -118,7 +118,7 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
                 [step] = chain(COUNT, start=here)
                 await store.apply(APP, 0, [step])
                 here = step.after
-            place = Committed(offset="5", count=5)
+            place = CommittedPosition(offset="5", count=5)
             move = PositionMove(partition=0, before=None, after=place)
             await store.durable(await store.check(), move if await store.positions() is not None else None)
             kept = await store.positions()
@@ -129,5 +129,5 @@ class GraphSuite(GraphWriteSuite, GraphReadSuite):
             # The first call finds connections that are dead.
             assert await until_answered(lambda: checkpoint(store), GraphUnavailable) == here
             assert await store.positions() == kept
-            assert await store.apply(APP, 0, chain(COUNT, start=here)) == Applied(count=1)
+            assert await store.apply(APP, 0, chain(COUNT, start=here)) == WriteResult(count=1)
             assert await value(store, "MATCH (c:Counter) RETURN c.n") == 6

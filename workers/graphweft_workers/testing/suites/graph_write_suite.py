@@ -13,7 +13,7 @@ import pytest
 
 from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_workers.engine.plan.digest import Digest, read_digest
-from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Progress, Write, WriteResult
 from graphweft_workers.testing.suites.graph_kit import (
     APP,
     COUNT,
@@ -110,7 +110,7 @@ class GraphWriteSuite(GraphFixtures):
 
     async def test_writes_take_effect_in_order_and_move_the_mark(self, graph: GraphStore) -> None:
         writes = chain("MERGE (a:A {id: $id}) SET a.x = 1", "MATCH (a:A {id: $id}) SET a.x = a.x + 10", id="k")
-        assert await graph.apply(APP, 0, writes) == Applied(count=2)
+        assert await graph.apply(APP, 0, writes) == WriteResult(count=2)
         assert await value(graph, "MATCH (a:A) RETURN a.x") == 11
         assert await checkpoint(graph) == Checkpoint(offset="2")
 
@@ -135,14 +135,14 @@ class GraphWriteSuite(GraphFixtures):
             await graph.checkpoints(APP, timeout_s=120)
 
     async def test_no_writes_are_no_work(self, graph: GraphStore) -> None:
-        assert await graph.apply(APP, 0, []) == Applied(count=0)
+        assert await graph.apply(APP, 0, []) == WriteResult(count=0)
 
     @pytest.mark.parametrize("count", [1, 2])
     async def test_applying_again_changes_nothing(self, graph: GraphStore, count: int) -> None:
         writes = chain(*[COUNT] * count)
         await graph.apply(APP, 0, writes)
         with contextlib.suppress(Fenced):  # or the count, where the graph stands at the end of these writes
-            assert await graph.apply(APP, 0, writes) == Applied(count=count)
+            assert await graph.apply(APP, 0, writes) == WriteResult(count=count)
         assert await value(graph, "MATCH (c:Counter) RETURN c.n") == count
         assert await checkpoint(graph) == Checkpoint(offset=str(count))
 
@@ -170,12 +170,14 @@ class GraphWriteSuite(GraphFixtures):
         with pytest.raises(Fenced):
             await graph.apply(APP, 0, [write(COUNT, before=elsewhere, after=Checkpoint(offset="9"))])
         assert await value(graph, "MATCH (c:Counter) RETURN count(c)") == 0
-        assert await graph.apply(APP, 0, [write(COUNT, before=here, after=Checkpoint(offset="9"))]) == Applied(count=1)
+        assert await graph.apply(APP, 0, [write(COUNT, before=here, after=Checkpoint(offset="9"))]) == WriteResult(
+            count=1
+        )
 
     async def test_a_write_that_moves_nothing_is_refused_to_a_fenced_writer(self, graph: GraphStore) -> None:
         here = Checkpoint(offset="7", plan="p", done=2)
         await graph.apply(APP, 0, [write(None, before=START, after=here, note="kept")])
-        assert await graph.apply(APP, 0, [Write(before=here, after=here)]) == Applied(count=1)
+        assert await graph.apply(APP, 0, [Write(before=here, after=here)]) == WriteResult(count=1)
         with pytest.raises(Fenced):
             await graph.apply(APP, 0, [Write(before=START, after=START)])
         assert await graph.progress(APP, 0) == Progress(checkpoint=here, note="kept")
@@ -255,7 +257,7 @@ class GraphWriteSuite(GraphFixtures):
                     done = write(
                         "MERGE (s:Shared {id: $id}) SET s.n = coalesce(s.n, 0) + 1", rows[0], before=here, after=after
                     )
-                    assert await store.apply(APP, partition, [done]) == Applied(count=1)
+                    assert await store.apply(APP, partition, [done]) == WriteResult(count=1)
 
         await asyncio.gather(*map(work, range(4)))
         assert await value(graph, "MATCH (s:Shared) RETURN count(s)") == 10
@@ -290,7 +292,7 @@ class GraphWriteSuite(GraphFixtures):
                         f"MERGE (a)-[r:WENT{kind}]->(b) SET r.n = coalesce(r.n, 0) + 1"
                     )
                     done = write(text, {"id": 1}, before=here, after=Checkpoint(offset=str(kind + 1)))
-                    assert await store.apply(APP, partition, [done]) == Applied(count=1)
+                    assert await store.apply(APP, partition, [done]) == WriteResult(count=1)
 
         await asyncio.gather(*map(work, range(4)))
         assert await value(graph, "MATCH (n) WHERE n.id = 1 RETURN count(n)") == 2 * kinds
@@ -358,7 +360,7 @@ class GraphWriteSuite(GraphFixtures):
         assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 1
         assert await checkpoint(graph) == writes[0].after
         over = [write(None, before=writes[1].before, after=writes[1].after), writes[2]]
-        assert await graph.apply(APP, 0, over) == Applied(count=2)
+        assert await graph.apply(APP, 0, over) == WriteResult(count=2)
         assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
 
     async def test_one_bad_row_keeps_back_all_of_its_write(self, kit: GraphKit, graph: GraphStore) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.testing.suites.bus_kit import (
     OWNER,
     PARTITIONS,
@@ -228,7 +228,9 @@ class LeaseSuite(BusFixtures):
             cursors[partition] = behind(START, await first.log.read(partition, START, limit=6, wait_s=0))
         joining = asyncio.create_task(claim_any(second, "second"))
         if kit.features.revokes_all:
-            waiting = asyncio.create_task(first.log.read(0, Committed(offset="9", count=10), limit=1, wait_s=300))
+            waiting = asyncio.create_task(
+                first.log.read(0, CommittedPosition(offset="9", count=10), limit=1, wait_s=300)
+            )
             async with asyncio.timeout(120):
                 assert (await waiting).entries == []  # a read ends early then
         await until(

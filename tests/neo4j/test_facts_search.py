@@ -327,8 +327,8 @@ async def test_a_client_searches_facts(url: str, falkordb: Place) -> None:
         async with Client(url, app_id=APP) as client:
             memories = MemoryClient(client, user_id="u1")
             reply = await memories.recall("Who drinks tea?", of="facts", budget_ms=120_000)
-            assert [row["text"] for row in reply.results] == ["Ann drinks tea"]
-            assert "[subject: Ann]" in reply.text
+            assert [(row["text"], row["subject"]) for row in reply.results] == [("Ann drinks tea", "Ann")]
+            assert "- Ann drinks tea (since 2026-02-01)" in reply.text
             with pytest.raises(ValueError, match="within a scope only"):
                 await client.search("tea", of="facts", index_name="x")
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from graphweft_contracts import InvalidSettings
 
@@ -33,3 +34,15 @@ def check_app(app_id: object, name: str = "app_id") -> None:
         raise InvalidSettings(f"{name} is empty: name the app, or leave it out")
     if not isinstance(app_id, str) or not re.fullmatch(APP_ID_PATTERN, app_id):
         raise InvalidSettings(f"invalid {name} {app_id!r}: {FORMS[APP_ID_PATTERN]}")
+
+
+def check_scope(scope: Mapping[str, object]) -> None:
+    """Raise ``InvalidSettings`` unless memories can belong to a scope; ``scope`` has its values by their arguments."""
+    from graphweft_contracts.memory import LONGEST_SCOPE, SCOPE_PATTERN
+
+    for name, value in scope.items():
+        if not isinstance(value, str) or not re.fullmatch(SCOPE_PATTERN, value) or len(value) > LONGEST_SCOPE:
+            raise InvalidSettings(
+                f"invalid {name} {value!r}: memories belong to it, so it has 1 to {LONGEST_SCOPE} characters, no "
+                "control characters and no blank at either end; with remember=False any other is taken"
+            )

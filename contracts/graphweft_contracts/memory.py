@@ -33,7 +33,8 @@ SCOPE_PATTERN: Final = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
 """No control characters, and no blank at either end: the index of a graph server may lose such a value."""
 SCOPES: Final = ("application_id", "agent_id", "user_id", "thread_id")
 """The scopes of a memory and of a search for memories; all given scopes must match."""
-ScopeName = Annotated[str, StringConstraints(min_length=1, pattern=SCOPE_PATTERN, max_length=256)]
+LONGEST_SCOPE: Final = 256
+ScopeName = Annotated[str, StringConstraints(min_length=1, pattern=SCOPE_PATTERN, max_length=LONGEST_SCOPE)]
 _NO_SCOPE: Final = "a memory needs a scope: give at least one of application_id, agent_id, user_id, thread_id"
 SCOPE_REQUIRED: Final[dict[str, Any]] = {
     "anyOf": [{"required": [name], "properties": {name: {"type": "string"}}} for name in SCOPES]

@@ -126,6 +126,13 @@ def test_the_first_context_without_any_rules_is_not_empty(tmp_path: Path) -> Non
         assert "with the rules of workflows and the default rules of the workflow 'default', because" in line
 
 
+def test_the_rules_of_a_new_project_are_its_own(tmp_path: Path) -> None:
+    """Its folder ``default`` begins as a copy of the default rules."""
+    assert inside(["init", "shop"], ENVIRONMENT, folder=tmp_path).code == 0
+    with up(tmp_path / "shop") as (line, _):
+        assert line == "graphweft is up on .graphweft with the rules of workflows; Ctrl-C stops it\n"
+
+
 def test_up_starts_beside_a_file_with_errors_and_says_which(tmp_path: Path) -> None:
     rules = tmp_path / "workflows/Support/graph_injection.yaml"
     rules.parent.mkdir(parents=True)

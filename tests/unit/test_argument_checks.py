@@ -72,3 +72,12 @@ async def test_a_turn_with_an_invalid_budget_goes_on_without_context() -> None:
         assert turn.context.reason == "invalid_request"
         assert turn.context.detail == "budget_ms: expected a number of milliseconds"
         await calling.aclose(drain_s=0)
+
+
+@pytest.mark.parametrize("name", ["chat", "user"])
+@pytest.mark.parametrize("value", ["a ", "\ta", "a\nb", "x" * 257])
+def test_a_wrapped_client_names_a_scope_that_memories_cannot_have(name: str, value: str) -> None:
+    with pytest.raises(InvalidSettings, match=rf"invalid {name} .*: memories belong to it"):
+        wrapped(**{name: value})
+    assert wrapped(**{"chat": "a b", "user": "Ann Lee", name: value}, remember=False)
+    assert wrapped(chat="a b", user="Ann Lee")

@@ -94,9 +94,11 @@ def of_file(path: Path) -> dict[str, SettingValue]:
         return {}
     if not isinstance(values, Mapping):
         raise InvalidSettings(f"{path}: expected `name: value` lines at the top")
-    names = [key.value for key, _ in tree.value]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidSettings(f"{path}: repeated setting {', '.join(map(repr, twice))}: keep one")
+    seen: set[Any] = set()
+    for key, _ in tree.value:
+        if key.value in seen:
+            raise InvalidSettings(f"{path}:{key.start_mark.line + 1}: repeated setting {key.value!r}: keep one")
+        seen.add(key.value)
     # A key that YAML takes for something else than text, or merges, has no line here.
     lines = {str(key.value): f":{key.start_mark.line + 1}" for key, _ in tree.value}
     found: dict[str, SettingValue] = {}

@@ -127,7 +127,7 @@ class RulesFolder:
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
         await push(self._bus, rules)
-        if has_default_rules(rules.files) and not has_default_rules(before):
+        if self._has_defaults(rules.files) and not has_default_rules(before):
             logger.info("default_rules_pushed", rules=rules.digest[:12], workflow=DEFAULT_WORKFLOW)
         gone = workflow_files(before).keys() - rules.workflows.keys()
         if gone - {DEFAULT_WORKFLOW}:
@@ -138,8 +138,12 @@ class RulesFolder:
         return _named(before, rules.files)
 
     async def uses_defaults(self) -> bool:
-        """Tell whether the default rules are among the active ones. Raises ``BusUnavailable``."""
-        return has_default_rules(await active_files(self._bus))
+        """Tell whether the default rules are active beside those of the folder. Raises ``BusUnavailable``."""
+        return self._has_defaults(await active_files(self._bus))
+
+    def _has_defaults(self, files: Mapping[str, bytes]) -> bool:
+        """Tell whether rules have the default ones, and not from the folder, which may hold a copy of them."""
+        return has_default_rules(files) and not (self._settings.rules / DEFAULT_WORKFLOW).exists()
 
     async def follow(self, known: RulesState | None = None) -> None:
         """Look for changes until cancelled, from the state ``known`` on; print what changed, or the findings."""

@@ -21,7 +21,7 @@ from graphweft.adapters.model_clients.exchange import Shape
 from graphweft.adapters.model_clients.openai_chat import ChatCompletions
 from graphweft.adapters.model_clients.openai_responses import Responses
 from graphweft.adapters.model_clients.recorder import Recorder
-from graphweft.argument_checks import check_app
+from graphweft.argument_checks import check_app, check_scope
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.events import DEFAULT_WORKFLOW
@@ -143,6 +143,8 @@ def _recorder(
         )
     if found.workflow is None:
         variables["workflow_name"] = DEFAULT_WORKFLOW
+    if remember:
+        check_scope({"chat": found.chat_id} | ({"user": found.user_id} if found.user_id else {}))
     scope = {"thread_id": found.chat_id} | ({"user_id": found.user_id} if found.user_id else {})
     return Recorder(core, variables, agent=agent, scope=scope, remember=remember, place=place)
 

@@ -421,11 +421,11 @@ async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: st
 async def warnings_of_a_start(settings: Settings, logs: Logs) -> list[str]:
     """Connect the app of a worker, as its start does; return what it warns of its partitions."""
     logs.clear()
-    broker: Any = mutation_app(settings).broker
+    app: Any = mutation_app(settings)
     try:
-        await broker.start()
+        await app._start_broker()
     finally:
-        await broker.stop()
+        await app.broker.stop()
     return [f"{entry['found']}: {entry['next']}" for entry in logs if entry["event"] == "layout_differs"]
 
 

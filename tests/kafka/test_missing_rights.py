@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def tenant(secure_kafka: SecureKafka) -> str:
-    """Return the URL of the bus for the user of the app ``acme``, made by the lines of ``graphweft acl``."""
+    """Return the URL of the bus for the user of the app ``vendor``, made by the lines of ``graphweft acl``."""
 
     async def prepare() -> None:
         admin, bus = AIOKafkaAdminClient(**servers(secure_kafka.address("admin")).options), None
@@ -32,21 +32,21 @@ def tenant(secure_kafka: SecureKafka) -> str:
         try:
             bus = mutation_bus(secure_kafka.address("admin"), spread(2), lease_s=10)
             await bus.partitions.layout()  # the bus has topics
-            await apply(admin, commands("kafka", "tenant", app_id="acme", user="acme", graph_template=""))
+            await apply(admin, commands("kafka", "tenant", app_id="vendor", user="vendor", graph_template=""))
         finally:
             await admin.close()
             if bus is not None:
                 await bus.aclose()
 
     asyncio.run(prepare())
-    return secure_kafka.address("acme")
+    return secure_kafka.address("vendor")
 
 
 @pytest.fixture
 def call(tenant: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:
     """Run a command as the tenant, in a folder with an event in ``e.jsonl``."""
     monkeypatch.chdir(tmp_path)
-    event = Event.create("order.placed", app_id="acme", chat_id="c", workflow="shop")
+    event = Event.create("order.placed", app_id="vendor", chat_id="c", workflow="shop")
     (tmp_path / "e.jsonl").write_text(event.model_dump_json() + "\n")
     environment = clean_environment(GRAPHWEFT_BUS_URL=tenant)
     return lambda *arguments: inside(arguments, environment)
@@ -61,7 +61,7 @@ def test_waiting_ends_for_a_user_who_may_not_read_how_far_workers_are(call: Call
     assert "trying again" not in said
 
 
-@pytest.mark.parametrize("arguments", [("status",), ("dlq", "list"), ("events", "tail"), ("order", "acme", "chat")])
+@pytest.mark.parametrize("arguments", [("status",), ("dlq", "list"), ("events", "tail"), ("order", "vendor", "chat")])
 def test_a_command_names_the_rights_that_its_user_lacks(call: Callable[..., Done], arguments: tuple[str, ...]) -> None:
     done = call(*arguments)
     said = " ".join(done.err.split())

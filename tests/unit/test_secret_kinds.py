@@ -18,7 +18,7 @@ SHAPE_ROWS: Final = (*LOGINS, *SHAPES, *NAMED)
 LENGTH: Final = 300
 MOST: Final = 250 * LENGTH
 """A pattern that reads its text anew from each place takes LENGTH squared, and more."""
-RUNS: Final = ("a1", " ", "\n", "#", "-", "=", ".", "/", "|")
+RUNS: Final = ("a1", "1", "a", "_1", " ", "\n", "#", "-", "=", ".", "/", "|")
 OTHERS: Final = {
     "_BREAK": ('"one" +\n  "two"', redaction._BREAK),
     "_ASSIGNED, option": ("--db-password hunter2", redaction._ASSIGNED),

@@ -124,7 +124,7 @@ class _Walk:
                 index = self._named(index, stop, local)
             elif text == "." and words.text(index + 1) == ".":  # from..to
                 index += 2
-            elif text == "." and words.identifier(index + 1):  # of a computed value
+            elif text == "." and words.identifier(index + 1) and index + 1 < stop:  # of a computed value
                 index = self._chain(index, stop, of_parameter=False)
             elif text == ":" or words.tokens[index].kind == "broken":
                 raise PatternError(index, f"{text[:10]!r} in an expression")

@@ -121,3 +121,16 @@ def test_an_outline_keeps_what_an_analysis_finds() -> None:
 )
 def test_calls_are_found_in_any_text(text: str, names: list[str]) -> None:
     assert [call.name for call in named_calls(outline(text))] == names
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("statement", [
+    "MERGE (p:P {id: $id}) WITH p, p.x. AS a SET p.y = a",
+    "MATCH (p:P) WITH (p). AS a, [p][0]. AS b SET a.x = p.y.",
+    "MERGE (p:P {id: $id.}) SET p.x = $a. + p.",
+])  # fmt: skip
+def test_a_dot_without_a_name_ends_an_analysis(statement: str) -> None:
+    """What lint refuses, or the server, is still analysed, and every analysis ends."""
+    cypher = parse(statement, role="mutation")
+    assert read_write_sets([cypher])
+    shared_labels([cypher])

@@ -283,16 +283,21 @@ class _Finder:
         wanted = {number: term for term in self._asked.terms if (number := index.number_of(term)) is not None}
         matches = [(at, wanted[number]) for at, number in enumerate(sequence) if number in wanted]
         norm = K1 * (1 - B + B * PASSAGE / index.mean)
-        best, end = 0.0, 0
+        best, score, end = 0.0, 0.0, 0
         held: Counter[str] = Counter()
+
+        def count(term: str, more: int) -> float:
+            """Count a term in the passage, or no more; return by how much its score rises."""
+            before, now = held[term], held[term] + more
+            held[term] = now
+            return self._weights[term] * (now / (now + norm) - before / (before + norm))
+
         for at, term in matches:
             while end < len(matches) and matches[end][0] < at + PASSAGE:
-                held[matches[end][1]] += 1
+                score += count(matches[end][1], 1)
                 end += 1
-            best = max(best, sum(self._weights[each] * times / (times + norm) for each, times in held.items()))
-            held[term] -= 1
-            if not held[term]:
-                del held[term]
+            best = max(best, score)
+            score += count(term, -1)
         return best
 
     def _after_question(self, key: tuple[int, int]) -> float:

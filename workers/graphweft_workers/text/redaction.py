@@ -41,7 +41,7 @@ _BREAK: Final = re.compile(
 """A line break, also of a comment, or the gap between two quoted parts: one key may stand on both sides of it."""
 _ASSIGNED: Final = re.compile(
     rf"(?is)(?P<option>(?<![\w-])--?[\w-]{{0,40}}?)?(?P<tagged><[\w:.-]{{0,40}}?)?(?:(?P<password>{PASSWORD})|(?:{CREDENTIAL}))"
-    r"(?:[._-]?(?:[0-9]{1,4}|prod(?:uction)?|dev|test|staging|live|value|old|new|hash|b64|base64))*"
+    r"(?:[._-]?+(?:[0-9]++|prod(?:uction)?+|dev|test|staging|live|value|old|new|hash|b64|base64))*+"
     # `password = `, `"token": `, `<password>`, `password is `, `--token `
     r"(?:[\\\"'`*_)\]]{0,4}\s*+(?P<sign>=>|:=|={1,3}|:{1,2}|->)|(?(tagged)>|(?!))"
     r"|(?P<is>[\"'`*]*+\s++(?:is|was|are)(?:\s++set\s++to)?[\s:]++)|(?(option)[ \t]++|(?!)))"

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
@@ -22,7 +22,7 @@ from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.arrangement import Arrangement
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
-from graphweft_workers.retrieval.questions import read_question
+from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, falling, fused
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
@@ -113,8 +113,8 @@ class Searcher:
 
     A question within a scope ranks memories that tell nothing (``tells_nothing``) behind all other hits, however
     often somebody asked: the search goes on until ``top_k`` others are found, among 1,000 hits at most. Of memories of
-    one author with equal texts, the latest counts. No score is higher than the one before. A search by recency keeps
-    the order of time, and all texts.
+    one author with equal texts, the latest counts; if the question names days, the latest of these days, and of all
+    others. No score is higher than the one before. A search by recency keeps the order of time, and all texts.
     """
 
     def __init__(
@@ -186,6 +186,11 @@ class _Search:
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
         """Limit of hits before they are combined, arranged or filtered."""
 
+    @cached_property
+    def _asked(self) -> RankedQuestion:
+        today = self._clock.now().date()
+        return read_question(self._query.text, today=today, filter_stop_words=self._query.filter_stop_words)
+
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
@@ -233,7 +238,7 @@ class _Search:
 
     async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
         """Read the first hits, until enough of them tell something."""
-        arrangement = Arrangement(_columns(targets), self._query.top_k)
+        arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods)
         looked, count = 0, self._query.top_k + min(self._query.top_k, _MOST_MORE)
         while looked < len(hits) and not arrangement.full:
             arrangement.add(await self._rows(targets, hits[looked : looked + count]))
@@ -347,11 +352,9 @@ class _Search:
             for number, key in enumerate(index.keys):
                 if (hit := wanted.get(key)) is not None and hit.of == place:
                     cosines[place, number] = cosine(hit)
-        query = self._query
-        asked = read_question(query.text, today=self._clock.now().date(), filter_stop_words=query.filter_stop_words)
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
-        return rank(asked, parts, compared, limit=self._width), degraded
+        return rank(self._asked, parts, compared, limit=self._width), degraded
 
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""

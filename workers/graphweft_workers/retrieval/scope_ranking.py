@@ -46,7 +46,7 @@ FITTING: Final = 0.2
 """A score below says that a record hardly fits. The first that tells something has it if any record fits."""
 _ABOVE: Final = 1.01 * FITTING
 _BELOW: Final = 0.99 * FITTING
-_LEAST: Final = 1e-6
+LEAST: Final = 1e-6
 """The score of a hit of which more speaks against it than for it: 0 means that it tells nothing."""
 
 
@@ -74,6 +74,6 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
         return Hit(key, key, score, part.of, at[1])
 
     hits = ranked(
-        hit(at, min(1.0, max(_LEAST, value * factor))) for at, value in zip(signals.candidates, values, strict=True)
+        hit(at, min(1.0, max(LEAST, value * factor))) for at, value in zip(signals.candidates, values, strict=True)
     )
     return hits + [hit(at, hits[-1].score) for at in signals.rest]

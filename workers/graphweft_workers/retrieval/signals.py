@@ -100,6 +100,11 @@ def find_signals(
     return _Finder(asked, parts, near).found(weights, limit)
 
 
+def content_terms(asked: RankedQuestion) -> frozenset[str]:
+    """Return the terms of a question that say what it asks for."""
+    return frozenset(asked.terms) - STOP_WORDS - _REQUEST_WORDS
+
+
 def linear(signals: Signals, weights: Mapping[str, float]) -> list[float]:
     """Return the weighted sum of the signals of each candidate."""
     sums = [0.0] * len(signals.candidates)
@@ -191,7 +196,7 @@ class _Finder:
 
     def _shares_words(self) -> bool:
         """Tell whether records share words of weight with the question: rare ones, or many."""
-        asked_for = self._weights.keys() - STOP_WORDS - _REQUEST_WORDS
+        asked_for = content_terms(self._asked)
         held = [term for term in asked_for if self._is_told(term)]
         rare = max(_FEW, self._total // 2)
         if any(sum(part.index.holding(term) for part in self._parts) <= rare for term in held):

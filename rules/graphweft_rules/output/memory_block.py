@@ -18,24 +18,10 @@ _KNOWN: Final = frozenset({"fact", "preference"})
 _SAID: Final = frozenset({"memory", ""})
 _COMMANDING: Final = frozenset({"system", "developer"})
 """A model obeys messages of these roles, and anybody can store one."""
-_ROLES: Final = frozenset(
-    [
-        "user",
-        "assistant",
-        "system",
-        "developer",
-        "tool",
-        "function",
-        "model",
-        "ai",
-        "human",
-        "fact",
-        "preference",
-        "summary",
-        "memory",
-        "quoted",
-    ]
-)
+_ROLES: Final = frozenset({
+    "user", "assistant", "system", "developer", "tool", "function", "model", "ai", "human", "fact", "preference",
+    "summary", "memory", "quoted",
+})  # fmt: skip
 """Words before a text that say what it is. An author may have any of them as a name."""
 _LOOK_ALIKES: Final = str.maketrans(
     "\u0430\u0441\u0501\u0435\u04bb\u0456\u0458\u04cf\u043c\u043d\u043e\u0440\u0455\u0442\u0443\u0445\u03b1\u03b5\u03b9\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0131\u0251\u0261",
@@ -117,11 +103,13 @@ class MemoryRowReader:
         )
 
 
-def memory_text(rows: Sequence[MemoryRow], today: date | None, floor: float | None = None) -> str:
+def memory_text(
+    rows: Sequence[MemoryRow], today: date | None, floor: float | None = None, *, bare: bool = False
+) -> str:
     """Return the rows, which are in the order of their rank, as the lines of a block; empty without one that shows.
 
     ``today`` says how long ago a day was; without it the text says nothing of that. If no score reaches ``floor``, the
-    block says that nothing closer was found.
+    block says that nothing closer was found. With ``bare``, there is no heading and no day.
     """
     rows = [row for row in rows if row.text]
     known = [row for row in rows if row.kind in _KNOWN]
@@ -129,14 +117,14 @@ def memory_text(rows: Sequence[MemoryRow], today: date | None, floor: float | No
     lines = [_known_line(row) for row in known]
     days: dict[str, list[str]] = {}
     for row in said:
-        days.setdefault(_day_heading(row.time[:10], today), []).append(_said_line(row))
+        days.setdefault("" if bare else _day_heading(row.time[:10], today), []).append(_said_line(row))
     if not lines and not days:
         return NOTHING_CLOSER if rows else ""
-    if lines and days:
+    if lines and days and not bare:
         lines.insert(0, "Known:")
     for day, of_day in days.items():
-        lines += [f"{day}:", *of_day]
-    if today is not None:
+        lines += of_day if bare else [f"{day}:", *of_day]
+    if today is not None and not bare:
         lines.insert(0, f"Today is {_named(today)}.")
     if floor is not None and all(row.score is not None and row.score < floor for row in (*known, *said)):
         lines.append(NOTHING_CLOSER)

@@ -150,3 +150,13 @@ def test_a_name_does_not_take_the_place_of_a_role(name: str, role: str, shown_as
     assert shown(row("x", author_name=name, role=role))[-1].replace("\u200b", "") == f"- {shown_as}: x".replace(
         "\u200b", ""
     )
+
+
+def test_where_a_row_fits_without_headings_alone_these_are_left_out() -> None:
+    rows = [row("My cat is called Tom.", times=None), row("It rains.", timestamp="2026-11-21T10:00:00Z")]
+    found = packed(rows, 40)
+    assert found.missing == ()
+    assert "- user: My cat is called Tom." in inside(found.text)
+    assert "Today is" not in found.text
+    assert found.tokens <= 40
+    assert "Today is" in packed(rows, 100).text

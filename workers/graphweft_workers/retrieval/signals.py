@@ -197,13 +197,13 @@ class _Finder:
     def _shares_words(self) -> bool:
         """Tell whether records share words of weight with the question: rare ones, or many."""
         asked_for = content_terms(self._asked)
-        held = [term for term in asked_for if self._is_told(term)]
+        held = [term for term in asked_for if self._is_in_content(term)]
         rare = max(_FEW, self._total // 2)
         if any(sum(part.index.holding(term) for part in self._parts) <= rare for term in held):
             return True
         return len(held) >= _SHARE * len(asked_for)
 
-    def _is_told(self, term: str) -> bool:
+    def _is_in_content(self, term: str) -> bool:
         """Tell whether a record that tells something holds a term, or answers a question that does."""
         for part in self._parts:
             index = part.index

@@ -13,6 +13,7 @@ from graphweft_contracts.memory import SCOPES, MemoryScope
 
 IndexType = Literal["vector", "fulltext", "hybrid"]
 WithoutEmbedder = Literal["latest"]
+Fill = Literal["latest"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
 Searched = Literal["all", "memories", "facts", "preferences", "summaries", "entities", "episodes"]
 SEARCHED: Final[tuple[Searched, ...]] = (
@@ -32,7 +33,7 @@ _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
 _EMBEDDED: Final = {"enum": ["all", "memories"]}
 _WITHIN: Final = {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL}
-_INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL}
+_INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL, "fill": _NULL}
 _WORKS: Final[dict[str, Any]] = {
     "anyOf": [
         {
@@ -61,6 +62,7 @@ class SearchOptions(TypedDict, total=False):
     of: Searched
     index_type: IndexType | None
     without_embedder: WithoutEmbedder | None
+    fill: Fill | None
     index_name: str | None
     fulltext_index_name: str | None
     top_k: int
@@ -101,6 +103,11 @@ class SearchQuery(BaseModel):
         "whatever the text is; with `of: all` in turns with what the text finds by words of facts, preferences and "
         "summaries. Without it memories are searched by words too, or, where `index_type` asks for vectors, the search "
         "fails.",
+    )
+    fill: Fill | None = Field(
+        default=None,
+        description="Within a scope: `latest` shows the latest rows behind those that fit the text, up to `top_k`; "
+        "facts and preferences come first, in up to half of `top_k`. So a small scope is shown whole.",
     )
     index_name: Name | None = Field(
         default=None,
@@ -153,6 +160,9 @@ class SearchQuery(BaseModel):
             return self
         if self.without_embedder is not None:
             msg = "without_embedder is for memories: leave it out where an index is searched"
+            raise ValueError(msg)
+        if self.fill is not None:
+            msg = "fill is for what is remembered: leave it out where an index is searched"
             raise ValueError(msg)
         if self.of not in EMBEDDED:
             msg = f"{self.of} are searched within a scope only: give memory at least one of {', '.join(SCOPES)}"

@@ -20,6 +20,7 @@ from graphweft_contracts import ContextReply, ContextRequest, Event
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RuleSet
+from graphweft_rules.output.memory_block import NOTHING_CLOSER
 from graphweft_workers.doctor import examine
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
@@ -120,6 +121,53 @@ async def test_equal_texts_are_shown_once_and_the_newest_of_equals_is_first(url:
     query = SearchQuery(text="tea", memory=MemoryScope(user_id="u1"), top_k=10)
     rows = (await Searcher(graph).search(APP, query, timeout_s=10)).table.rows
     assert [row[0] for row in rows] == ["Tea at noon.", "Tea at noon.", "Tea at five.", "Tea at nine."]
+
+
+KNOWN: Final = ("My cat is called Tom.", "I drink green tea.", "I live in Oslo.")
+
+
+@pytest.mark.parametrize(
+    ("question", "fits"),
+    [
+        ("What do you know about me?", True), ("Do you remember me?", True), ("What do I like to drink?", True),
+        ("Tell me everything.", True), ("Who is the king of Norway?", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("embedder", [None, HashingEmbedder(256)], ids=["words", "vectors"])
+async def test_a_small_scope_is_shown_whole(
+    url: str, graph: FalkorDBStore, question: str, fits: bool, embedder: Embedder | None
+) -> None:
+    await write(url, graph, [said(number, ("user", text)) for number, text in enumerate(KNOWN, 1)])
+    pipeline = pipeline_of(graph, embedder)
+    try:
+        shown = value(await ask(pipeline, question))
+    finally:
+        await pipeline.aclose()
+    assert [shown.count(f"- user: {text}") for text in KNOWN] == [1, 1, 1]
+    assert (NOTHING_CLOSER not in shown) is fits
+
+
+async def test_facts_and_then_the_latest_follow_the_hits(url: str, graph: FalkorDBStore) -> None:
+    events = [said(number, ("user", f"Lamp {number} is new.")) for number in range(2, 60)]
+    first = said(1, ("user", "My cat is called Tom."))
+    fact = {"subject": "Ada", "predicate": "lives in", "object": "Oslo", "text": "Ada lives in Oslo"}
+    data = {
+        "user_id": "u1", "summary": "-", "memory_ids": [memory_id("/test", first.id, 0)], "model": "x", "facts": [fact]
+    }  # fmt: skip
+    made = event("memory.summarized", 100, data, chat=first.chatid)
+    await write(url, graph, [first, made, *events])
+    for text, best in (("cat", "My cat is called Tom."), ("violin", "Ada lives in Oslo")):
+        query = SearchQuery(text=text, memory=MemoryScope(user_id="u1"), top_k=10, fill="latest")
+        rows = (await Searcher(graph).search(APP, query, timeout_s=20)).table.rows
+        texts, scores = [row[0] for row in rows], [row[1] for row in rows]
+        assert texts[0] == best
+        assert "Ada lives in Oslo" in texts[:2]
+        lamps = [text for text in texts if text.startswith("Lamp")]
+        assert lamps == [f"Lamp {59 - place} is new." for place in range(len(lamps))]
+        assert len(lamps) >= 7
+        assert (len(texts), len(set(texts))) == (10, 10)
+        assert scores == sorted(scores, reverse=True)
+        assert all(scores)
 
 
 LONG: Final = (

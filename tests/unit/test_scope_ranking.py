@@ -193,6 +193,42 @@ def test_scores_say_whether_anything_fits() -> None:
     assert best("violin") == 0
 
 
+def fits(question: str, *said: str, near: float | None = None) -> bool:
+    """Return whether the first hit is said to fit."""
+    index = index_of([turn(place, text, thread=f"t{place}", at=place) for place, text in enumerate(said)])
+    cosines = {} if near is None else {(0, number): near for number in range(len(said))}
+    asked = read_question(question, today=TODAY)
+    hits = rank(asked, [KindIndex(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})))
+    assert all(hit.score > 0 for hit in hits)
+    return bool(hits) and hits[0].score >= FITTING
+
+
+SAUSAGES: Final = ("My dog Bello likes sausages.", "The train to Oslo was late.", "I went running in the park.")
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("Please remind me what Bello likes to eat", SAUSAGES),
+        ("Could you please tell me everything that you know about my dear old Bello and his food", SAUSAGES),
+        ("When did I go running?", SAUSAGES), ("\u5c0f\u767d\u51e0\u5c81?", ("\u6211\u7684\u72d7\u53eb\u5c0f\u767d",)),
+        ("Tell me everything you know about Bello", tuple(f"Bello ate {n} sausages" for n in range(20))),
+        ("Tell me everything you know about Bello", SAUSAGES[:1]),
+    ],
+)  # fmt: skip
+def test_a_record_that_shares_a_word_of_weight_fits_however_long_the_question_is(
+    question: str, said: Sequence[str]
+) -> None:
+    assert fits(question, *said)
+
+
+def test_a_record_without_a_word_of_weight_does_not_fit() -> None:
+    said = [*SAUSAGES, "Please tell me more, I know nothing of it."]
+    assert not fits("Please tell me what you know about violins", *said)
+    assert not fits("What is the capital of France?", *SAUSAGES, near=0.15)
+    assert fits("What does my pet eat?", *SAUSAGES, near=0.6)
+
+
 CAT: Final = "My cat is called Tom and he is three years old"
 ASKED: Final = ("What is my cat called?", "How old is my cat?", "what is tom", "Do I have a pet called Tom?")
 OF_CATS: Final = ("What is my cat called?", "how old is my cat", "Who is Tom?", "Is my cat called Tom or Tim?")

@@ -140,6 +140,7 @@ SEARCH: Final = Form(
         "then": {**_IN_MEMORY, "dependencies": {"index_type": ["query"]}},
         "else": {
             "required": ["query"],
+            "properties": {"fill": False},
             "if": {"required": ["index_type"], "properties": {"index_type": {"const": "hybrid"}}},
             "then": {"required": ["fulltext_index_name"]},
         },
@@ -157,7 +158,7 @@ SEEDING_SEARCH: Final = replace(
     name="the search of graphrag",
     meaning="A search whose results are seeds as well. It uses the `query` and the `memory` of graphrag unless it has "
     "its own.",
-    keys={name: key for name, key in SEARCH.keys.items() if name != "retrieval_query"},
+    keys={name: key for name, key in SEARCH.keys.items() if name not in {"retrieval_query", "fill"}},
     editor={"if": {"required": ["memory"]}, "then": _IN_MEMORY, "allOf": [_NEEDS_INDEX]},
 )
 GRAPHRAG: Final = Form(

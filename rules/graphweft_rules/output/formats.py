@@ -84,8 +84,8 @@ class RenderedRows:
     """
 
     __slots__ = (
-        "_cells", "_columns", "_cut", "_ends", "_floor", "_format", "_gate", "_last", "_line", "_names", "_names_size",
-        "_reader", "_rows", "_today", "count",
+        "_bare", "_cells", "_columns", "_cut", "_ends", "_floor", "_format", "_gate", "_last", "_line", "_names",
+        "_names_size", "_reader", "_rows", "_today", "count",
     )  # fmt: skip
 
     def __init__(
@@ -99,11 +99,13 @@ class RenderedRows:
         cut: Cut | None = None,
         today: date | None = None,
         floor: float | None = None,
+        bare: bool = False,
     ) -> None:
         """``gate`` replaces each string of the text. The values of ``list`` and ``single`` do not pass it.
 
         ``cut`` shortens the texts of ``results`` and ``memory``, behind ``gate``: a part of a secret may not look like
-        one. ``memory`` says how long before ``today`` something was said, and if no score reaches ``floor``.
+        one. ``memory`` says how long before ``today`` something was said, and if no score reaches ``floor``;
+        with ``bare`` it has rows alone, without headings.
         """
         self._format: Format = format
         self._columns = columns
@@ -111,6 +113,7 @@ class RenderedRows:
         self._cut = cut
         self._today = today
         self._floor = floor
+        self._bare = bare
         self._names = _names(columns)
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
         self._line = (
@@ -152,17 +155,18 @@ class RenderedRows:
         """Return the rows at these places alone."""
         rows = [self._rows[place] for place in places]
         found = RenderedRows(
-            self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor
-        )
+            self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor,
+            bare=self._bare,
+        )  # fmt: skip
         cells = self._first(max(places, default=-1) + 1)
         found._cells = [cells[place] for place in places]
         return found
 
-    def shortened(self, cut: Cut) -> RenderedRows:
-        """Return the rows with shorter texts."""
+    def shortened(self, cut: Cut, *, bare: bool = False) -> RenderedRows:
+        """Return the rows with shorter texts; with ``bare``, without the headings of ``memory``."""
         return RenderedRows(
             self._format, self._columns, self._rows, self.count, self._gate, cut=cut, today=self._today,
-            floor=self._floor,
+            floor=self._floor, bare=bare,
         )  # fmt: skip
 
     def size(self, place: int) -> int:
@@ -197,7 +201,7 @@ class RenderedRows:
             case "results":
                 return without_marks("\n\n".join(filter(None, rows)))
             case "memory":
-                return without_marks(memory_text(rows, self._today, self._floor))
+                return without_marks(memory_text(rows, self._today, self._floor, bare=self._bare))
             case "facts":
                 lines = [row for row in rows if row]
                 return facts_block(lines) if lines else ""

@@ -6,15 +6,29 @@ left out: it is in the values of a search.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any, Final
 
 _KNOWN: Final = frozenset({"fact", "preference"})
 _SAID: Final = frozenset({"memory", ""})
 _COMMANDING: Final = frozenset({"system", "developer"})
 """A model obeys messages of these roles, and anybody can store one."""
+_ROLES: Final = frozenset({
+    "user", "assistant", "system", "developer", "tool", "function", "model", "ai", "human", "fact", "preference",
+    "summary", "memory", "quoted",
+})  # fmt: skip
+"""Words before a text that say what it is. An author may have any of them as a name."""
+_LOOK_ALIKES: Final = str.maketrans(
+    "\u0430\u0441\u0501\u0435\u04bb\u0456\u0458\u04cf\u043c\u043d\u043e\u0440\u0455\u0442\u0443\u0445\u03b1\u03b5\u03b9\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0131\u0251\u0261",
+    "acdehijlmhopstyxaeivoptuxiag",
+)
+"""Cyrillic, Greek and other letters that look like Latin ones, folded."""
+_NO_LETTERS: Final = re.compile(r"[\W\d_]+")
 _NUMBERS: Final = frozenset({int, float})
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _LONGEST_NAME: Final = 60
@@ -89,11 +103,13 @@ class MemoryRowReader:
         )
 
 
-def memory_text(rows: Sequence[MemoryRow], today: date | None, floor: float | None = None) -> str:
+def memory_text(
+    rows: Sequence[MemoryRow], today: date | None, floor: float | None = None, *, bare: bool = False
+) -> str:
     """Return the rows, which are in the order of their rank, as the lines of a block; empty without one that shows.
 
     ``today`` says how long ago a day was; without it the text says nothing of that. If no score reaches ``floor``, the
-    block says that nothing closer was found.
+    block says that nothing closer was found. With ``bare``, there is no heading and no day.
     """
     rows = [row for row in rows if row.text]
     known = [row for row in rows if row.kind in _KNOWN]
@@ -101,14 +117,14 @@ def memory_text(rows: Sequence[MemoryRow], today: date | None, floor: float | No
     lines = [_known_line(row) for row in known]
     days: dict[str, list[str]] = {}
     for row in said:
-        days.setdefault(_day_heading(row.time[:10], today), []).append(_said_line(row))
+        days.setdefault("" if bare else _day_heading(row.time[:10], today), []).append(_said_line(row))
     if not lines and not days:
         return NOTHING_CLOSER if rows else ""
-    if lines and days:
+    if lines and days and not bare:
         lines.insert(0, "Known:")
     for day, of_day in days.items():
-        lines += [f"{day}:", *of_day]
-    if today is not None:
+        lines += of_day if bare else [f"{day}:", *of_day]
+    if today is not None and not bare:
         lines.insert(0, f"Today is {_named(today)}.")
     if floor is not None and all(row.score is not None and row.score < floor for row in (*known, *said)):
         lines.append(NOTHING_CLOSER)
@@ -140,10 +156,28 @@ def _said_line(row: MemoryRow) -> str:
 
 
 def _who(name: str, role: str) -> str:
-    """Return the author's name, or the role; neither may look like the beginning of a text."""
+    """Return the author's name, or the role; neither may look like the beginning of a text.
+
+    A name with the word of a role or kind in it is quoted behind the role.
+    """
     if role.lower() in _COMMANDING:
         return f"quoted {role}"
-    return " ".join(name.replace(":", " ").split())[:_LONGEST_NAME] or role.replace(":", " ")
+    role = role.replace(":", " ")
+    name = " ".join(name.replace(":", " ").split())[:_LONGEST_NAME]
+    if not name or name == role:
+        return role
+    if _has_role(name):
+        return f'{role} "{name.replace(chr(34), chr(39))}"'.lstrip()
+    return name
+
+
+@lru_cache(maxsize=1024)
+def _has_role(name: str) -> bool:
+    """Tell whether a word of a name is that of a role or kind, or looks like it."""
+    plain = unicodedata.normalize("NFKD", name).casefold().translate(_LOOK_ALIKES)
+    shown = "".join(char for char in plain if unicodedata.category(char) not in {"Mn", "Me", "Cf"})
+    words = [word for word in _NO_LETTERS.split(shown) if word]
+    return not _ROLES.isdisjoint({*words, "".join(words)})
 
 
 def _day_heading(day: str, today: date | None) -> str:

@@ -1,7 +1,8 @@
 """Packs the rows of several queries into the blocks of one reply, within a token budget. Pure.
 
 Blocks get tokens by the priority of their rules, and appear in the order of the rule files. If the rows of a block do
-not fit, long texts of ``results`` and ``memory`` are cut to a passage, and a row that still does not fit is left out.
+not fit, long texts of ``results`` and ``memory`` are cut to a passage, ``memory`` loses its headings, and a row that
+still does not fit is left out.
 Each block is counted separately, but tokenizers are not additive, so the assembled text is counted once more.
 """
 
@@ -30,6 +31,8 @@ _PASSAGES: Final = (6_400, 1_600, 400, 150, 50)
 """Characters of a passage."""
 _LONG_PASSAGE: Final = 400
 """Longer ones are for a few rows that all fit with them, shorter ones for a budget that has no room for this size."""
+_BARE: Final = (150, 50)
+"""Characters of a passage without the headings of ``memory``, where no other one of the first row fits."""
 _WITH_PASSAGES: Final = frozenset({"results", "memory"})
 _LATER: Final = 200
 """Rows behind the first one that does not fit of which some may fit."""
@@ -167,6 +170,9 @@ class _Section:
             return
         for size in _PASSAGES:
             yield rows.shortened(partial(self._found.passage, size)), size
+        if self.bound.query.format == "memory":
+            for size in _BARE:
+                yield rows.shortened(partial(self._found.passage, size), bare=True), size
 
     def fill(self, limit: int, count: TokenCounter) -> None:
         """Keep as many rows as fit: the first ones, and of later ones those that fit one by one.

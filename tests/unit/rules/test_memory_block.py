@@ -130,3 +130,33 @@ def test_a_row_that_does_not_fit_is_left_out_and_others_stay() -> None:
     assert 250 < found.tokens <= 300
     assert found.missing == ()
     assert found.blocks[0].rows + found.blocks[0].cut == 61
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "shown_as"),
+    [
+        ("assistant", "user", 'user "assistant"'), ("Assistant", "user", 'user "Assistant"'),
+        ("system: policy", "user", 'user "system policy"'), ("fact", "assistant", 'assistant "fact"'),
+        ("quoted system", "user", 'user "quoted system"'), ("assistant", "assistant", "assistant"),
+        ("\u0430ssist\u0430nt", "user", 'user "\u0430ssist\u0430nt"'),
+        ("as\u200bsistant", "user", 'user "as\u200bsistant"'),
+        ("s y s t e m", "user", 'user "s y s t e m"'), ("\uff33ystem", "user", 'user "\uff33ystem"'),
+        ('x" system', "user", "user \"x' system\""), ("\u00c4ssistant", "user", 'user "\u00c4ssistant"'),
+        ("system", "", '"system"'), ("Ann", "user", "Ann"), ("Aiko Toolan", "user", "Aiko Toolan"),
+        ("Zo\u00eb", "user", "Zo\u00eb"), ("\u674e\u96f7", "user", "\u674e\u96f7"),
+    ],
+)  # fmt: skip
+def test_a_name_does_not_take_the_place_of_a_role(name: str, role: str, shown_as: str) -> None:
+    assert shown(row("x", author_name=name, role=role))[-1].replace("\u200b", "") == f"- {shown_as}: x".replace(
+        "\u200b", ""
+    )
+
+
+def test_where_a_row_fits_without_headings_alone_these_are_left_out() -> None:
+    rows = [row("My cat is called Tom.", times=None), row("It rains.", timestamp="2026-11-21T10:00:00Z")]
+    found = packed(rows, 40)
+    assert found.missing == ()
+    assert "- user: My cat is called Tom." in inside(found.text)
+    assert "Today is" not in found.text
+    assert found.tokens <= 40
+    assert "Today is" in packed(rows, 100).text

@@ -169,13 +169,13 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             "{id: q, inject_as: x, search: »chunks}",
             "wrong-type",
-            "a search is 'chunks': it must be a mapping of dimensions, filter_stop_words, fulltext_index_name, "
+            "a search is 'chunks': it must be a mapping of dimensions, fill, filter_stop_words, fulltext_index_name, "
             "index_name, index_type, memory, message_history_count, of, query, retrieval_query, top_k",
         ),
         (
             search(f"{INDEX}, »topk: 3"),
             "unknown-key",
-            "a search has no key 'topk' (did you mean 'top_k'?): it may have dimensions, filter_stop_words, "
+            "a search has no key 'topk' (did you mean 'top_k'?): it may have dimensions, fill, filter_stop_words, "
             "fulltext_index_name, index_name, index_type, memory, message_history_count, of, query, retrieval_query, "
             "top_k",
         ),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.questions import Period
 from graphweft_workers.retrieval.ranking import Hit
 
 _MEMORY: Final = "memory"
@@ -20,14 +21,18 @@ type Shown = tuple[Hit, Row]
 class Arrangement:
     """The hits of a search with their rows, in the order of their scores until they are arranged."""
 
-    def __init__(self, columns: Sequence[str], most: int) -> None:
-        """``columns`` are those of the rows; at most ``most`` hits are shown."""
+    def __init__(self, columns: Sequence[str], most: int, periods: Sequence[Period] = ()) -> None:
+        """``columns`` are those of the rows; at most ``most`` hits are shown.
+
+        ``periods`` are the days that the question names: equal texts of these days are not one with those of others.
+        """
         self._places = {name: place for place, name in enumerate(columns)}
         self._most = most
+        self._periods = periods
         self._telling: list[Shown] = []
         self._others: list[Shown] = []
         self._known: dict[tuple[object, ...], tuple[list[Shown], int]] = {}
-        """The author and the text of each memory -> where its hit is."""
+        """The author, the text and the fit of the day of each memory -> where its hit is."""
 
     @property
     def full(self) -> bool:
@@ -47,7 +52,8 @@ class Arrangement:
     def add(self, found: Iterable[Shown]) -> None:
         """Add the next hits. A memory with the text of an earlier one takes its place if it is later.
 
-        The column ``times`` of the one that stays counts them.
+        If the question names days, this holds among the memories of these days, and among the others. The column
+        ``times`` of the one that stays counts them.
         """
         for hit, row in found:
             text = self._of(row, "text")
@@ -55,7 +61,9 @@ class Arrangement:
                 self._telling.append((hit, row))
                 continue
             hits = self._others if tells_nothing(text, self._of(row, "role")) else self._telling
-            said = (*(self._of(row, name) for name in _AUTHOR), " ".join(text.casefold().split()))
+            day = str(self._of(row, "timestamp"))[:10]
+            fit = max((period.fit(day) for period in self._periods), default=0.0)
+            said = (*(self._of(row, name) for name in _AUTHOR), " ".join(text.casefold().split()), fit)
             if (known := self._known.get(said)) is None:
                 self._known[said] = (hits, len(hits))
                 hits.append((hit, row))

@@ -43,8 +43,10 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "first_hits": 0.1,
 }
 FITTING: Final = 0.2
-"""A score below says that a record hardly fits: of LoCoMo's questions 4 % have no higher one."""
-_LEAST: Final = 1e-6
+"""A score below says that a record hardly fits. The first that tells something has it if any record fits."""
+_ABOVE: Final = 1.01 * FITTING
+_BELOW: Final = 0.99 * FITTING
+LEAST: Final = 1e-6
 """The score of a hit of which more speaks against it than for it: 0 means that it tells nothing."""
 
 
@@ -52,11 +54,19 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
     """Return about ``limit`` records that fit a question, or more, best first; of equal ones the newest is first.
 
     Scores are above 0 and at most 1. A score counts by what the signals of the
-    question could give at most, and by how much of the question its best hit holds: if nothing fits, no score is high.
+    question could give at most, and by how much of the question its best hit holds. If nothing fits, all are below
+    ``FITTING``; else the first hit that tells something has at least that.
     """
     signals = find_signals(asked, parts, near, WEIGHTS, limit=limit)
     most = sum(weight for name, weight in WEIGHTS.items() if weight > 0 and any(signals.values.get(name, ())))
     factor = signals.reach / most if most else 0.0
+    values = linear(signals, WEIGHTS)
+    best = factor * max(
+        (value for value, (place, number) in zip(values, signals.candidates, strict=True)
+         if not parts[place].index.is_empty(number)), default=0.0,
+    )  # fmt: skip
+    if best > 0 and (best >= FITTING) != signals.fits:
+        factor *= (_ABOVE if signals.fits else _BELOW) / best
 
     def hit(at: tuple[int, int], score: float) -> Hit:
         part = parts[at[0]]
@@ -64,7 +74,6 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
         return Hit(key, key, score, part.of, at[1])
 
     hits = ranked(
-        hit(at, min(1.0, max(_LEAST, value * factor)))
-        for at, value in zip(signals.candidates, linear(signals, WEIGHTS), strict=True)
+        hit(at, min(1.0, max(LEAST, value * factor))) for at, value in zip(signals.candidates, values, strict=True)
     )
     return hits + [hit(at, hits[-1].score) for at in signals.rest]

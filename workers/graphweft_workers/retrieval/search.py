@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
@@ -22,12 +22,12 @@ from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.arrangement import Arrangement
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
-from graphweft_workers.retrieval.questions import read_question
+from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, falling, fused
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
-from graphweft_workers.retrieval.scope_ranking import rank
-from graphweft_workers.retrieval.signals import KindIndex, Near
+from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
+from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.targets import scoped
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
@@ -40,6 +40,7 @@ _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
 _MOST_COMPARED: Final = 2_000
 """Limit of nodes that an index names to be compared: where more are nearly equal, the server finds the nearest."""
+_KNOWN: Final = frozenset({"fact", "preference"})
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
@@ -106,6 +107,8 @@ class Searcher:
     - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.
+    - Fill: with ``fill: latest``, the latest rows follow the hits of a question, up to ``top_k``. Their score is the
+      least, or that of the last hit if this is lower.
 
     Ties go by time within a scope, the latest first, then by key (the id, for memories); nodes that are equally near go
     by key alone. Scope and validity filter before ``top_k``: a search returns ``top_k`` rows if the scope has so many
@@ -113,8 +116,8 @@ class Searcher:
 
     A question within a scope ranks memories that tell nothing (``tells_nothing``) behind all other hits, however
     often somebody asked: the search goes on until ``top_k`` others are found, among 1,000 hits at most. Of memories of
-    one author with equal texts, the latest counts. No score is higher than the one before. A search by recency keeps
-    the order of time, and all texts.
+    one author with equal texts, the latest counts; if the question names days, the latest of these days, and of all
+    others. No score is higher than the one before. A search by recency keeps the order of time, and all texts.
     """
 
     def __init__(
@@ -186,6 +189,11 @@ class _Search:
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
         """Limit of hits before they are combined, arranged or filtered."""
 
+    @cached_property
+    def _asked(self) -> RankedQuestion:
+        today = self._clock.now().date()
+        return read_question(self._query.text, today=today, filter_stop_words=self._query.filter_stop_words)
+
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
@@ -209,6 +217,8 @@ class _Search:
             if arranged.full or len(hits) < self._width or self._width >= _WIDEST:
                 break
             self._width = _WIDEST
+        if self._query.fill == "latest" and not arranged.full:
+            arranged.add(await self._fillers(targets, hits))
         if self._query.retrieval_query is not None:
             return SearchRows(table=await self._shown(targets, [hit for hit, _ in arranged.shown]), degraded=degraded)
         rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in arranged.shown)
@@ -233,7 +243,7 @@ class _Search:
 
     async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
         """Read the first hits, until enough of them tell something."""
-        arrangement = Arrangement(_columns(targets), self._query.top_k)
+        arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods)
         looked, count = 0, self._query.top_k + min(self._query.top_k, _MOST_MORE)
         while looked < len(hits) and not arrangement.full:
             arrangement.add(await self._rows(targets, hits[looked : looked + count]))
@@ -288,6 +298,18 @@ class _Search:
             rows.sort(key=lambda found: str(found[0][0] or ""), reverse=True)  # ties: the earlier target
         count = len(rows[:limit])
         return [Hit(row[1], row[-1], 1.0 - place / count, of) for place, (row, of) in enumerate(rows[:limit])]
+
+    async def _fillers(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
+        """Return the latest rows that are no hits: facts and preferences first, in up to half of the places."""
+        places = [of for of, target in enumerate(targets) if target.kind in _KNOWN]
+        known, latest = await asyncio.gather(self._latest([targets[of] for of in places]), self._latest(targets))
+        known = [replace(hit, of=places[hit.of]) for hit in known[: self._query.top_k // 2]]
+        # A question without words that say what it asks for is about the user: any row fits.
+        score = LEAST if content_terms(self._asked) else FITTING
+        found = {(hit.of, str(hit.handle)): replace(hit, score=score) for hit in (*known, *latest)}
+        for hit in hits:
+            found.pop((hit.of, str(hit.handle)), None)
+        return await self._rows(targets, list(found.values())[: self._query.top_k])
 
     async def _latest_and_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         """Return the latest nodes of targets with vectors, in turns with fulltext hits of the others."""
@@ -347,11 +369,9 @@ class _Search:
             for number, key in enumerate(index.keys):
                 if (hit := wanted.get(key)) is not None and hit.of == place:
                     cosines[place, number] = cosine(hit)
-        query = self._query
-        asked = read_question(query.text, today=self._clock.now().date(), filter_stop_words=query.filter_stop_words)
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
-        return rank(asked, parts, compared, limit=self._width), degraded
+        return rank(self._asked, parts, compared, limit=self._width), degraded
 
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""

@@ -17,6 +17,7 @@ from typing import Final
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
 from graphweft_workers.retrieval.scope_index import ScopeIndex
+from graphweft_workers.text.terms import STOP_WORDS, terms
 
 PASSAGE: Final = 80
 """Terms of a passage: a long turn counts as its best one."""
@@ -34,6 +35,16 @@ _MOST_ADDED: Final = 10
 """Terms of the first hits."""
 _COMMON: Final = 0.1
 """Share of all records from which on a term of the first hits says nothing."""
+_REQUEST_WORDS: Final = frozenset(
+    terms("tell know remember remind recall say please everything anything something give show mention talk")
+)
+"""Words of requests, which say nothing about what is asked for."""
+_NEAR: Final = 0.35
+"""A cosine from which on a record is about what is asked for."""
+_FEW: Final = 8
+"""Records that may hold a word that tells records apart, or else half of all."""
+_SHARE: Final = 1 / 3
+"""Part of the question's words that says enough if all records hold them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,8 @@ class Signals:
     rest: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Further records that fit less, the best first."""
     values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    fits: bool = True
+    """Whether a record is about what is asked for: it holds a word of weight, is near, or of a day that is named."""
     reach: float = 1.0
     """How well the best candidate fits: the share of the question's words, weighted by their rarity, that it and its
     neighbours hold, or the fit of its day, or its cosine."""
@@ -85,6 +98,11 @@ def find_signals(
     With the rest there are about ``limit`` records, if so many fit at all.
     """
     return _Finder(asked, parts, near).found(weights, limit)
+
+
+def content_terms(asked: RankedQuestion) -> frozenset[str]:
+    """Return the terms of a question that say what it asks for."""
+    return frozenset(asked.terms) - STOP_WORDS - _REQUEST_WORDS
 
 
 def linear(signals: Signals, weights: Mapping[str, float]) -> list[float]:
@@ -125,6 +143,7 @@ class _Finder:
         covered, around, window = self._around(candidates)
         if candidates:
             signals.reach = min(1.0, max(max(around) / asked_for, *days.values(), *self._near.values(), 0.0))
+        signals.fits = bool(days) or max(self._near.values(), default=0.0) >= _NEAR or self._shares_words()
         values = signals.values
         values["words"] = _scaled(self._passages(candidates))
         values["covered"] = [each / asked_for for each in covered]
@@ -174,6 +193,25 @@ class _Finder:
             if session:
                 score = weight * held / (held + session_norms[session])
                 of_sessions[session] = of_sessions.get(session, 0.0) + score
+
+    def _shares_words(self) -> bool:
+        """Tell whether records share words of weight with the question: rare ones, or many."""
+        asked_for = content_terms(self._asked)
+        held = [term for term in asked_for if self._is_in_content(term)]
+        rare = max(_FEW, self._total // 2)
+        if any(sum(part.index.holding(term) for part in self._parts) <= rare for term in held):
+            return True
+        return len(held) >= _SHARE * len(asked_for)
+
+    def _is_in_content(self, term: str) -> bool:
+        """Tell whether a record that tells something holds a term, or answers a question that does."""
+        for part in self._parts:
+            index = part.index
+            for number in index.postings(term, part.valid, MOST_POSTINGS)[0]:
+                answer = index.after[number]
+                if not index.is_empty(number) or (answer != number and not index.is_empty(answer)):
+                    return True
+        return False
 
     def _on_days(self) -> dict[tuple[int, str], float]:
         """Return the days that the question names, by part, and how well each fits."""

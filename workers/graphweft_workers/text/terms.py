@@ -51,6 +51,17 @@ STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """English words without a topic. Texts keep them; questions drop them."""
 
 
+_ENDS: Final = frozenset({"s", "m", "re", "ve", "ll", "d", "t"})
+"""What follows the apostrophe of a contraction."""
+_CUT_SHORT: Final = frozenset({"ca", "wo", "sha", "ai"})
+"""What "can't", "won't", "shan't" and "ain't" leave of their word."""
+_WITHOUT_APOSTROPHE: Final = frozenset(
+    "arent couldnt didnt doesnt dont hadnt hasnt havent hows im isnt ive shouldnt thats theres theyre theyve wasnt "
+    "werent whats whens wheres whos whys wouldnt youre youve".split()
+)
+"""Contractions as they are often written, but for those that are words of their own: "ill", "well", "shell", "wed"."""
+
+
 class TooManyWords(ValueError):
     """The names or facts of an event have more different words than an event may have."""
 
@@ -115,7 +126,7 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
     others: dict[str, None] = {}
     for piece in reversed(text[-_LONGEST_QUESTION:].split()):
         for _, word in reversed(list(_words(_PIECE.finditer(piece)))):
-            kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
+            kept = others if filter_stop_words and _is_stop_word(word) else wanted
             if len(kept) < _MOST_QUERY_TERMS:
                 kept.update(dict.fromkeys(reversed(_terms_of(word))))
         if len(wanted) >= _MOST_QUERY_TERMS:
@@ -155,9 +166,17 @@ def _known(text: str) -> tuple[list[str], frozenset[str]]:
     return found, frozenset(words)
 
 
-_STOPPED: Final = STOP_WORDS | {
-    word.replace("'", "") for word in ("don't", "doesn't", "didn't", "isn't", "i'm", "it's")
-}
+def _is_stop_word(word: str) -> bool:
+    """Return whether a word has no topic: a stop word, or a contraction of one such as "what's" or "wouldn't've"."""
+    start, *ends = _APOSTROPHE.split(word)
+    if not ends:
+        return word in STOP_WORDS or word in _WITHOUT_APOSTROPHE
+    if not _ENDS.issuperset(ends):
+        return False
+    if ends[0] == "t":
+        start = start.removesuffix("n") if start not in STOP_WORDS else start
+        return start in STOP_WORDS or start in _CUT_SHORT
+    return start in STOP_WORDS
 
 
 def scope_term(name: str, value: str) -> str:

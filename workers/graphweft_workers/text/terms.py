@@ -122,6 +122,17 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
 
     Stop words are dropped, unless the question has no other words.
     """
+    wanted, others = _asked(text, filter_stop_words=filter_stop_words)
+    return wanted or others
+
+
+def topic_terms(text: str) -> list[str]:
+    """Return the terms of a question as ``query_terms`` does, but none if it has stop words only."""
+    return _asked(text, filter_stop_words=True)[0]
+
+
+def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]:
+    """Return the distinct terms of a question, and of its stop words."""
     wanted: dict[str, None] = {}  # last first
     others: dict[str, None] = {}
     for piece in reversed(text[-_LONGEST_QUESTION:].split()):
@@ -131,7 +142,8 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
                 kept.update(dict.fromkeys(reversed(_terms_of(word))))
         if len(wanted) >= _MOST_QUERY_TERMS:
             break
-    return list(wanted or others)[:_MOST_QUERY_TERMS][::-1]
+    first, second = (list(each)[:_MOST_QUERY_TERMS][::-1] for each in (wanted, others))
+    return first, second
 
 
 def placed_terms(text: str) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,7 @@
 """The days that a question names, in English and German. Pure.
 
-A table of patterns. ``dateparser`` and ``parsedatetime`` were tried: both find days in "Sunday roast", "Is the sun hot?"
-and "May I?", and take "the day before yesterday" for yesterday.
+A table of patterns. ``dateparser`` and ``parsedatetime`` were tried: both find days in "Sunday roast", "Is the sun
+hot?" and "May I?", and take "the day before yesterday" for yesterday.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
         (rf"(?:(?<=since )|(?<=seit )){_YEAR}\b", True, _date),
         (rf"{_WEEKDAY} (?:of )?(?P<week>last week)\b", True, _weekday),
         (rf"(?P<week>last week) (?:on )?{_WEEKDAY}", True, _weekday),
-        (rf"(?:the )?(?P<unit>week|month|year) (?P<before>before last)\b", False, _calendar),
+        (r"(?:the )?(?P<unit>week|month|year) (?P<before>before last)\b", False, _calendar),
         (rf"(?P<lead>on|last|past|this|am|letzten|diesen) {_WEEKDAY}", True, _weekday),
         (rf"(?:(?<=since )|(?<=seit ))(?P<lead>){_WEEKDAY}", True, _weekday),
         (rf"(?:{_LAST} |(?P<this>this |diese[sm] )|(?:on|at|over|during) (?:the )?|am )(?:weekend|wochenende)\b",

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from graphweft_workers.retrieval.periods import Period, read_periods
-from graphweft_workers.text.terms import STOP_WORDS, topic_terms, query_terms, terms
+from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
 
 _MONTHS: Final = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",

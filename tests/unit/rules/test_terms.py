@@ -59,6 +59,22 @@ def test_other_words_with_an_apostrophe_or_like_contractions_stay(text: str, exp
     assert query_terms(text) == expected
 
 
+@pytest.mark.parametrize("apostrophe", ["\u2019", "\u02bc", "\uff07", "`", "\u00b4"])
+@pytest.mark.parametrize("word", ["Tom", "Zürich"])
+def test_a_word_is_found_whatever_its_apostrophe(word: str, apostrophe: str) -> None:
+    stored = terms(f"{word}{apostrophe}s bowl")
+    assert {word.lower(), "bowl"} <= set(stored)
+    assert set(query_terms(f"{word}'s bowl")) <= {*stored, *query_terms(f"{word}s")}
+    assert query_terms(f"What{apostrophe}s bowl") == ["bowl"]
+
+
+def test_terms_with_a_typographic_apostrophe_that_are_stored_already_are_asked_for() -> None:
+    assert terms("Tom\u2019s") == ["toms", "tom"]
+    assert terms("don\u2019t") == ["dont"]
+    assert terms("l\u2019homme") == ["lhomme", "lhomm"]
+    assert terms("п\u02bcять п\u2019ять") == ["п\u02bcять", "пять", "пять"]
+
+
 def test_a_long_question_is_asked_by_its_last_terms() -> None:
     words = [f"w{number}" for number in range(1_000)]
     assert query_terms(" ".join([*words, "w1"])) == [*words[-63:], "w1"]

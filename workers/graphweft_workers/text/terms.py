@@ -21,6 +21,7 @@ import Stemmer
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
+_TYPOGRAPHIC: Final = re.compile(r"[\u2019\u02bc]")
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+")
 _LONGEST: Final = 64
 """Limit of characters in a term; the rest is cut."""
@@ -55,10 +56,11 @@ _ENDS: Final = frozenset({"s", "m", "re", "ve", "ll", "d", "t"})
 """What follows the apostrophe of a contraction."""
 _CUT_SHORT: Final = frozenset({"ca", "wo", "sha", "ai"})
 """What "can't", "won't", "shan't" and "ain't" leave of their word."""
-_WITHOUT_APOSTROPHE: Final = frozenset(
-    "arent couldnt didnt doesnt dont hadnt hasnt havent hows im isnt ive shouldnt thats theres theyre theyve wasnt "
-    "werent whats whens wheres whos whys wouldnt youre youve".split()
-)
+_WITHOUT_APOSTROPHE: Final = frozenset({
+    "arent", "couldnt", "didnt", "doesnt", "dont", "hadnt", "hasnt", "havent", "hows", "im", "isnt", "ive", "shouldnt",
+    "thats", "theres", "theyre", "theyve", "wasnt", "werent", "whats", "whens", "wheres", "whos", "whys", "wouldnt",
+    "youre", "youve",
+})  # fmt: skip
 """Contractions as they are often written, but for those that are words of their own: "ill", "well", "shell", "wed"."""
 
 
@@ -180,7 +182,7 @@ def _known(text: str) -> tuple[list[str], frozenset[str]]:
 
 def _is_stop_word(word: str) -> bool:
     """Return whether a word has no topic: a stop word, or a contraction of one such as "what's" or "wouldn't've"."""
-    start, *ends = _APOSTROPHE.split(word)
+    start, *ends = _TYPOGRAPHIC.sub("'", word).split("'")
     if not ends:
         return word in STOP_WORDS or word in _WITHOUT_APOSTROPHE
     if not _ENDS.issuperset(ends):
@@ -202,7 +204,10 @@ def scope_term(name: str, value: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _terms_of(word: str) -> tuple[str, ...]:
-    """Return the terms of one word; cached, because most words repeat. A longer one is no English word."""
+    """Return the terms of one word; cached, because most words repeat. A longer one is no English word.
+
+    A word with a typographic apostrophe has the term that it had in older versions, and that with a plain one.
+    """
     if word.isascii():
         plain = word.removesuffix("'s").replace("'", "")
         if len(plain) > _LONGEST:
@@ -215,7 +220,11 @@ def _terms_of(word: str) -> tuple[str, ...]:
         run = match[0]
         found += [run[at : at + 2] for at in range(len(run) - 1)] or [run]
         end = match.end()
-    return (*found, *_plain(word[end:]))
+    found += _plain(word[end:])
+    plain = _TYPOGRAPHIC.sub("'", word).removesuffix("'s")
+    if plain != word:
+        found += _terms_of(plain)
+    return tuple(dict.fromkeys(found)) if plain != word else tuple(found)
 
 
 def _plain(word: str) -> list[str]:

@@ -101,6 +101,10 @@ def _ago(today: date, first: int, last: int) -> Sequence[Period]:
     return _between(today - timedelta(days=first), today - timedelta(days=last))
 
 
+def _day_ago(days: int) -> _Reader:
+    return lambda _, today: _ago(today, days, days)
+
+
 def _until_today(period: Period, today: date) -> Period | None:
     """Return the days since a period began; without a year, the last time."""
     try:
@@ -229,9 +233,9 @@ _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
         (rf"(?:(?<=since )|(?<=seit ))(?P<lead>){_WEEKDAY}", True, _weekday),
         (rf"(?:{_LAST} |(?P<this>this |diese[sm] )|(?:on|at|over|during) (?:the )?|am )(?:weekend|wochenende)\b",
          False, _weekend),
-        (r"(?:the day before yesterday|vorgestern)\b", False, lambda _, today: _ago(today, 2, 2)),
-        (r"(?:yesterday|last night|gestern)\b", False, lambda _, today: _ago(today, 1, 1)),
-        (r"(?:today|tonight|this (?:morning|afternoon|evening)|heute)\b", False, lambda _, today: _ago(today, 0, 0)),
+        (r"(?:the day before yesterday|vorgestern)\b", False, _day_ago(2)),
+        (r"(?:yesterday|last night|gestern)\b", False, _day_ago(1)),
+        (r"(?:today|tonight|this (?:morning|afternoon|evening)|heute)\b", False, _day_ago(0)),
         (rf"{_COUNT} {_UNIT} ago\b", False, _time_ago),
         (rf"vor {_COUNT} {_UNIT}", False, _time_ago),
         (rf"(?:last|past|previous|letzten|vergangenen) {_COUNT} {_UNIT}", False, _trailing),

@@ -286,6 +286,32 @@ async def test_facts_are_found_with_an_embedder_as_well_as_by_words(
         assert both == 1 or both <= words, (fact, ranks)
 
 
+@pytest.mark.parametrize("embedder", [None, HashingEmbedder(256)], ids=["words", "vectors"])
+async def test_a_question_of_stop_words_finds_the_latest_and_facts_first(
+    url: str, graph: FalkorDBStore, embedder: Embedder | None
+) -> None:
+    first = said(1, ("user", "I am a baker."), ("user", "Who am I?"))
+    facts = [{"subject": "Ann", "predicate": f"KNOWS_{place}", "object": place, "text": f"Ann knows {place}"} for place
+             in ("Bern", "Rome", "Oslo")]  # fmt: skip
+    data = {"user_id": "u1", "summary": "A talk about bread", "memory_ids": [memory_id("/test", first.id, 0)],
+            "model": "x", "facts": facts}  # fmt: skip
+    later = [said(number, ("user", f"The train was {number} minutes late")) for number in (10, 11, 12)]
+    await write(url, graph, [first, event("memory.summarized", 2, data, chat=first.chatid), *later])
+
+    async def found(question: str, top_k: int) -> list[str]:
+        query = SearchQuery(text=question, memory=MemoryScope(user_id="u1"), top_k=top_k)
+        return [str(row[0]) for row in (await Searcher(graph, embedder).search(APP, query, timeout_s=20)).table.rows]
+
+    for question in ("Who am I?", "What's there?", "???", "who are you and what do I do"):
+        rows = await found(question, 4)
+        assert all(row.startswith("Ann knows") for row in rows[:2]), (question, rows)
+        assert rows[2:] == ["The train was 12 minutes late", "The train was 11 minutes late"], question
+        rows = await found(question, 20)
+        assert len(rows) == 9
+        assert rows[-1] == "Who am I?", "it tells nothing"
+    assert await found("What did I do on 1 May 1999?", 4) == []
+
+
 async def test_a_memory_without_a_vector_is_found_by_its_words(url: str, graph: FalkorDBStore) -> None:
     """It was said a moment ago, or another model embedded it."""
     embedder = Close()

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from graphweft_workers.retrieval.questions import Period, read_question
+from graphweft_workers.retrieval.periods import Period
+from graphweft_workers.retrieval.questions import read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
 from graphweft_workers.retrieval.scope_ranking import FITTING, WEIGHTS, rank
 from graphweft_workers.retrieval.signals import MOST_CANDIDATES, KindIndex, Near, find_signals
@@ -120,6 +121,94 @@ def test_a_day_in_the_question_finds_what_was_said_then(question: str, days: set
 )  # fmt: skip
 def test_periods_are_read(text: str, periods: list[Period]) -> None:
     assert list(read_question(text, today=TODAY).periods) == periods
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("What happened the day before yesterday?", "2026-11-26", "2026-11-26"), ("last night", "2026-11-27", ""),
+        ("What did I eat this morning?", "2026-11-28", ""), ("this week", "2026-11-23", "2026-11-28"),
+        ("the week before last", "2026-11-09", "2026-11-15"), ("this month", "2026-11-01", "2026-11-28"),
+        ("this year", "2026-01-01", "2026-11-28"), ("Where was I last year?", "2025-01-01", "2025-12-31"),
+        ("the month before last", "2026-09-01", "2026-09-30"), ("the year before last", "2024-01-01", "2024-12-31"),
+        ("What did I do last weekend?", "2026-11-21", "2026-11-22"), ("this weekend", "2026-11-28", ""),
+        ("on Tuesday", "2026-11-24", ""), ("on Saturday", "2026-11-21", ""), ("last Friday", "2026-11-27", ""),
+        ("this Monday", "2026-11-23", ""), ("on Friday last week", "2026-11-20", ""),
+        ("last week on Monday", "2026-11-16", ""), ("last Friday's lunch", "2026-11-27", ""),
+        ("in the last 10 days", "2026-11-18", "2026-11-28"), ("over the past two weeks", "2026-11-14", "2026-11-28"),
+        ("in the last few days", "2026-11-23", "2026-11-28"), ("the past week", "2026-11-21", "2026-11-28"),
+        ("since Monday", "2026-11-23", "2026-11-28"), ("since last week", "2026-11-16", "2026-11-28"),
+        ("since yesterday", "2026-11-27", "2026-11-28"), ("since October", "2026-10-01", "2026-11-28"),
+        ("since December", "2025-12-01", "2026-11-28"), ("since 2025", "2025-01-01", "2026-11-28"),
+        ("since 20 November", "2026-11-20", "2026-11-28"), ("3 days ago", "2026-11-25", ""),
+        ("a few days ago", "2026-11-22", "2026-11-27"), ("ten days ago", "2026-11-18", ""),
+        ("Was war gestern?", "2026-11-27", ""), ("vorgestern", "2026-11-26", ""), ("am Dienstag", "2026-11-24", ""),
+        ("letzte Woche", "2026-11-16", "2026-11-22"), ("letztes Jahr", "2025-01-01", "2025-12-31"),
+        ("vor drei Tagen", "2026-11-25", ""), ("in den letzten 10 Tagen", "2026-11-18", "2026-11-28"),
+        ("seit Montag", "2026-11-23", "2026-11-28"), ("am Wochenende", "2026-11-28", ""),
+    ],
+)  # fmt: skip
+def test_relative_times_are_read(text: str, first: str, last: str) -> None:
+    found = read_question(text, today=TODAY).periods
+    assert [(period.first, period.last) for period in found] == [(first, last or first)]
+
+
+@pytest.mark.parametrize(
+    ("text", "periods"),
+    [
+        ("24.11.2026", [Period(year=2026, month=11, day=24)]), ("11/24/2026", [Period(year=2026, month=11, day=24)]),
+        ("24/11/2026", [Period(year=2026, month=11, day=24)]), ("2026/11/24", [Period(year=2026, month=11, day=24)]),
+        ("3/4/2026", [Period(year=2026, month=3, day=4), Period(year=2026, month=4, day=3)]),
+        ("Was war im März?", [Period(month=3)]), ("am 2. Februar 2026", [Period(year=2026, month=2, day=2)]),
+        ("in May 2023 or on 7 June", [Period(month=6, day=7), Period(year=2023, month=5)]),
+    ],
+)  # fmt: skip
+def test_dates_are_read_as_people_write_them(text: str, periods: list[Period]) -> None:
+    assert list(read_question(text, today=TODAY).periods) == periods
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What is my Sunday roast recipe?", "Is the sun hot?", "May I sit here?", "How many of the 5 mayors came?",
+        "Do I use Python 3.11?", "Is my order number 4711-08?", "What do I do on Tuesdays?", "Is it the second one?",
+        "What do I plan for next Friday?", "In my last year of school, where was I?", "Who march in the parade?",
+        "Who is Jan?", "Is version 30.2.1 newer?", "What is the 2023-24 budget?", "Did I buy the last one?",
+        "Which weekend house do I like?", "Is my address 31/99/2026?", "this weekend house",
+    ],
+)  # fmt: skip
+def test_ordinary_words_are_no_days(text: str) -> None:
+    today = TODAY if text != "this weekend house" else date(2026, 11, 25)
+    assert read_question(text, today=today).periods == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What happened this week?", ["happen"]), ("What did I do in the last 10 days?", []),
+        ("When did Tom call the day before yesterday?", ["tom", "call"]), ("What did I do since Monday?", ["monday"]),
+        ("What do I have on 24 December?", ["24", "decemb"]), ("What did I buy 2 weeks ago?", ["buy"]),
+        ("What did Tom say last Friday?", ["tom", "say", "friday"]), ("What do I do next week?", ["next", "week"]),
+        ("Who am I?", []),
+    ],
+)  # fmt: skip
+def test_words_that_only_say_when_are_not_asked_for(text: str, expected: list[str]) -> None:
+    assert list(read_question(text, today=TODAY).terms) == expected
+
+
+def test_a_word_of_a_relative_time_does_not_rank_a_text() -> None:
+    nodes = [turn(100, "Tom died last week.", at=100), turn(130, "Something happened.", at=130)]
+    assert order("What happened this week?", *nodes) == [130]
+
+
+def test_an_exact_day_is_not_filled_up_with_its_month() -> None:
+    nodes = [turn(day, "Nothing of that kind.", at=day) for day in range(1, 12)]
+    assert values("What did I do on 25 July 2026?", *nodes)["date"] == {5: 1.0}
+    assert order("What did I do on 25 July 2026?", *nodes) == [5]
+    assert order("What did I do on 25 July 2026 or in August?", *nodes) == [5]
+    assert order("What did I do on 25 July 2026 or yesterday?", *nodes) == [5]
+    without = [node for node in nodes if node.key != "00005"]
+    assert set(order("What did I do on 25 July 2026?", *without)) == {1, 2, 3, 4, 6, 7, 8, 9, 10, 11}
 
 
 def test_when_and_how_many_ask_for_a_time_and_a_number() -> None:

@@ -35,6 +35,46 @@ def test_a_question_goes_without_stop_words_unless_it_has_nothing_else() -> None
     assert query_terms("") == []
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "What's", "Who's", "Where's", "How's", "When's", "Why's", "That's", "There's", "Here's", "It's", "I'm", "I've",
+        "I'll", "I'd", "We're", "We'll", "They've", "She'd", "You're", "Who're", "don't", "doesn't", "didn't", "isn't",
+        "aren't", "wasn't", "weren't", "can't", "won't", "shan't", "couldn't", "wouldn't've", "haven't", "What\u2019s",
+        "Don\u2019t", "whats", "dont", "im", "youre",
+    ],
+)  # fmt: skip
+def test_a_contraction_of_a_stop_word_is_a_stop_word(word: str) -> None:
+    assert query_terms(f"{word} dog") == ["dog"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Tom's dog", ["tom", "dog"]), ("Is she ill?", ["ill"]), ("the well", ["well"]), ("a shell", ["shell"]),
+        ("a garden shed", ["garden", "shed"]), ("They wed", ["wed"]), ("O'Neill", ["oneil"]),
+    ],
+)  # fmt: skip
+def test_other_words_with_an_apostrophe_or_like_contractions_stay(text: str, expected: list[str]) -> None:
+    assert query_terms(text) == expected
+
+
+@pytest.mark.parametrize("apostrophe", ["\u2019", "\u02bc", "\uff07", "`", "\u00b4"])
+@pytest.mark.parametrize("word", ["Tom", "Zürich"])
+def test_a_word_is_found_whatever_its_apostrophe(word: str, apostrophe: str) -> None:
+    stored = terms(f"{word}{apostrophe}s bowl")
+    assert {word.lower(), "bowl"} <= set(stored)
+    assert set(query_terms(f"{word}'s bowl")) <= {*stored, *query_terms(f"{word}s")}
+    assert query_terms(f"What{apostrophe}s bowl") == ["bowl"]
+
+
+def test_terms_with_a_typographic_apostrophe_that_are_stored_already_are_asked_for() -> None:
+    assert terms("Tom\u2019s") == ["toms", "tom"]
+    assert terms("don\u2019t") == ["dont"]
+    assert terms("l\u2019homme") == ["lhomme", "lhomm"]
+    assert terms("п\u02bcять п\u2019ять") == ["п\u02bcять", "пять", "пять"]
+
+
 def test_a_long_question_is_asked_by_its_last_terms() -> None:
     words = [f"w{number}" for number in range(1_000)]
     assert query_terms(" ".join([*words, "w1"])) == [*words[-63:], "w1"]

@@ -5,32 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms
+from graphweft_workers.retrieval.periods import Period, read_periods
+from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
 
 _MONTHS: Final = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 )  # fmt: skip
-_NUMBER_OF: Final = {name[:length]: number for number, name in enumerate(_MONTHS, 1) for length in (3, len(name))}
-_NAME: Final = rf"(?P<month>{'|'.join(_MONTHS)}|(?:jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec)\b)"
-_DATES: Final = (
-    re.compile(r"\b(?P<year>\d{4})-(?P<number>\d{1,2})(?:-(?P<day>\d{1,2}))?\b"),
-    re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+{_NAME}(?:,?\s+(?P<year>\d{{4}}))?"),
-    re.compile(rf"\b{_NAME}\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,?\s+(?P<year>\d{{4}}))?"),
-    re.compile(rf"\b{_NAME},?\s+(?P<year>\d{{4}})"),
-    re.compile(rf"\b(?:in|of|during|since|last|this)\s+{_NAME}\b"),
-    re.compile(r"\b(?:in|of|during|since)\s+(?P<year>(?:19|20)\d\d)\b"),
-)
-"""The most exact first."""
-_AGO: Final = re.compile(
-    r"\b(?P<count>\d{1,3}|a|an|one|two|three|four|five|six)\s+(?P<unit>day|week|month|year)s?\s+ago\b"
-)
-_COUNTS: Final = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
-_UNITS: Final = {"day": 1, "week": 7, "month": 30, "year": 365}
+_LONGEST_END: Final = 1_000
+"""Characters of a question in which days, times, numbers and persons are looked for."""
 _WHEN: Final = re.compile(
     r"\b(?:when|how long|how many (?:days|weeks|months|years)|(?:what|which) (?:day|date|year|month|time))\b"
 )
@@ -49,39 +36,11 @@ _NUMBER_WORDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
-    """Days that a question names: a part that is None may be any."""
-
-    year: int | None = None
-    month: int | None = None
-    day: int | None = None
-    first: str = ""
-    last: str = ""
-    """The first and the last day of a relative time such as "last week"."""
-
-    def fit(self, day: str) -> float:
-        """Return how well a day such as ``2026-11-28`` fits, from 0 to 1."""
-        if self.first:
-            return 1.0 if self.first <= day <= self.last else 0.0
-        try:
-            year, month, of_month = int(day[:4]), int(day[5:7]), int(day[8:10])
-        except ValueError:
-            return 0.0
-        if (self.year is not None and self.year != year) or (self.month is not None and self.month != month):
-            return 0.0
-        if self.month is None:
-            return 0.3
-        if self.day is None:
-            return 0.7
-        return 1.0 if self.day == of_month else 0.4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankedQuestion:
     """A question, as a ranking reads it."""
 
     terms: tuple[str, ...]
-    """The distinct terms, in order."""
+    """The distinct terms, in order: none if it has stop words and relative times only."""
     pairs: frozenset[tuple[str, str]]
     """Terms that follow each other."""
     periods: tuple[Period, ...] = ()
@@ -93,13 +52,15 @@ class RankedQuestion:
 
 def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> RankedQuestion:
     """Return what a question asks for; relative times such as "last week" count from ``today``."""
-    wanted = query_terms(text, filter_stop_words=filter_stop_words)
     # Of a conversation the end asks.
-    last = text[-1_000:].casefold()
+    last = text[-_LONGEST_END:].casefold()
+    periods, rest = read_periods(last, today)
+    said = text[:-_LONGEST_END] + rest if periods else text
+    wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
     return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
-        periods=tuple(_periods(last, today)),
+        periods=tuple(periods),
         is_when=_WHEN.search(last) is not None,
         is_count=_COUNTED.search(last) is not None,
         is_own=_FIRST_PERSON.search(last) is not None,
@@ -119,32 +80,3 @@ def has_number(of_text: Sequence[str]) -> bool:
 def tells_words(of_text: Sequence[str]) -> int:
     """Return how many terms of a text are more than stop words."""
     return sum(term not in STOP_WORDS for term in of_text)
-
-
-def _periods(text: str, today: date) -> list[Period]:
-    found: list[Period] = []
-    for pattern in _DATES:
-        for match in pattern.finditer(text):
-            parts = match.groupdict()
-            month = int(parts["number"]) if parts.get("number") else _NUMBER_OF.get((parts.get("month") or "")[:3])
-            day, year = parts.get("day"), parts.get("year")
-            found.append(Period(year=int(year) if year else None, month=month, day=int(day) if day else None))
-        if found:
-            break
-    for name, first, last in (
-        ("today", 0, 0), ("yesterday", 1, 1), ("this week", today.weekday(), 0),
-        ("last week", today.weekday() + 7, today.weekday() + 1),
-        ("last month", today.day - 1 + (today - timedelta(days=today.day)).day, today.day),
-    ):  # fmt: skip
-        if re.search(rf"\b{name}\b", text):
-            found.append(_between(today, first, last))
-    for match in _AGO.finditer(text):
-        unit = _UNITS[match["unit"]]
-        count = (int(match["count"]) if match["count"].isdecimal() else _COUNTS[match["count"]]) * unit
-        found.append(_between(today, count + unit // 2, max(0, count - unit // 2)))
-    return found
-
-
-def _between(today: date, first: int, last: int) -> Period:
-    """Return the days from ``first`` days ago to ``last`` days ago."""
-    return Period(first=(today - timedelta(days=first)).isoformat(), last=(today - timedelta(days=last)).isoformat())

@@ -104,6 +104,7 @@ class Searcher:
     - Hybrid, and the default within a scope: all signals of ``scope_ranking``, in [0, 1], with vectors if there is an
       embedder. Of an index: both, combined by ``fused``. Only memories have vectors; a vector search that includes
       other kinds finds those by words.
+      A question of stop words alone, such as "Who am I?", finds the latest, facts and preferences first.
     - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.
@@ -290,8 +291,19 @@ class _Search:
             return "fulltext"
         return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "words"
 
-    async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
-        limit = self._query.top_k
+    async def _latest_known_first(self, targets: Sequence[SearchTarget]) -> list[Hit]:
+        """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room."""
+        sides = [[of for of, each in enumerate(targets) if (each.kind in _KNOWN) is known] for known in (True, False)]
+        found = await asyncio.gather(*(self._latest([targets[of] for of in side], self._width) for side in sides))
+        known, others = (
+            [replace(hit, of=side[hit.of]) for hit in hits] for side, hits in zip(sides, found, strict=True)
+        )
+        half = (self._query.top_k + 1) // 2
+        hits = [*known[:half], *others, *known[half:]]
+        return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
+
+    async def _latest(self, targets: Sequence[SearchTarget], limit: int | None = None) -> list[Hit]:
+        limit = limit or self._query.top_k
         tables = await self._each(statements.latest(self._dialect, target, limit) for target in targets)
         rows = [(row, of) for of, table in enumerate(tables) for row in table.rows]
         if len(targets) > 1:
@@ -349,6 +361,10 @@ class _Search:
 
     async def _by_signals(self, targets: Sequence[SearchTarget], *, vectors: bool) -> tuple[list[Hit], str | None]:
         """Return the hits of a scope by all signals; and why there is no vector, if so."""
+        query = self._query
+        asked = read_question(query.text, today=self._clock.now().date(), filter_stop_words=query.filter_stop_words)
+        if not asked.terms and not asked.periods and query.index_type is None:
+            return await self._latest_known_first(targets), None
         degraded: str | None = None
         near: list[Hit] = []
         if vectors:

@@ -214,15 +214,21 @@ class _Finder:
         return False
 
     def _on_days(self) -> dict[tuple[int, str], float]:
-        """Return the days that the question names, by part, and how well each fits."""
-        found: dict[tuple[int, str], float] = {}
-        if not self._asked.periods:
-            return found
-        for place, part in enumerate(self._parts):
-            for day in dict.fromkeys(part.index.days):
-                if fit := max(period.fit(day) for period in self._asked.periods):
-                    found[place, day] = fit
-        return found
+        """Return the days that the question names, by part, and how well each fits.
+
+        Of each period the days that fit best: those around a day count only if nothing is of the day itself.
+        """
+        fits = {
+            (place, day): [period.fit(day) for period in self._asked.periods]
+            for place, part in enumerate(self._parts if self._asked.periods else ())
+            for day in dict.fromkeys(part.index.days)
+        }
+        best = [max(of_period) for of_period in zip(*fits.values(), strict=True)]
+        found = {
+            key: max((fit for fit, most in zip(each, best, strict=True) if fit == most), default=0.0)
+            for key, each in fits.items()
+        }
+        return {key: fit for key, fit in found.items() if fit}
 
     def _candidates(
         self, days: Mapping[tuple[int, str], float], limit: int

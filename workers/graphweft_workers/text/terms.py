@@ -21,6 +21,7 @@ import Stemmer
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
+_TYPOGRAPHIC: Final = re.compile(r"[\u2019\u02bc]")
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+")
 _LONGEST: Final = 64
 """Limit of characters in a term; the rest is cut."""
@@ -49,6 +50,18 @@ will with would you your yours
 """
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """English words without a topic. Texts keep them; questions drop them."""
+
+
+_ENDS: Final = frozenset({"s", "m", "re", "ve", "ll", "d", "t"})
+"""What follows the apostrophe of a contraction."""
+_CUT_SHORT: Final = frozenset({"ca", "wo", "sha", "ai"})
+"""What "can't", "won't", "shan't" and "ain't" leave of their word."""
+_WITHOUT_APOSTROPHE: Final = frozenset({
+    "arent", "couldnt", "didnt", "doesnt", "dont", "hadnt", "hasnt", "havent", "hows", "im", "isnt", "ive", "shouldnt",
+    "thats", "theres", "theyre", "theyve", "wasnt", "werent", "whats", "whens", "wheres", "whos", "whys", "wouldnt",
+    "youre", "youve",
+})  # fmt: skip
+"""Contractions as they are often written, but for those that are words of their own: "ill", "well", "shell", "wed"."""
 
 
 class TooManyWords(ValueError):
@@ -111,16 +124,28 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
 
     Stop words are dropped, unless the question has no other words.
     """
+    wanted, others = _asked(text, filter_stop_words=filter_stop_words)
+    return wanted or others
+
+
+def topic_terms(text: str) -> list[str]:
+    """Return the terms of a question as ``query_terms`` does, but none if it has stop words only."""
+    return _asked(text, filter_stop_words=True)[0]
+
+
+def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]:
+    """Return the distinct terms of a question, and of its stop words."""
     wanted: dict[str, None] = {}  # last first
     others: dict[str, None] = {}
     for piece in reversed(text[-_LONGEST_QUESTION:].split()):
         for _, word in reversed(list(_words(_PIECE.finditer(piece)))):
-            kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
+            kept = others if filter_stop_words and _is_stop_word(word) else wanted
             if len(kept) < _MOST_QUERY_TERMS:
                 kept.update(dict.fromkeys(reversed(_terms_of(word))))
         if len(wanted) >= _MOST_QUERY_TERMS:
             break
-    return list(wanted or others)[:_MOST_QUERY_TERMS][::-1]
+    first, second = (list(each)[:_MOST_QUERY_TERMS][::-1] for each in (wanted, others))
+    return first, second
 
 
 def placed_terms(text: str) -> Iterator[tuple[int, str]]:
@@ -155,9 +180,17 @@ def _known(text: str) -> tuple[list[str], frozenset[str]]:
     return found, frozenset(words)
 
 
-_STOPPED: Final = STOP_WORDS | {
-    word.replace("'", "") for word in ("don't", "doesn't", "didn't", "isn't", "i'm", "it's")
-}
+def _is_stop_word(word: str) -> bool:
+    """Return whether a word has no topic: a stop word, or a contraction of one such as "what's" or "wouldn't've"."""
+    start, *ends = _TYPOGRAPHIC.sub("'", word).split("'")
+    if not ends:
+        return word in STOP_WORDS or word in _WITHOUT_APOSTROPHE
+    if not _ENDS.issuperset(ends):
+        return False
+    if ends[0] == "t":
+        start = start.removesuffix("n") if start not in STOP_WORDS else start
+        return start in STOP_WORDS or start in _CUT_SHORT
+    return start in STOP_WORDS
 
 
 def scope_term(name: str, value: str) -> str:
@@ -171,7 +204,10 @@ def scope_term(name: str, value: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _terms_of(word: str) -> tuple[str, ...]:
-    """Return the terms of one word; cached, because most words repeat. A longer one is no English word."""
+    """Return the terms of one word; cached, because most words repeat. A longer one is no English word.
+
+    A word with a typographic apostrophe has the term that it had in older versions, and that with a plain one.
+    """
     if word.isascii():
         plain = word.removesuffix("'s").replace("'", "")
         if len(plain) > _LONGEST:
@@ -184,7 +220,11 @@ def _terms_of(word: str) -> tuple[str, ...]:
         run = match[0]
         found += [run[at : at + 2] for at in range(len(run) - 1)] or [run]
         end = match.end()
-    return (*found, *_plain(word[end:]))
+    found += _plain(word[end:])
+    plain = _TYPOGRAPHIC.sub("'", word).removesuffix("'s")
+    if plain != word:
+        found += _terms_of(plain)
+    return tuple(dict.fromkeys(found)) if plain != word else tuple(found)
 
 
 def _plain(word: str) -> list[str]:

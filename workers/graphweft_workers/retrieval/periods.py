@@ -1,0 +1,247 @@
+"""The days that a question names, in English and German. Pure.
+
+A table of patterns. ``dateparser`` and ``parsedatetime`` were tried: both find days in "Sunday roast", "Is the sun
+hot?" and "May I?", and take "the day before yesterday" for yesterday.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final
+
+_MONTHS: Final = (
+    ("january", "januar", "jan"), ("february", "februar", "feb"), ("march", "märz", "maerz", "mar"), ("april", "apr"),
+    ("may", "mai"), ("june", "juni", "jun"), ("july", "juli", "jul"), ("august", "aug"), ("september", "sept", "sep"),
+    ("october", "oktober", "oct", "okt"), ("november", "nov"), ("december", "dezember", "dec", "dez"),
+)  # fmt: skip
+_WEEKDAYS: Final = (
+    ("monday", "montag"), ("tuesday", "dienstag"), ("wednesday", "mittwoch"), ("thursday", "donnerstag"),
+    ("friday", "freitag"), ("saturday", "samstag", "sonnabend"), ("sunday", "sonntag"),
+)  # fmt: skip
+_COUNTS: Final = (
+    ("a", "an", "one", "einem", "einer"), ("two", "couple", "couple of", "zwei"), ("three", "drei"), ("four", "vier"),
+    ("five", "few", "fünf"), ("six", "sechs"), ("seven", "sieben"), ("eight", "acht"), ("nine", "neun"),
+    ("ten", "zehn"), ("eleven", "elf"), ("twelve", "zwölf"),
+)  # fmt: skip
+_LOOSE: Final = frozenset({"couple", "couple of", "few"})
+_UNITS: Final = {"d": 1, "t": 1, "w": 7, "m": 30, "y": 365, "j": 365}
+"""Days of a unit, by its first letter."""
+_LONG: Final = 31
+"""Days; a longer period says little about one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Days that a question names: a part that is None may be any."""
+
+    year: int | None = None
+    month: int | None = None
+    day: int | None = None
+    first: str = ""
+    last: str = ""
+    """The first and the last day of a relative time such as "last week"."""
+    is_long: bool = False
+
+    def fit(self, day: str) -> float:
+        """Return how well a day such as ``2026-11-28`` fits, from 0 to 1."""
+        if self.first:
+            within = self.first <= day <= self.last
+            return (0.3 if self.is_long else 1.0) if within else 0.0
+        try:
+            year, month, of_month = int(day[:4]), int(day[5:7]), int(day[8:10])
+        except ValueError:
+            return 0.0
+        if (self.year is not None and self.year != year) or (self.month is not None and self.month != month):
+            return 0.0
+        if self.month is None:
+            return 0.3
+        if self.day is None:
+            return 0.7
+        return 1.0 if self.day == of_month else 0.4
+
+
+type _Reader = Callable[[re.Match[str], date], Sequence[Period]]
+
+
+def read_periods(text: str, today: date) -> tuple[list[Period], str]:
+    """Return the periods that a case-folded text names, and the text without words that only say when.
+
+    Relative times count from ``today`` and are said in other words where they are told. Names of days, months and
+    years stay, because a text may hold them.
+    """
+    found: list[Period] = []
+    rest = " ".join(text.split())
+    free = rest  # what no pattern has taken
+    for pattern, keeps, read in _PATTERNS:
+        for match in pattern.finditer(free):
+            periods = read(match, today)
+            if not periods:
+                continue
+            start, end = match.span()
+            if before := _SINCE.search(free[: match.start()]):
+                start = before.start()
+                periods = [since for each in periods if (since := _until_today(each, today)) is not None]
+            found += (each for each in periods if each not in found)
+            free = free[:start] + "|" * (end - start) + free[end:]
+            said = rest[start:end]
+            kept = _LEAD.sub(lambda lead: " " * len(lead[0]), said) if keeps else " " * len(said)
+            rest = rest[:start] + kept + rest[end:]
+    return found, rest
+
+
+def _between(first: date, last: date) -> Sequence[Period]:
+    return [Period(first=first.isoformat(), last=last.isoformat(), is_long=(last - first).days >= _LONG)]
+
+
+def _ago(today: date, first: int, last: int) -> Sequence[Period]:
+    """Return the days from ``first`` days ago to ``last`` days ago."""
+    return _between(today - timedelta(days=first), today - timedelta(days=last))
+
+
+def _day_ago(days: int) -> _Reader:
+    return lambda _, today: _ago(today, days, days)
+
+
+def _until_today(period: Period, today: date) -> Period | None:
+    """Return the days since a period began; without a year, the last time."""
+    try:
+        if period.first:
+            start = date.fromisoformat(period.first)
+        else:
+            start = date(period.year or today.year, period.month or 1, period.day or 1)
+            if period.year is None and start > today:
+                start = start.replace(year=start.year - 1)
+    except ValueError:  # 29 February
+        return None
+    return _between(start, today)[0]
+
+
+def _number_of(name: str, names: Sequence[Sequence[str]]) -> int:
+    return next(number for number, each in enumerate(names, 1) if name in each)
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else _number_of(text, _COUNTS)
+
+
+def _date(match: re.Match[str], today: date) -> Sequence[Period]:
+    parts = match.groupdict()
+    year, day, number, name = (parts.get(each) for each in ("year", "day", "number", "month"))
+    month = int(number) if number else _number_of(name, _MONTHS) if name else None
+    return _checked(int(year) if year else None, month, int(day) if day else None)
+
+
+def _slashed(match: re.Match[str], today: date) -> Sequence[Period]:
+    """Return both readings of 3/4/2026, where the month may be first or second."""
+    one, other, year = int(match["one"]), int(match["other"]), int(match["year"])
+    return [*_checked(year, one, other), *(_checked(year, other, one) if one != other else ())]
+
+
+def _checked(year: int | None, month: int | None, day: int | None) -> Sequence[Period]:
+    try:
+        date(year or 2024, month or 1, day or 1)
+    except ValueError:
+        return []
+    return [Period(year=year, month=month, day=day)]
+
+
+def _weekday(match: re.Match[str], today: date) -> Sequence[Period]:
+    """Return the last such day before today; of a week that is named, the day of this week."""
+    parts = match.groupdict()
+    number = _number_of(match["weekday"], _WEEKDAYS) - 1
+    if "week" in parts:
+        return _ago(today, *[today.weekday() + 7 - number] * 2)
+    if parts["lead"] in {"this", "diesen"}:
+        past = today.weekday() - number
+        return _ago(today, past, past) if past >= 0 else []
+    return _ago(today, *[(today.weekday() - number - 1) % 7 + 1] * 2)
+
+
+def _weekend(match: re.Match[str], today: date) -> Sequence[Period]:
+    since_saturday = (today.weekday() - 5) % 7
+    if match["last"]:  # not the one that is now
+        since_saturday = today.weekday() + 2
+    elif match["this"] and today.weekday() < 5:
+        return []
+    return _ago(today, since_saturday, max(0, since_saturday - 1))
+
+
+def _calendar(match: re.Match[str], today: date) -> Sequence[Period]:
+    """Return this week, month or year up to today, or an earlier one."""
+    parts = match.groupdict()
+    back = 2 if "before" in parts else 1 if parts["last"] else 0
+    unit = match["unit"][0]
+    if unit == "w":
+        first = today - timedelta(days=today.weekday() + 7 * back)
+        return _between(first, first + timedelta(days=6) if back else today)
+    months = today.year * 12 + today.month - 1 - back
+    first = date(months // 12, months % 12 + 1, 1) if unit == "m" else date(today.year - back, 1, 1)
+    after = date((months + 1) // 12, (months + 1) % 12 + 1, 1) if unit == "m" else date(first.year + 1, 1, 1)
+    return _between(first, after - timedelta(days=1) if back else today)
+
+
+def _trailing(match: re.Match[str], today: date) -> Sequence[Period]:
+    count = _count(match["count"]) if match.groupdict().get("count") else 1
+    return _ago(today, count * _UNITS[match["unit"][0]], 0)
+
+
+def _time_ago(match: re.Match[str], today: date) -> Sequence[Period]:
+    """Return a span around the day: nobody counts weeks, months and years to the day."""
+    unit = _UNITS[match["unit"][0]]
+    count = _count(match["count"]) * unit
+    if match["count"] in _LOOSE:
+        return _ago(today, count + unit, unit)
+    return _ago(today, count + unit // 2, max(0, count - unit // 2))
+
+
+def _names(of: Sequence[Sequence[str]]) -> str:
+    return "|".join(sorted((name for each in of for name in each), key=len, reverse=True))
+
+
+_YEAR: Final = r"(?P<year>(?:19|20)\d\d)"
+_MONTH: Final = rf"(?P<month>{_names(_MONTHS)})\b"
+_DAY: Final = r"(?P<day>\d{1,2})"
+_WEEKDAY: Final = rf"(?P<weekday>{_names(_WEEKDAYS)})\b"
+_COUNT: Final = rf"(?P<count>\d{{1,3}}|{_names(_COUNTS)})"
+_UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
+_LAST: Final = r"(?P<last>last|previous|(?:letzte|vergangene|vorige)[nrsm]?)"
+_THIS: Final = r"(?:this|diese[nrsm]?)"
+_SINCE: Final = re.compile(r"\b(?:since|seit) (?:the |dem |der )?$")
+_LEAD: Final = re.compile(r"\b(?:last|past|previous|since|week|letzten|seit)\b")
+"""What stands before a name and is in no text for it."""
+_PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
+    (re.compile(rf"\b{pattern}"), keeps, reader)
+    for pattern, keeps, reader in (
+        (rf"{_YEAR}-(?P<number>\d{{1,2}})(?:-{_DAY})?\b", True, _date),
+        (rf"{_YEAR}/(?P<number>\d{{1,2}})/{_DAY}\b", True, _date),
+        (rf"{_DAY}\. ?(?P<number>\d{{1,2}})\. ?{_YEAR}\b", True, _date),
+        (rf"(?P<one>\d{{1,2}})/(?P<other>\d{{1,2}})/{_YEAR}\b", True, _slashed),
+        (rf"{_DAY}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}(?:,? {_YEAR}\b)?", True, _date),
+        (rf"{_MONTH} {_DAY}(?:st|nd|rd|th)?\b(?:,? {_YEAR}\b)?", True, _date),
+        (rf"{_MONTH},? {_YEAR}\b", True, _date),
+        (rf"(?:in|of|during|last|this|im|letzten) {_MONTH}", True, _date),
+        (rf"(?:in|of|during|im jahr) {_YEAR}\b", True, _date),
+        (rf"(?:(?<=since )|(?<=seit )){_MONTH}", True, _date),
+        (rf"(?:(?<=since )|(?<=seit )){_YEAR}\b", True, _date),
+        (rf"{_WEEKDAY} (?:of )?(?P<week>last week)\b", True, _weekday),
+        (rf"(?P<week>last week) (?:on )?{_WEEKDAY}", True, _weekday),
+        (r"(?:the )?(?P<unit>week|month|year) (?P<before>before last)\b", False, _calendar),
+        (rf"(?P<lead>on|last|past|this|am|letzten|diesen) {_WEEKDAY}", True, _weekday),
+        (rf"(?:(?<=since )|(?<=seit ))(?P<lead>){_WEEKDAY}", True, _weekday),
+        (rf"(?:{_LAST} |(?P<this>this |diese[sm] )|(?:on|at|over|during) (?:the )?|am )(?:weekend|wochenende)\b",
+         False, _weekend),
+        (r"(?:the day before yesterday|vorgestern)\b", False, _day_ago(2)),
+        (r"(?:yesterday|last night|gestern)\b", False, _day_ago(1)),
+        (r"(?:today|tonight|this (?:morning|afternoon|evening)|heute)\b", False, _day_ago(0)),
+        (rf"{_COUNT} {_UNIT} ago\b", False, _time_ago),
+        (rf"vor {_COUNT} {_UNIT}", False, _time_ago),
+        (rf"(?:last|past|previous|letzten|vergangenen) {_COUNT} {_UNIT}", False, _trailing),
+        (rf"past {_UNIT}", False, _trailing),
+        (rf"(?:{_LAST}|{_THIS}) (?P<unit>week|month|year|woche|monat|jahr)\b(?! of)", False, _calendar),
+    )
+)  # fmt: skip
+"""The most exact first: what one has taken, the next ones do not see. The second says whether its words may stand in a
+text that is asked for; the words of relative times may not."""

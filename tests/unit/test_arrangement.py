@@ -7,7 +7,8 @@ from datetime import date
 from typing import Any
 
 from graphweft_workers.retrieval.arrangement import Arrangement
-from graphweft_workers.retrieval.questions import Period, read_question
+from graphweft_workers.retrieval.periods import Period
+from graphweft_workers.retrieval.questions import read_question
 from graphweft_workers.retrieval.ranking import Hit
 
 COLUMNS = ("text", "score", "kind", "role", "timestamp", "author_name", "times", "id")

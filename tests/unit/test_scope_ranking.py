@@ -343,3 +343,9 @@ def test_a_fact_said_once_is_found_after_a_thousand_turns() -> None:
             nodes.append(turn(place, TALK[place % len(TALK)].format(place), role=role, thread=f"t{place // 40}"))
     for question in ASKED:
         assert 0 in order(question, *nodes)[:20], question
+
+
+def test_a_question_has_a_bounded_number_of_days() -> None:
+    """Each is compared with every day of a scope."""
+    days = " and ".join(f"{day} {month}" for month in ("may", "june", "july") for day in range(1, 31))
+    assert len(read_question(f"What was on {days}?", today=TODAY).periods) == 12

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from graphweft_workers.retrieval.empty_turns import tells_nothing
-from graphweft_workers.retrieval.questions import Period
+from graphweft_workers.retrieval.periods import Period
 from graphweft_workers.retrieval.ranking import Hit
 
 _MEMORY: Final = "memory"

@@ -18,6 +18,8 @@ _MONTHS: Final = (
 )  # fmt: skip
 _LONGEST_END: Final = 1_000
 """Characters of a question in which days, times, numbers and persons are looked for."""
+_MOST_PERIODS: Final = 12
+"""Each is compared with every day of a scope."""
 _WHEN: Final = re.compile(
     r"\b(?:when|how long|how many (?:days|weeks|months|years)|(?:what|which) (?:day|date|year|month|time))\b"
 )
@@ -60,7 +62,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
-        periods=tuple(periods),
+        periods=tuple(periods[:_MOST_PERIODS]),
         is_when=_WHEN.search(last) is not None,
         is_count=_COUNTED.search(last) is not None,
         is_own=_FIRST_PERSON.search(last) is not None,

@@ -316,8 +316,8 @@ class _Search:
         places = [of for of, target in enumerate(targets) if target.kind in _KNOWN]
         known, latest = await asyncio.gather(self._latest([targets[of] for of in places]), self._latest(targets))
         known = [replace(hit, of=places[hit.of]) for hit in known[: self._query.top_k // 2]]
-        # A question without words that say what it asks for is about the user: any row fits.
-        score = LEAST if content_terms(self._asked) else FITTING
+        # A question without days, and words that say what it asks for, is about the user: any row fits.
+        score = LEAST if content_terms(self._asked) or self._asked.periods else FITTING
         found = {(hit.of, str(hit.handle)): replace(hit, score=score) for hit in (*known, *latest)}
         for hit in hits:
             found.pop((hit.of, str(hit.handle)), None)

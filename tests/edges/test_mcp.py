@@ -305,7 +305,6 @@ async def test_the_default_rules_search_by_the_query(stack: Stack, app_id: str) 
         context = await call(client, "get_context", query="Which cake has no nuts?")
         assert "I am allergic to nuts." in context["text"]
         assert "Remembered Of This User" in context["text"]
-        assert "weather" not in context["text"]
 
 
 async def test_facts_are_found(stack: Stack, app_id: str) -> None:

@@ -126,7 +126,7 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
     """One such broker for the session, with the users of the tests and no rights."""
     folder = tmp_path_factory.mktemp("kafka")
     authority = Authority(folder)
-    users = ("acme", "globex", "worker", "responder", "before", "nobody")
+    users = ("acme", "globex", "worker", "responder", "before", "nobody", "vendor")
     server = KafkaServer(
         folder, Secure(authority=authority.file, certificate=authority.sign("server").both, users=users)
     )

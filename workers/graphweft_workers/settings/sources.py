@@ -94,13 +94,13 @@ def of_file(path: Path) -> dict[str, SettingValue]:
         return {}
     if not isinstance(values, Mapping):
         raise InvalidSettings(f"{path}: expected `name: value` lines at the top")
-    seen: set[Any] = set()
-    for key, _ in tree.value:
-        if key.value in seen:
-            raise InvalidSettings(f"{path}:{key.start_mark.line + 1}: repeated setting {key.value!r}: keep one")
-        seen.add(key.value)
     # A key that YAML takes for something else than text, or merges, has no line here.
-    lines = {str(key.value): f":{key.start_mark.line + 1}" for key, _ in tree.value}
+    lines: dict[str, str] = {}
+    for key, _ in tree.value:
+        name, line = str(key.value), f":{key.start_mark.line + 1}"
+        if name in lines:
+            raise InvalidSettings(f"{path}{line}: repeated setting {name!r}: keep one")
+        lines[name] = line
     found: dict[str, SettingValue] = {}
     for name, value in values.items():  # pyright: ignore[reportUnknownVariableType]
         found[str(name)] = SettingValue(value, f"{path}{lines.get(str(name), '')}")  # pyright: ignore[reportUnknownArgumentType]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
-_MONTHS: Final = (
+MONTHS: Final = (
     ("january", "januar", "jan"), ("february", "februar", "feb"), ("march", "märz", "maerz", "mar"), ("april", "apr"),
     ("may", "mai"), ("june", "juni", "jun"), ("july", "juli", "jul"), ("august", "aug"), ("september", "sept", "sep"),
     ("october", "oktober", "oct", "okt"), ("november", "nov"), ("december", "dezember", "dec", "dez"),
 )  # fmt: skip
-_WEEKDAYS: Final = (
+WEEKDAYS: Final = (
     ("monday", "montag"), ("tuesday", "dienstag"), ("wednesday", "mittwoch"), ("thursday", "donnerstag"),
     ("friday", "freitag"), ("saturday", "samstag", "sonnabend"), ("sunday", "sonntag"),
 )  # fmt: skip
@@ -130,7 +130,7 @@ def _count(text: str) -> int:
 def _date(match: re.Match[str], today: date) -> Sequence[Period]:
     parts = match.groupdict()
     year, day, number, name = (parts.get(each) for each in ("year", "day", "number", "month"))
-    month = int(number) if number else _number_of(name, _MONTHS) if name else None
+    month = int(number) if number else _number_of(name, MONTHS) if name else None
     return _checked(int(year) if year else None, month, int(day) if day else None)
 
 
@@ -151,7 +151,7 @@ def _checked(year: int | None, month: int | None, day: int | None) -> Sequence[P
 def _weekday(match: re.Match[str], today: date) -> Sequence[Period]:
     """Return the last such day before today; of a week that is named, the day of this week."""
     parts = match.groupdict()
-    number = _number_of(match["weekday"], _WEEKDAYS) - 1
+    number = _number_of(match["weekday"], WEEKDAYS) - 1
     if "week" in parts:
         return _ago(today, *[today.weekday() + 7 - number] * 2)
     if parts["lead"] in {"this", "diesen"}:
@@ -202,9 +202,9 @@ def _names(of: Sequence[Sequence[str]]) -> str:
 
 
 _YEAR: Final = r"(?P<year>(?:19|20)\d\d)"
-_MONTH: Final = rf"(?P<month>{_names(_MONTHS)})\b"
+_MONTH: Final = rf"(?P<month>{_names(MONTHS)})\b"
 _DAY: Final = r"(?P<day>\d{1,2})"
-_WEEKDAY: Final = rf"(?P<weekday>{_names(_WEEKDAYS)})\b"
+_WEEKDAY: Final = rf"(?P<weekday>{_names(WEEKDAYS)})\b"
 _COUNT: Final = rf"(?P<count>\d{{1,3}}|{_names(_COUNTS)})"
 _UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
 _LAST: Final = r"(?P<last>last|previous|(?:letzte|vergangene|vorige)[nrsm]?)"

@@ -9,13 +9,9 @@ from datetime import date
 from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.retrieval.periods import Period, read_periods
+from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, read_periods
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
 
-_MONTHS: Final = (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
-)  # fmt: skip
 _LONGEST_END: Final = 1_000
 """Characters of a question in which days, times, numbers and persons are looked for."""
 _MOST_PERIODS: Final = 12
@@ -28,8 +24,8 @@ _FIRST_PERSON: Final = re.compile(r"\b(?:i|me|my|mine|we|our|us)\b")
 _TIME_WORDS: Final = frozenset(
     terms(
         "yesterday today tonight tomorrow ago last next week weekend month year day since recently soon morning "
-        "evening monday tuesday wednesday thursday friday saturday sunday spring summer autumn fall winter birthday "
-        f"anniversary {' '.join(_MONTHS)}"
+        "evening spring summer autumn fall winter birthday anniversary "
+        + " ".join(english for english, *_ in (*MONTHS, *WEEKDAYS))
     )
 )
 _NUMBER_WORDS: Final = frozenset(

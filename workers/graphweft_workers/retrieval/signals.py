@@ -121,17 +121,14 @@ class _Finder:
     def __init__(self, asked: RankedQuestion, parts: Sequence[KindIndex], near: Near) -> None:
         self._asked = asked
         self._parts = parts
-        self._near = near.cosines
-        self._vectors_of = near
+        self._near = near
         self._total = sum(len(part.index.keys) for part in parts)
         self._words: list[dict[int, float]] = [{} for _ in parts]
         """BM25 of each record that holds a term, by part and number."""
-        self._held: list[list[tuple[float, Mapping[int, int]]]] = [[] for _ in parts]
-        """By part: the weight of each term, and how often each record holds it."""
+        self._held: list[list[tuple[str, float, Mapping[int, int]]]] = [[] for _ in parts]
+        """By part: each term, its weight, and how often each record holds it."""
         self._sessions: list[dict[int, float]] = [{} for _ in parts]
-        self._weights = {
-            term: idf(self._total, sum(part.index.holding(term) for part in parts)) for term in asked.terms
-        }
+        self._weights = {term: idf(self._total, self._holding(term)) for term in asked.terms}
 
     def found(self, weights: Mapping[str, float], limit: int) -> Signals:
         """Return the signals of the candidates, and up to ``limit`` records with the rest."""
@@ -142,8 +139,9 @@ class _Finder:
         asked_for = sum(self._weights.values()) or 1.0
         covered, around, window = self._around(candidates)
         if candidates:
-            signals.reach = min(1.0, max(max(around) / asked_for, *days.values(), *self._near.values(), 0.0))
-        signals.fits = bool(days) or max(self._near.values(), default=0.0) >= _NEAR or self._shares_words()
+            signals.reach = min(1.0, max(max(around) / asked_for, *days.values(), *self._near.cosines.values(), 0.0))
+        nearest = max(self._near.cosines.values(), default=0.0)
+        signals.fits = bool(days) or nearest >= _NEAR or self._shares_words()
         values = signals.values
         values["words"] = _scaled(self._passages(candidates))
         values["covered"] = [each / asked_for for each in covered]
@@ -171,23 +169,27 @@ class _Finder:
         values["first_hits"] = self._like_first_hits(candidates, linear(signals, weights))
         return signals
 
+    def _holding(self, term: str) -> int:
+        """Return how many records hold a term, valid or not."""
+        return sum(part.index.holding(term) for part in self._parts)
+
     def _count(self) -> None:
         """Add the terms to the scores of records and sessions, the rarest first."""
         room = MOST_POSTINGS
-        ordered = sorted((sum(part.index.holding(term) for part in self._parts), term) for term in self._weights)
+        ordered = sorted((self._holding(term), term) for term in self._weights)
         for held, term in ordered:
             if not held or room <= 0:
                 continue
             for place, part in enumerate(self._parts):
                 numbers, times = part.index.postings(term, part.valid, room)
                 room -= len(numbers)
-                self._add(place, part.index, numbers, times, self._weights[term])
+                self._add(place, part.index, numbers, times, term)
 
-    def _add(self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], weight: float) -> None:
-        words, norms = self._words[place], index.norms
+    def _add(self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], term: str) -> None:
+        words, norms, weight = self._words[place], index.norms, self._weights[term]
         for number, held in zip(numbers, times, strict=True):
             words[number] = words.get(number, 0.0) + weight * held / (held + norms[number])
-        self._held[place].append((weight, dict(zip(numbers, times, strict=True))))
+        self._held[place].append((term, weight, dict(zip(numbers, times, strict=True))))
         of_sessions, session_norms = self._sessions[place], index.session_norms
         for session, held in Counter(map(index.sessions.__getitem__, numbers)).items():
             if session:
@@ -197,21 +199,19 @@ class _Finder:
     def _shares_words(self) -> bool:
         """Tell whether records share words of weight with the question: rare ones, or many."""
         asked_for = content_terms(self._asked)
-        held = [term for term in asked_for if self._is_in_content(term)]
+        counted: set[str] = set()
+        held: set[str] = set()
+        for part, of_part in zip(self._parts, self._held, strict=True):
+            for term, _, records in of_part:
+                counted.add(term)
+                if term in asked_for and any(_is_content(part.index, number) for number in records):
+                    held.add(term)
+        # So many records hold a term that was not counted that one of them tells something.
+        held |= {term for term in asked_for - counted if self._holding(term)}
         rare = max(_FEW, self._total // 2)
-        if any(sum(part.index.holding(term) for part in self._parts) <= rare for term in held):
+        if any(self._holding(term) <= rare for term in held):
             return True
         return len(held) >= _SHARE * len(asked_for)
-
-    def _is_in_content(self, term: str) -> bool:
-        """Tell whether a record that tells something holds a term, or answers a question that does."""
-        for part in self._parts:
-            index = part.index
-            for number in index.postings(term, part.valid, MOST_POSTINGS)[0]:
-                answer = index.after[number]
-                if not index.is_empty(number) or (answer != number and not index.is_empty(answer)):
-                    return True
-        return False
 
     def _on_days(self) -> dict[tuple[int, str], float]:
         """Return the days that the question names, by part, and how well each fits.
@@ -244,7 +244,7 @@ class _Finder:
             answer = index.after[number]
             if index.asks(number) and answer != number and self._after_question((place, answer)):
                 rough[place, answer] = rough.get((place, answer), 0.0) + rough[place, number] / 2
-        for key, cosine in self._near.items():
+        for key, cosine in self._near.cosines.items():
             rough[key] = rough.get(key, 0.0) + max(0.0, cosine) * best
         left = _MOST_OF_DAYS
         for place, part in enumerate(self._parts) if days else ():
@@ -272,7 +272,7 @@ class _Finder:
             index = self._parts[place].index
             norm, before, after = index.window_norms[number], index.before[number], index.after[number]
             own = near = score = 0.0
-            for weight, held in self._held[place]:
+            for _, weight, held in self._held[place]:
                 of_this = times = held.get(number, 0)
                 if before != number:
                     times += held.get(before, 0)
@@ -389,7 +389,7 @@ class _Finder:
 
     def _vectors(self, candidates: Sequence[tuple[int, int]], words: Sequence[float]) -> list[float]:
         """Return how near each candidate is; one without a vector is as near as its words say."""
-        near, found = self._near, self._vectors_of
+        near, found = self._near.cosines, self._near
         if not near:
             return []
         least, most = min(near.values()), max(near.values())
@@ -412,7 +412,7 @@ class _Finder:
         most = max(2.0, self._total * _COMMON)
         added: list[tuple[float, str]] = []
         for term, count in counts.items():
-            held = sum(part.index.holding(term) for part in self._parts)
+            held = self._holding(term)
             if count > 1 and term not in self._weights and held <= most:
                 added.append((-count * idf(self._total, held), term))
         weights = {term: -score for score, term in sorted(added)[:_MOST_ADDED]}
@@ -425,6 +425,12 @@ class _Finder:
             holds = by_part[place].keys() & set(self._parts[place].index.sequence(number)[: 4 * PASSAGE])
             values.append(math.fsum(by_part[place][each] for each in holds))  # in whatever order
         return _scaled(values)
+
+
+def _is_content(index: ScopeIndex, number: int) -> bool:
+    """Tell whether a record tells something, or is a question that one answers."""
+    answer = index.after[number]
+    return not index.is_empty(number) or (answer != number and not index.is_empty(answer))
 
 
 def _scaled(values: Sequence[float]) -> list[float]:

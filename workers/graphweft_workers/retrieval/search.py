@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
@@ -293,35 +293,31 @@ class _Search:
 
     async def _latest_known_first(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room."""
-        sides = [[of for of, each in enumerate(targets) if (each.kind in _KNOWN) is known] for known in (True, False)]
-        found = await asyncio.gather(*(self._latest([targets[of] for of in side], self._width) for side in sides))
-        known, others = (
-            [replace(hit, of=side[hit.of]) for hit in hits] for side, hits in zip(sides, found, strict=True)
-        )
+        tables = await self._latest_by_kind(targets, self._width)
+        known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, self._width)
+        others = _newest({of: table for of, table in tables.items() if targets[of].kind not in _KNOWN}, self._width)
         half = (self._query.top_k + 1) // 2
-        hits = [*known[:half], *others, *known[half:]]
-        return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
+        return _falling([*known[:half], *others, *known[half:]])
 
-    async def _latest(self, targets: Sequence[SearchTarget], limit: int | None = None) -> list[Hit]:
-        limit = limit or self._query.top_k
+    async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
+        return _newest(await self._latest_by_kind(targets, self._query.top_k), self._query.top_k)
+
+    async def _latest_by_kind(self, targets: Sequence[SearchTarget], limit: int) -> dict[int, Table]:
+        """Return the latest nodes of each target, by its place."""
         tables = await self._each(statements.latest(self._dialect, target, limit) for target in targets)
-        rows = [(row, of) for of, table in enumerate(tables) for row in table.rows]
-        if len(targets) > 1:
-            rows.sort(key=lambda found: str(found[0][0] or ""), reverse=True)  # ties: the earlier target
-        count = len(rows[:limit])
-        return [Hit(row[1], row[-1], 1.0 - place / count, of) for place, (row, of) in enumerate(rows[:limit])]
+        return dict(enumerate(tables))
 
     async def _fillers(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
         """Return the latest rows that are no hits: facts and preferences first, in up to half of the places."""
-        places = [of for of, target in enumerate(targets) if target.kind in _KNOWN]
-        known, latest = await asyncio.gather(self._latest([targets[of] for of in places]), self._latest(targets))
-        known = [replace(hit, of=places[hit.of]) for hit in known[: self._query.top_k // 2]]
+        most = self._query.top_k
+        tables = await self._latest_by_kind(targets, most)
+        known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, most // 2)
         # A question without days, and words that say what it asks for, is about the user: any row fits.
         score = LEAST if content_terms(self._asked) or self._asked.periods else FITTING
-        found = {(hit.of, str(hit.handle)): replace(hit, score=score) for hit in (*known, *latest)}
+        found = {(hit.of, str(hit.handle)): replace(hit, score=score) for hit in (*known, *_newest(tables, most))}
         for hit in hits:
             found.pop((hit.of, str(hit.handle)), None)
-        return await self._rows(targets, list(found.values())[: self._query.top_k])
+        return await self._rows(targets, list(found.values())[:most])
 
     async def _latest_and_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         """Return the latest nodes of targets with vectors, in turns with fulltext hits of the others."""
@@ -335,8 +331,7 @@ class _Search:
             *((place, replace(hit, of=others[hit.of])) for place, hit in enumerate(words)),
         ]
         turns.sort(key=lambda turn: turn[0])  # ties: the latest
-        hits = [hit for _, hit in turns[: self._query.top_k]]
-        return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
+        return _falling([hit for _, hit in turns[: self._query.top_k]])
 
     async def _by_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
@@ -361,9 +356,7 @@ class _Search:
 
     async def _by_signals(self, targets: Sequence[SearchTarget], *, vectors: bool) -> tuple[list[Hit], str | None]:
         """Return the hits of a scope by all signals; and why there is no vector, if so."""
-        query = self._query
-        asked = read_question(query.text, today=self._clock.now().date(), filter_stop_words=query.filter_stop_words)
-        if not asked.terms and not asked.periods and query.index_type is None:
+        if not self._asked.terms and not self._asked.periods and self._query.index_type is None:
             return await self._latest_known_first(targets), None
         degraded: str | None = None
         near: list[Hit] = []
@@ -560,6 +553,19 @@ def _columns(targets: Sequence[SearchTarget]) -> tuple[str, ...]:
     shown = dict.fromkeys(name for target in targets for name in target.shown)
     kinds = ("kind",) if any(target.kind for target in targets) else ()
     return (*_FIRST, *kinds, *sorted(shown, key=lambda name: name == "id"))
+
+
+def _newest(tables: Mapping[int, Table], limit: int) -> list[Hit]:
+    """Return the first ``limit`` nodes of tables of the latest ones, which are by place of the target."""
+    rows = [(row, of) for of, table in tables.items() for row in table.rows]
+    if len(tables) > 1:
+        rows.sort(key=lambda found: str(found[0][0] or ""), reverse=True)  # ties: the earlier target
+    return _falling([Hit(row[1], row[-1], 0.0, of) for row, of in rows[:limit]])
+
+
+def _falling(hits: Sequence[Hit]) -> list[Hit]:
+    """Return the hits with scores that fall from 1."""
+    return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
 
 
 def _by_target(targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[SearchTarget, list[Hit]]]:

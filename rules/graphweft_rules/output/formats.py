@@ -154,19 +154,22 @@ class RenderedRows:
     def chosen(self, places: Sequence[int]) -> RenderedRows:
         """Return the rows at these places alone."""
         rows = [self._rows[place] for place in places]
-        found = RenderedRows(
-            self._format, self._columns, rows, None, self._gate, cut=self._cut, today=self._today, floor=self._floor,
-            bare=self._bare,
-        )  # fmt: skip
+        found = self._like(rows, None, cut=self._cut, bare=self._bare)
         cells = self._first(max(places, default=-1) + 1)
         found._cells = [cells[place] for place in places]
         return found
 
     def shortened(self, cut: Cut, *, bare: bool = False) -> RenderedRows:
         """Return the rows with shorter texts; with ``bare``, without the headings of ``memory``."""
+        return self._like(self._rows, self.count, cut=cut, bare=bare)
+
+    def _like(
+        self, rows: Sequence[Sequence[Any]], max_results: int | None, *, cut: Cut | None, bare: bool
+    ) -> RenderedRows:
+        """Return other rows in the same form."""
         return RenderedRows(
-            self._format, self._columns, self._rows, self.count, self._gate, cut=cut, today=self._today,
-            floor=self._floor, bare=bare,
+            self._format, self._columns, rows, max_results, self._gate, cut=cut, today=self._today, floor=self._floor,
+            bare=bare,
         )  # fmt: skip
 
     def size(self, place: int) -> int:

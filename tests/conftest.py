@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Generator
 from typing import Any, Final
@@ -9,6 +10,8 @@ from typing import Any, Final
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+from graphweft_workers.support.lazy_logger import before_next_entry
 
 # A health check of time, or a deadline, says something about the machine, not about the code.
 settings.register_profile(
@@ -46,6 +49,19 @@ def _loggers_follow_their_set_up() -> Generator[None]:
             structlog, "configure", lambda **options: _configure(**options | {"cache_logger_on_first_use": False})
         )
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Generator[None]:
+    """Forget the set-up of a command that a test ran, done or still to come: a later test would miss entries."""
+    ours, others = logging.getLogger("graphweft"), logging.getLogger()
+    before, handlers = (ours.handlers, ours.level, ours.propagate), others.handlers
+    yield
+    before_next_entry(None)
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        others.handlers = handlers
+        ours.handlers, ours.level, ours.propagate = before
 
 
 _ORDER: Final = (

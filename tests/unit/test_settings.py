@@ -9,7 +9,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -655,18 +654,6 @@ def test_a_graphiti_servers_own_variables_say_which_extractor(monkeypatch: pytes
         Settings.load(extractor="graphiti")
 
 
-@pytest.fixture
-def loggers() -> Iterator[None]:
-    """Put logging back as it was."""
-    root, others = logging.getLogger("graphweft"), logging.getLogger()
-    before, handlers = (root.handlers, root.level, root.propagate), others.handlers
-    yield
-    others.handlers = handlers
-    root.handlers, root.level, root.propagate = before
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("loggers")
 def test_logs_are_json_lines_from_their_level_on(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("warning", "json")
     logger = structlog.stdlib.get_logger("graphweft.test")
@@ -681,7 +668,6 @@ def test_logs_are_json_lines_from_their_level_on(capsys: pytest.CaptureFixture[s
     assert (second["event"], second["level"]) == ("of the standard library", "error")
 
 
-@pytest.mark.usefixtures("loggers")
 def test_a_line_below_the_level_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[str]()
 
@@ -698,7 +684,6 @@ def test_a_line_below_the_level_is_not_made(monkeypatch: pytest.MonkeyPatch) -> 
     assert made == ["warning"]
 
 
-@pytest.mark.usefixtures("loggers")
 def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # a second set-up replaces the first one
         set_up_logs("warning", "json")
@@ -726,7 +711,6 @@ def test_logs_on_a_terminal_have_colours_unless_no_color_is_set(variable: dict[s
     os.close(ours)
 
 
-@pytest.mark.usefixtures("loggers")
 @pytest.mark.parametrize("style", ["console", "json"])
 def test_an_exception_is_logged_with_its_trace(style: Any, capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("info", style)
@@ -740,7 +724,6 @@ def test_an_exception_is_logged_with_its_trace(style: Any, capsys: pytest.Captur
     assert "\x1b" not in printed  # no colours where nobody looks
 
 
-@pytest.mark.usefixtures("loggers")
 @pytest.mark.parametrize("style", ["console", "json"])
 @pytest.mark.parametrize(
     "logger",

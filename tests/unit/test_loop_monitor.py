@@ -55,6 +55,23 @@ async def test_a_step_over_the_limit_is_found_with_its_stack() -> None:
     assert "dear_step" in hold.stack[0]
 
 
+async def test_a_deep_stack_says_whose_work_it_is_and_where_it_was() -> None:
+    def deep(monitor: Monitor, calls: int) -> None:
+        if calls:
+            deep(monitor, calls - 1)
+            return
+        while not monitor.noted:
+            work(LIMIT_S)
+
+    async def dear_step(monitor: Monitor) -> None:
+        deep(monitor, 100)
+
+    (hold,) = await holds_of(dear_step)
+    assert "dear_step" in hold.stack[0]
+    assert len(hold.stack) < 30
+    assert "deep" in hold.stack[-2]
+
+
 async def test_steps_within_the_limit_are_none_however_many() -> None:
     async def small_steps(_: Monitor) -> None:
         for _ in range(20):

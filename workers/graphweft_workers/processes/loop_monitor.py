@@ -36,7 +36,7 @@ _RUN: Final = "_run"
 """The method of a handle that calls its callback. asyncio offers nothing public around a callback."""
 _LOOKS: Final = 4
 _FRAMES: Final = 25
-"""Innermost frames of a stack that are shown."""
+"""Innermost frames of a stack that are shown, below the outermost one, which tells whose work it is."""
 
 type _Kind = Literal["held", "locked_out", "garbage"]
 type _Stack = tuple[tuple[str, int, str], ...]
@@ -206,12 +206,10 @@ def _cpu_times() -> dict[threading.Thread, float]:
 def _stack_of(frame: FrameType) -> _Stack:
     found: list[tuple[str, int, str]] = []
     at: FrameType | None = frame
-    while at is not None and len(found) < _FRAMES:
-        if at.f_code.co_qualname == "Handle._run":
-            break
+    while at is not None and at.f_code.co_qualname != "Handle._run":
         found.append((at.f_code.co_filename, at.f_lineno, at.f_code.co_qualname))
         at = at.f_back
-    return tuple(reversed(found))
+    return tuple(reversed([*found[:_FRAMES], *found[_FRAMES:][-1:]]))
 
 
 def _shown(stack: _Stack) -> tuple[str, ...]:

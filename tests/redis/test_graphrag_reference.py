@@ -90,7 +90,12 @@ async def test_facts_are_those_of_a_slow_reference(url: str, store: FalkorDBStor
         foreign = [(a, kind, b, {**said, "fact": "foreign"}) for a, kind, b, said in edges]
         await fill(url, store, NEIGHBOUR, nodes, foreign)
         for _ in range(12):
-            caps = Caps(hops=rnd.choice([1, 2, 2]), limit=rnd.choice([5, 30, 100]), results=rnd.choice([3, 20, 50]))
+            caps = Caps(
+                hops=rnd.choice([1, 2, 2]),
+                limit=rnd.choice([5, 30, 100]),
+                results=rnd.choice([3, 20, 50]),
+                query_timeout_s=60.0,
+            )
             scope = {name: rnd.choice("12") for name in rnd.sample(SCOPES, k=rnd.choice([0, 1, 2]))}
             names = rnd.sample([*NAMES, "Node1", "Node2"], k=rnd.choice([0, 1, 3]))
             ids = [f"n{rnd.randrange(len(nodes))}" for _ in range(rnd.choice([0, 1, 2]))]

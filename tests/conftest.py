@@ -75,6 +75,7 @@ _ONE_PROCESS: Final = {"neo4j", "ports", "kafka", "chaos"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run all tests, also those that are left to `make soak`")
+    parser.addoption("--long", action="store_true", help="run also the tests that are marked long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,16 +84,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after what shuffles modules
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--soak") and (left := [item for item in items if _is_soak(item)]):
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+    marks = [] if config.getoption("--soak") else ["soak"] if config.getoption("--long") else ["soak", "long"]
+    if left := {item for item in items if any(_is_left(item, mark) for mark in marks)}:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: _ORDER.index(_folder(item.nodeid)))
 
 
-def _is_soak(item: pytest.Item) -> bool:
-    """Return whether a test is marked ``soak``, or has one of the words of such a mark in the id of its parameters."""
+def _is_left(item: pytest.Item, name: str) -> bool:
+    """Tell whether a test has a mark that leaves it out.
+
+    One with words leaves out what has any of them in the id of its parameters; with ``keep``, what has none of those.
+    """
     id = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
-    return any(not mark.args or any(word in id for word in mark.args) for mark in item.iter_markers("soak"))
+    for mark in item.iter_markers(name):
+        words: tuple[str, ...] = mark.kwargs.get("keep") or mark.args
+        if any(word in id for word in words) != ("keep" in mark.kwargs) or not words:
+            return True
+    return False
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -133,6 +133,7 @@ def test_the_rules_of_a_new_project_are_its_own(tmp_path: Path) -> None:
         assert line == "graphweft is up on .graphweft with the rules of workflows; Ctrl-C stops it\n"
 
 
+@pytest.mark.long
 def test_up_starts_beside_a_file_with_errors_and_says_which(tmp_path: Path) -> None:
     rules = tmp_path / "workflows/Support/graph_injection.yaml"
     rules.parent.mkdir(parents=True)

@@ -163,6 +163,7 @@ def test_the_graph_shows_what_the_runs_hold(reference: Deployment) -> None:
     assert found == expected
 
 
+@pytest.mark.long
 def test_importing_again_changes_nothing(reference: Deployment) -> None:
     before = reference.digest()
     reference.command(*IMPORT, "--wait")
@@ -203,6 +204,7 @@ def kill_all(deployment: Deployment) -> None:
     deployment.start()
 
 
+@pytest.mark.long
 @pytest.mark.soak("kill_worker", "kill_server")
 @pytest.mark.parametrize("kill", [kill_worker, kill_server, kill_all])
 def test_killed_at_any_moment_the_graph_ends_the_same(

@@ -46,6 +46,7 @@ _CASES = [(*pair, faults) for pair, found in (_FULL if _ROUNDS else _QUICK).item
 
 
 # The other rounds of the same server are enough for each landing: one strikes Redis and FalkorDB, one Kafka and Neo4j.
+@pytest.mark.long("kafka-neo4j-everything", "always-graph-killed")
 @pytest.mark.soak("one-of-two-killed worker-frozen")
 @pytest.mark.parametrize("number", range(1 if _SEED else max(_ROUNDS, 1)))
 @pytest.mark.parametrize(("bus", "graph", "faults"), _CASES)

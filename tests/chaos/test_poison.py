@@ -185,6 +185,7 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
     assert watching.begun[new] <= most
 
 
+@pytest.mark.long("kafka-neo4j")
 @pytest.mark.soak("redis-neo4j", "kafka-falkordb")
 @pytest.mark.parametrize(("bus_name", "graph_name"), PAIRS)
 async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, bus_name: str, graph_name: str) -> None:

@@ -375,6 +375,7 @@ def test_of_standard_input_the_good_lines_go(up: Deployment) -> None:
     assert turns(up, "stdin") == 3
 
 
+@pytest.mark.long
 def test_a_line_without_an_end_is_refused(up: Deployment, rules: Path) -> None:
     for command in (("emit", "/dev/zero"), ("coverage", "/dev/zero", "--rules", str(rules))):
         done = up.run(*command)
@@ -480,6 +481,7 @@ async def test_giving_up_tells_whether_all_may_be_sent_again(most: int, said: st
         await transport.aclose()
 
 
+@pytest.mark.long
 def test_more_than_workers_remember_is_warned_of_on_standard_input_only(up: Deployment, tmp_path: Path) -> None:
     count, again = WINDOW + 1, "Do not send all of them again"
     lines = "\n".join(turn(str(number), app="many") for number in range(count))

@@ -1050,6 +1050,7 @@ async def test_a_changed_file_of_tokens_takes_effect_without_a_restart(stack: St
     assert "tokens.yaml:2:6: tokens.0.app" in errors
 
 
+@pytest.mark.long("2")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, number: signal.Signals) -> None:
     file, tokens = token_file(tmp_path, "a")

@@ -458,6 +458,7 @@ async def test_a_folder_in_which_a_client_works_cannot_redirect_the_memories(
         assert (await call(client, "memory_add", text="Later."))["status"] == "waiting"
 
 
+@pytest.mark.long(keep=("named1", "named5"))
 @pytest.mark.parametrize(
     ("link", "named", "said"),
     [

@@ -153,6 +153,7 @@ def test_up_does_not_claim_to_be_up_when_a_role_dies(tmp_path: Path, rules: Path
         up.start()
 
 
+@pytest.mark.long
 def test_a_demo_keeps_the_logs_of_its_roles_in_a_file_and_names_it_if_it_fails(tmp_path: Path) -> None:
     data = tmp_path / "data"
     done = subprocess.run(

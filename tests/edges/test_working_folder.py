@@ -71,6 +71,7 @@ def test_a_planted_module_would_run(folder: Path) -> None:
     assert ran(folder)
 
 
+@pytest.mark.long("all roles")
 @pytest.mark.parametrize(
     "more",
     [{}, {"GRAPHWEFT_MEMORY_KEEP_DAYS": "9", "GRAPHWEFT_ARCHIVE_URL": "archive", "GRAPHWEFT_ARCHIVE_TRIM": "true"}],
@@ -92,6 +93,7 @@ def test_up_runs_no_module_of_the_working_folder(folder: Path, tmp_path: Path, m
     assert ran(folder) == []
 
 
+@pytest.mark.long
 def test_the_demo_runs_no_module_of_the_working_folder(folder: Path, tmp_path: Path) -> None:
     command = [str(SCRIPT), "demo", "--data", str(tmp_path / "data")]
     done = subprocess.run(
@@ -105,6 +107,7 @@ def test_the_demo_runs_no_module_of_the_working_folder(folder: Path, tmp_path: P
 HOOK = json.dumps({"hook_event_name": "SessionStart", "session_id": "s", "cwd": "."})
 
 
+@pytest.mark.long(keep=("doctor", "emit"))
 @pytest.mark.parametrize(
     "arguments",
     [

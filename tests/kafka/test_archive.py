@@ -172,6 +172,7 @@ async def test_nothing_is_trimmed_that_is_not_applied_or_not_archived(app: Archi
     assert done["removed"] >= 10
 
 
+@pytest.mark.long
 @pytest.mark.soak("redis")
 @pytest.mark.timeout(240 + 10 * KILLS)
 async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archived) -> None:

@@ -109,6 +109,7 @@ async def everywhere(app: Archived, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.long("kafka", "redis-falkordb")
 @all_servers_with_keys
 async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
     neighbours = app.apps[1:]
@@ -225,6 +226,7 @@ async def test_a_user_stays_whole_while_the_rules_of_what_stays_are_lost(app: Ar
         assert done.code == 0, done.err + done.out
 
 
+@pytest.mark.long("neo4j")
 @pytest.mark.soak("kafka")
 @both_graphs
 async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +366,7 @@ async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> Non
         assert (done.code, "graphweft erase" in done.out) == (1, True)
 
 
+@pytest.mark.long("neo4j", "unsigned")
 @pytest.mark.soak("neo4j-keys")
 @redis_only
 @keys_or_none
@@ -460,6 +463,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
         assert {key[0] for key in responder.cache._entries} == {"shop_x"}
 
 
+@pytest.mark.long("neo4j")
 @pytest.mark.soak("unsigned")
 @redis_only
 @keys_or_none
@@ -501,6 +505,7 @@ async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, mon
     assert (code, found["same"]) == (0, True), found
 
 
+@pytest.mark.long
 @redis_only
 @pytest.mark.parametrize("own_graph_url", ["neo4j"], indirect=True)
 async def test_rules_that_find_nodes_of_both_graphs_stop_an_erasure_before_it_begins(app: Archived) -> None:

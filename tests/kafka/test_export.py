@@ -115,6 +115,7 @@ def unpacked(file: Path) -> bytes:
     return found
 
 
+@pytest.mark.long("unsigned")
 @keys_or_none
 async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived) -> None:
     digest = await live(app)
@@ -258,6 +259,7 @@ async def test_a_user_is_erased_from_a_restored_history_too(app: Archived) -> No
     assert await everywhere(app, "words-of-bob") == []
 
 
+@pytest.mark.long
 async def test_a_restore_that_is_cut_off_is_repeated(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = await live(app)
     file, _ = await exported(app)
@@ -278,6 +280,7 @@ async def test_a_restore_that_is_cut_off_is_repeated(app: Archived, monkeypatch:
     await lives_on(app, "again")
 
 
+@pytest.mark.long
 async def test_events_that_arrive_during_a_restore_undo_it(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     await live(app)
     file, _ = await exported(app)
@@ -382,6 +385,7 @@ async def test_nothing_of_a_restored_app_is_erased_while_its_history_is_away(app
     assert await everywhere(app, "new-words-of-ada") == []
 
 
+@pytest.mark.long("unsigned")
 @keys_or_none
 async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -> None:
     await app.push("first")

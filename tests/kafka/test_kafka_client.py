@@ -234,6 +234,7 @@ async def test_no_broker_is_an_outage() -> None:
             await transport.append([outgoing("k", b"1")])
 
 
+@pytest.mark.long
 async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kafka_url: str) -> None:
     async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
         for number in range(20):
@@ -246,6 +247,7 @@ async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kaf
     assert await identities(kafka_url) == [str(number) for number in range(60)]
 
 
+@pytest.mark.long
 async def test_a_client_closes_while_the_broker_is_away(kafka: KafkaServer, kafka_url: str) -> None:
     before = asyncio.all_tasks()
     async with Client(kafka_url) as client:

@@ -13,6 +13,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "loss", [each if each == "emptied" else pytest.param(each, marks=pytest.mark.soak) for each in LOSSES]
 )

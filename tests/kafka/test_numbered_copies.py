@@ -100,6 +100,7 @@ async def check_rebuilds(app: Archived) -> None:
             assert await app.replayed(archive_bus(app.blobs()), name, 50) == digest
 
 
+@pytest.mark.long("kafka")
 @redis_or_kafka_with_keys
 async def test_a_file_sent_again_changes_no_graph_and_no_rebuild(app: Archived) -> None:
     first, second = file_of("first", range(120)), file_of("second", range(150))
@@ -128,6 +129,7 @@ async def test_a_file_sent_again_changes_no_graph_and_no_rebuild(app: Archived) 
     await check_rebuilds(app)
 
 
+@pytest.mark.long("redis")
 @redis_or_kafka_with_keys
 async def test_a_worker_that_is_killed_again_and_again_knows_each_copy(app: Archived) -> None:
     file = file_of("killed", range(300))
@@ -146,6 +148,7 @@ async def test_a_worker_that_is_killed_again_and_again_knows_each_copy(app: Arch
     await check_rebuilds(app)
 
 
+@pytest.mark.long("kafka-app", "redis-user")
 @pytest.mark.parametrize("whole", [False, True], ids=["user", "app"])
 async def test_a_file_sent_again_after_an_erasure_has_the_effect_it_has_in_a_rebuild(
     app: Archived, *, whole: bool

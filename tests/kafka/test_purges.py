@@ -143,6 +143,7 @@ ERASING = {
 }
 
 
+@pytest.mark.long("redis-forget")
 @pytest.mark.soak("kafka")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup: Setup, how: str) -> None:
@@ -167,6 +168,7 @@ async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup
             assert "ada" not in reply.text
 
 
+@pytest.mark.long("kafka-erase", "redis-forget")
 @pytest.mark.soak("kafka-forget")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_keeps_texts_of_facts_after_an_erasure(setup: Setup, how: str) -> None:
@@ -215,6 +217,7 @@ async def test_no_responder_keeps_texts_of_facts_before_the_graph_has_an_erasure
     assert await asked() > 0
 
 
+@pytest.mark.long("redis-forget")
 @pytest.mark.soak("kafka")
 @pytest.mark.parametrize("how", ERASING)
 async def test_no_responder_keeps_an_index_of_what_was_erased(setup: Setup, how: str) -> None:

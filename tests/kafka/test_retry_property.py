@@ -394,6 +394,7 @@ def test_a_retry_applies_each_mutation_once_on_redis(redis: Server, example: Exa
     redis.check(example)
 
 
+@pytest.mark.long
 @settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=_examples)
 def test_a_retry_applies_each_mutation_once_on_kafka(on_kafka: Server, example: Example) -> None:

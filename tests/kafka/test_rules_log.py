@@ -196,6 +196,7 @@ async def expected_by(bus: Bus, sets: Mapping[str, str]) -> dict[str, dict[str, 
     return found
 
 
+@pytest.mark.long("kafka")
 async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(stack: Stack) -> None:
     chance, pauses = random.Random(7), random.Random(8)  # apart, so that all three rule sets are always chosen
     names = ["A", "B", "C"]
@@ -244,6 +245,7 @@ async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(
         assert await letter_count(bus.dead_letters) == 0
 
 
+@pytest.mark.long("kafka")
 async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: Stack) -> None:
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await bus.partitions.count()

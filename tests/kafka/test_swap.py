@@ -82,6 +82,7 @@ async def _clients(store: FalkorDBStore) -> set[str]:
     return {*re.findall(r"\bid=(\d+)", str(await store._redis.execute_command("CLIENT", "LIST")))}
 
 
+@pytest.mark.long("neo4j")
 @pytest.mark.soak("kafka")
 @both_graphs
 async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, store: GraphStore) -> None:
@@ -119,6 +120,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
         assert not any(is_sealed(each) for each in (await store.checkpoints(name, timeout_s=120)).values())
 
 
+@pytest.mark.long("neo4j")
 @only_redis
 @both_graphs
 async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: App, store: GraphStore) -> None:
@@ -149,6 +151,7 @@ async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: Ap
     assert old != frozenset({("third", 11)})
 
 
+@pytest.mark.long("neo4j")
 @only_redis
 @keys_or_none
 @both_graphs
@@ -273,6 +276,7 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
     assert {partition: each for partition, each in found.items() if each.offset} == place
 
 
+@pytest.mark.long("neo4j")
 @pytest.mark.soak("kafka")
 @pytest.mark.timeout(240 + 40 * KILLS)
 @both_graphs

@@ -199,6 +199,7 @@ async def reads_and_forgeries_are_refused(folder: Path, tenancy: Tenancy) -> Non
 EMBEDDED = {"memory_id": "m", "model": "m", "embedding": [0.1]}
 
 
+@pytest.mark.long
 async def test_two_tenants_on_redis_can_neither_read_nor_forge(
     server: EmbeddedServer, url: str, tmp_path: Path
 ) -> None:

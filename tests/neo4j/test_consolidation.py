@@ -536,6 +536,7 @@ class Process:
         self.process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_asks_no_model(

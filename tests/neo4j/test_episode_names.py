@@ -42,6 +42,7 @@ def of_neighbour(number: int) -> Event:
     return add(number, "we are fine", user_id="v").model_copy(update={"appid": NEIGHBOUR})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_more_names_than_a_graph_can_have_cost_it_none(url: str, bus: Bus, graph: FalkorDBStore) -> None:
     events: list[Event] = []

@@ -145,6 +145,7 @@ async def test_structured_episodes_are_not_extracted_again(url: str, store: Grap
     assert await rows(store, "MATCH (e:Entity) RETURN e.name") == [("Ann",)]
 
 
+@pytest.mark.long("order0", "order1")
 @pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
@@ -218,6 +219,7 @@ def life_of_a_user() -> list[list[Event]]:
     ]
 
 
+@pytest.mark.long("order0", "order1")
 @pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
 async def test_what_is_erased_leaves_what_other_episodes_say(url: str, store: GraphStore, order: Sequence[int]) -> None:

@@ -359,6 +359,7 @@ def test_the_order_of_chats_leaves_no_trace(
     falkordb.runner.run(run())
 
 
+@pytest.mark.long
 @settings(_checked, max_examples=max(1, int(_EXAMPLES or 50) // 5))
 @given(chats=chats(), turns=_turns)
 def test_batches_leave_what_single_queries_leave(

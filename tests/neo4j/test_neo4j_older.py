@@ -13,6 +13,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "loss", ["dump", pytest.param("emptied", marks=pytest.mark.soak), pytest.param("new", marks=pytest.mark.soak)]
 )

@@ -121,6 +121,7 @@ async def test_no_search_leaves_its_scope_and_none_is_starved(url: str) -> None:
         judge.check(SEARCHES // TOGETHER)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 async def test_no_search_leaves_its_scope_on_neo4j(neo4j_server: Neo4jServer) -> None:

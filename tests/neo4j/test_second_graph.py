@@ -253,6 +253,7 @@ def test_random_rules_make_the_same_second_graph(servers: tuple[Server, Server],
     _both(servers, example)
 
 
+@pytest.mark.long
 @settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=memory_examples(events=12))
 def test_random_memories_make_the_same_second_graph(servers: tuple[Server, Server], example: Example) -> None:

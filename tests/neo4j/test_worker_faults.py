@@ -308,6 +308,7 @@ async def neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[Run]:
     await reference.aclose()
 
 
+@pytest.mark.long("1")
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
 async def test_on_falkordb(url: str, bus: Bus, falkordb: Run, tmp_path: Path, seed: int) -> None:
     with capture_logs():

@@ -139,6 +139,7 @@ def test_the_url_of_another_package_is_checked_by_its_driver(settings: dict[str,
     assert SECRET not in done.err
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_the_suites_run_without_the_set_up_of_these_tests(tmp_path: Path) -> None:
     """The author of a driver has another conftest, and pytest-asyncio in its strict mode."""

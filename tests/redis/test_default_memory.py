@@ -175,6 +175,7 @@ LONG: Final = (
 )
 
 
+@pytest.mark.long("6-600", "6-None", "1-2000", "1-150")
 @pytest.mark.parametrize("max_tokens", [None, 2_000, 600, 300, 150])
 @pytest.mark.parametrize("longs", [1, 6])
 async def test_long_answers_do_not_empty_the_block(
@@ -250,6 +251,7 @@ class Close:
         """Hold nothing."""
 
 
+@pytest.mark.long("close", "hash:256-10")
 @pytest.mark.parametrize("others", [3, 10, 50])
 @pytest.mark.parametrize("embedder", [HashingEmbedder(256), Close()], ids=lambda each: each.model)
 async def test_facts_are_found_with_an_embedder_as_well_as_by_words(

@@ -109,6 +109,7 @@ async def end(raw: Any, stream: str, way: str) -> int:
     return {"an empty entry": 1, "an event": 1, "two events and an entry": 3, "XSETID": 0, "the year 3000": 1}[way]
 
 
+@pytest.mark.long(keep=("the year 3000", "two events"))
 @pytest.mark.parametrize("way", ["an empty entry", "an event", "two events and an entry", "XSETID", "the year 3000"])
 async def test_a_mended_partition_goes_on_and_every_event_takes_effect_once(
     url: str, raw: Any, tmp_path: Path, way: str

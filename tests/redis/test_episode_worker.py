@@ -183,6 +183,7 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
             await bus.aclose()
 
 
+@pytest.mark.long(keep=("error", "busy"))
 @pytest.mark.parametrize("name", ["no server", "wrong key", "busy", "error", "garbage", "hangs"])
 async def test_while_nothing_is_read_the_position_waits(
     bus: Bus, episodes_bus: Bus, graph: FalkorDBStore, transport: Transport,

@@ -128,6 +128,7 @@ async def live(case: Case, *, worker: bool = True) -> None:
     await case.lose_end()
 
 
+@pytest.mark.long("more events", "fewer events")
 @pytest.mark.parametrize("more", [0, 6, 60], ids=["no event since", "fewer events", "more events"])
 async def test_a_bus_that_lost_its_end_goes_on_behind_the_archive(
     case: Case, scratch: FalkorDBStore, more: int
@@ -147,6 +148,7 @@ async def test_a_bus_that_lost_its_end_goes_on_behind_the_archive(
     await case.check(scratch)
 
 
+@pytest.mark.long
 async def test_lost_events_that_no_graph_has_take_effect(case: Case, scratch: FalkorDBStore) -> None:
     await live(case, worker=False)
     case.worker.start()
@@ -169,6 +171,7 @@ async def test_lost_events_that_no_graph_has_take_effect(case: Case, scratch: Fa
     await case.check(scratch)
 
 
+@pytest.mark.long
 async def test_lost_events_take_effect_without_a_rebuild_if_nothing_came_later(
     case: Case, scratch: FalkorDBStore
 ) -> None:
@@ -200,6 +203,7 @@ async def test_a_bus_whose_clock_is_behind_gives_new_offsets(case: Case, scratch
     await case.check(scratch)
 
 
+@pytest.mark.long("kills1")
 @pytest.mark.soak("kills3", "kills4")
 @pytest.mark.parametrize("kill", range(4), ids=["kills1", "kills2", "kills3", "kills4"])
 async def test_a_join_that_is_killed_goes_on(case: Case, scratch: FalkorDBStore, kill: int) -> None:
@@ -251,6 +255,7 @@ async def test_a_bus_that_was_emptied_goes_on(case: Case, scratch: FalkorDBStore
     await case.check(scratch)
 
 
+@pytest.mark.long
 async def test_a_partition_that_somebody_reads_is_left_as_it_is(case: Case) -> None:
     await live(case)
     await until(
@@ -260,6 +265,7 @@ async def test_a_partition_that_somebody_reads_is_left_as_it_is(case: Case) -> N
     )
 
 
+@pytest.mark.long("the worker")
 @pytest.mark.parametrize("first", ["events", "the worker"])
 async def test_a_worker_gives_an_emptied_bus_its_rules_back(case: Case, first: str) -> None:
     await case.emit(20)

@@ -285,6 +285,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.long(keep=("error", "hangs up"))
 @pytest.mark.parametrize("name", FAILURES)
 async def test_while_the_embedder_fails_the_position_waits(
     bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport,
@@ -596,6 +597,7 @@ class Process:
         return self.process.wait(30)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks_no_model(

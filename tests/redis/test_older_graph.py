@@ -23,6 +23,7 @@ from graphweft_workers.support.timing import QueueTiming, Timing
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
+@pytest.mark.long("lagging", "new")
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_a_server_that_has_less_than_it_had_catches_up(url: str, tmp_path: Path, loss: Loss) -> None:
     deployment = Deployment(tmp_path, url, FalkorDBPlace(tmp_path / "graph"), ("one", "two"), archive=False)
@@ -30,6 +31,7 @@ async def test_a_server_that_has_less_than_it_had_catches_up(url: str, tmp_path:
         await lose_and_catch_up(deployment, loss, scratch)
 
 
+@pytest.mark.long
 async def test_with_an_archive_it_catches_up_from_what_was_trimmed(url: str, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, url, FalkorDBPlace(tmp_path / "graph"), ("one", "two"), archive=True)
     async with contextlib.aclosing(FalkorDBStore(url)) as scratch:
@@ -57,6 +59,7 @@ async def test_a_graph_that_was_deleted_alone_is_made_again_when_its_app_gets_an
         await deployment.check_rebuilt(scratch)
 
 
+@pytest.mark.long("no archive")
 @pytest.mark.parametrize("archive", [False, True], ids=["no archive", "archive"])
 async def test_a_loss_that_the_log_does_not_cover_is_an_error_that_stays(
     url: str, tmp_path: Path, archive: bool
@@ -89,6 +92,7 @@ async def test_a_loss_that_the_log_does_not_cover_is_an_error_that_stays(
         assert (await asyncio.to_thread(deployment.doctor))["lost events"][0] == "fail"
 
 
+@pytest.mark.long
 async def test_graphs_of_an_earlier_version_are_trusted_where_the_log_does_not_reach_back(
     url: str, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ async def moved(app: Archived, raw: Any) -> str:
     return await app.digest("shop")
 
 
+@pytest.mark.long("unsigned")
 @keys_or_none
 async def test_an_app_that_moved_is_archived_rebuilt_exported_restored_and_erased(app: Archived, raw: Any) -> None:
     digest = await moved(app, raw)
@@ -170,6 +171,7 @@ async def test_dead_letters_are_settled_before_an_app_moves(app: Archived) -> No
     assert len(json.loads((await app.run("dlq", "list", "--json")).out)) == 1
 
 
+@pytest.mark.long("unsigned")
 @keys_or_none
 async def test_a_bus_that_forgot_the_partition_gets_it_back_from_the_archive(app: Archived, raw: Any) -> None:
     digest = await moved(app, raw)
@@ -232,6 +234,7 @@ async def test_others_are_trimmed_if_one_partition_refuses(app: Archived, raw: A
     assert [await raw.xlen(stream) for stream in (channels.events_stream(1), STREAM)] == [0, 0]
 
 
+@pytest.mark.long("events:0", "own:2")
 @pytest.mark.parametrize("stream", [channels.events_stream(0), channels.events_stream(1), STREAM])
 async def test_a_tail_that_was_trimmed_unread_keeps_nobody_from_erasing(app: Archived, raw: Any, stream: str) -> None:
     await app.push("first")

@@ -157,6 +157,7 @@ WAYS: Final[dict[str, Sequence[Sequence[str]]]] = {
 }
 
 
+@pytest.mark.long("all is trimmed", "a text", "deleted")
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_a_tenant_does_to_its_own_streams_stops_nobody_else(url: str, raw: Any, bus: Bus, way: str) -> None:
     own = own_number(await bus.partitions.give_partition("acme"))

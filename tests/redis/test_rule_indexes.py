@@ -156,6 +156,7 @@ async def test_rules_that_name_them_later_get_them_at_the_next_event(docs: Docs)
     await docs.finds("green tea", "black tea")
 
 
+@pytest.mark.long("neo4j")
 async def test_a_rebuilt_graph_has_them_beside_after_a_swap_and_after_a_rollback(docs: Docs) -> None:
     await docs.push_docs(WRITES + SEARCHES)
     await docs.file("green tea")
@@ -233,6 +234,7 @@ async def test_an_app_without_a_graph_is_said_to_have_none(docs: Docs) -> None:
                 await Searcher(store, OneVector(1.0, 1.0)).search("acm", query, timeout_s=60)
 
 
+@pytest.mark.long("neo4j")
 async def test_a_rebuild_names_what_the_log_does_not_make(docs: Docs) -> None:
     await docs.push_docs(WRITES + SEARCHES)
     await docs.file("green tea", "black tea")

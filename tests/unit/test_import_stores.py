@@ -190,6 +190,7 @@ def test_times_without_a_zone_are_utc_and_counted() -> None:
     assert (report.first, report.last) == (other.time, event.time)
 
 
+@pytest.mark.long
 def test_one_refused_item_among_ten_thousand_costs_only_itself() -> None:
     items = [SAID | {"id": str(number)} for number in range(10_000)]
     items[7_000] = SAID | {"user_id": 7}

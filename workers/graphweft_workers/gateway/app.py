@@ -33,7 +33,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
 from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, note_events, note_token, note_users
-from graphweft_workers.gateway.cloud_events import place_of, read_events
+from graphweft_workers.gateway.cloud_events import event_hints, place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
 from graphweft_workers.gateway.limits import (
@@ -162,15 +162,15 @@ class _Gateway:
         with self._taking(app_id):
             kind = media_type(request)
 
-            def read(body: bytes) -> list[EncodedEvent]:
+            def read(body: bytes) -> tuple[list[EncodedEvent], list[dict[str, str]]]:
                 events = read_events(kind, request.headers, body, app_id=app_id, limits=self.limits)
                 access.check_events(events, lambda number, attribute: place_of(kind, number, attribute))
-                return _encoded(events)
+                return _encoded(events), event_hints(kind, events)
 
-            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            events, hints = await self._read(app_id, request, read, self.limits.events_bytes)
             note_events(request, app_id, [each.event for each in events])
             positions = await self._publish(app_id, events)
-        return JSONResponse({"positions": positions}, 202)
+        return JSONResponse({"positions": positions, **({"hints": hints} if hints else {})}, 202)
 
     async def messages(self, request: Request) -> Response:
         """Publish an episode for each message. The answer means that the bus has them."""
@@ -217,6 +217,7 @@ class _Gateway:
                     message="they are not about agents, or follow conventions that graphweft does not read",
                 )  # fmt: skip
         if found.rejected:
+            counts["refused"] += found.rejected
             logger.warning("spans_refused", app_id=app_id, spans=found.rejected, reasons=[*found.reasons])
         return Response(found.answer(kind), media_type=kind)
 
@@ -291,7 +292,7 @@ class _Gateway:
             )
         except ValidationError as error:
             detail = "the question breaks the contract"
-            raise Problem(422, "invalid-question", detail, faults=faults_of(error)) from None
+            raise Problem(422, "invalid-question", detail, faults=faults_of(error, model=model)) from None
 
     @contextmanager
     def _taking(self, app_id: str) -> Generator[None]:

@@ -66,8 +66,8 @@ class GatewayUsage:
             self._failed = False
 
     async def _exchange(self) -> None:
-        counts = [*self._gate.refused.values(), *self._spans.values()]
-        total = sum(each.total() for each in counts)
+        total = sum(each.total() for each in self._gate.refused.values())
+        total += sum(each.total() for each in self._spans.values())
         if self._policies is None and total == self._written:
             return
         now = self._clock.now().timestamp()

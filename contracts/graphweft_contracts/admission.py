@@ -16,11 +16,12 @@ from graphweft_contracts import wire
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.episodes import attributes_fault
 from graphweft_contracts.errors import InvalidEvent
-from graphweft_contracts.events import Event, payload_of
+from graphweft_contracts.events import LIFECYCLE, Event, payload_of, registered_payloads
 
 MOST_AHEAD: Final = timedelta(days=1)
 """How far the time of an event may be ahead of the receiver's clock."""
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TYPO: Final = 0.85
 _NUMBER: Final = re.compile(r"[+-]?[0-9.]+")
 
 
@@ -61,6 +62,25 @@ def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[t
             return
     if fault := attributes_fault(_attributes(said)):
         yield where, fault
+
+
+def hints_of(event: Event, seen: set[str], *, most: int) -> Iterator[tuple[str, str]]:
+    """Yield (attribute, hint) of what is probably misspelt in a valid event: an attribute, or the type.
+
+    ``seen`` gets each unknown name that was looked at, so none is twice; it grows up to ``most``.
+    """
+    for name in list((event.model_extra or {}).keys() - seen):
+        if len(seen) >= most:
+            return
+        seen.add(name)
+        if near := wire.did_you_mean(name, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
+            yield name, f"{name!r} is not an attribute that graphweft reads{near}"
+    if event.type in LIFECYCLE or event.type in seen or len(seen) >= most:
+        return
+    seen.add(event.type)
+    known = registered_payloads()
+    if event.type not in known and (near := wire.did_you_mean(event.type, known.keys(), closeness=_TYPO)):
+        yield "type", f"{event.type!r} is a type of your own{near}"
 
 
 def check_admission(event: Event, *, now: datetime | None = None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
@@ -48,6 +48,7 @@ _MAX_HINTS: Final = 20
 _MAX_NAMES: Final = 50
 """With the one above: a fault of an event with many fields costs little."""
 _CLOSENESS: Final = 0.75
+_LONGEST_NAME: Final = 64
 
 
 class Retry(NamedTuple):
@@ -226,7 +227,7 @@ def explain(error: ValidationError) -> str:
     faults = error.errors(include_url=False)
     inside = {fault["loc"][:depth] for fault in faults if few for depth in range(len(fault["loc"]))}
     parts = (
-        f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {_fault(item)}{_misspelt(item) if few else ''}"
+        f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {_fault(item)}{misspelt(item) if few else ''}"
         for item in faults
         if item["type"] != "too_short" or item["loc"] not in inside  # its invalid elements do not count
     )
@@ -238,17 +239,32 @@ def _fault(fault: ErrorDetails) -> str:
     return FORMS.get(str(fault.get("ctx", {}).get("pattern")), fault["msg"])
 
 
-def _misspelt(fault: ErrorDetails) -> str:
-    """Return a hint at the given name that is like the one of a missing field, or an empty string."""
+def misspelt(fault: ErrorDetails, known: Collection[str] = ()) -> str:
+    """Return a hint at the given name that is like the one of a missing field, or an empty string.
+
+    ``known`` are the fields of the object that a field of an unknown name is in: the hint names the nearest one.
+    """
+    name = str(fault["loc"][-1]) if fault["loc"] else ""
+    if fault["type"] == "extra_forbidden":
+        return did_you_mean(name, known, closeness=_CLOSENESS) if len(name) <= _LONGEST_NAME else ""
     if fault["type"] != "missing" or not isinstance(fault["input"], Mapping):
         return ""
-    from difflib import get_close_matches  # most clients never need it
-
-    name = str(fault["loc"][-1])
     given = cast("Mapping[object, object]", fault["input"])
     names = [each for each in islice(given, _MAX_NAMES) if isinstance(each, str) and len(each) <= 2 * len(name)]
-    near = get_close_matches(name, names, n=1, cutoff=_CLOSENESS)
-    return f" (you wrote {near[0]!r}: did you mean {name!r}?)" if near else ""
+    near = _nearest(name, names, _CLOSENESS)
+    return f" (you wrote {near!r}: did you mean {name!r}?)" if near else ""
+
+
+def did_you_mean(word: str, known: Collection[str], *, closeness: float) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest known word, or an empty string."""
+    near = _nearest(word, known, closeness)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def _nearest(word: str, known: Collection[str], closeness: float) -> str | None:
+    from difflib import get_close_matches  # most clients never need it
+
+    return next(iter(get_close_matches(word, known, n=1, cutoff=closeness)), None)
 
 
 def pack(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -100,7 +100,7 @@ def meaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 # --- what is refused, and what to do -------------------------------------------------------------------------------
 
-NO_SCOPE = "no scope: give at least one of --user, --thread, --agent-id, --application"
+NO_SCOPE = "no scope: give at least one of --user, --chat, --agent, --application"
 
 
 @pytest.mark.parametrize(

@@ -652,6 +652,46 @@ async def test_questions_that_are_refused(gateway: Gateway, body: Any, where: se
     assert (problem(answer), places(answer)) == ((422, "invalid-question"), where)
 
 
+@pytest.mark.parametrize(
+    ("path", "kind", "body", "place", "said"),
+    [
+        ("/v1/events", SINGLE, {"specversion": "1.0", "id": "i", "source": "s", "type": "a.b", "chat_id": "c"},
+         "#/chatid", "Field required (you wrote 'chat_id': did you mean 'chatid'?)"),
+        ("/v1/events", SINGLE, note("x", type="tool.call_complete", data={"tool_nam": "t"}),
+         "#/data/tool_name", "Field required (you wrote 'tool_nam': did you mean 'tool_name'?)"),
+        ("/v1/context", "application/json", SEARCH | {"budgetms": 5},
+         "#/budgetms", "Extra inputs are not permitted (did you mean 'budget_ms'?)"),
+        ("/v1/context", "application/json", SEARCH | {"search": {"memory": {"user_id": "u"}, "topk": 5}},
+         "#/search/topk", "Extra inputs are not permitted (did you mean 'top_k'?)"),
+        ("/v1/context", "application/json", SEARCH | {"search": {"memory": {"userid": "u"}}},
+         "#/search/memory/userid", "Extra inputs are not permitted (did you mean 'user_id'?)"),
+        ("/messages", "application/json", {"group": "g", "messages": []},
+         "#/group_id", "Field required (you wrote 'group': did you mean 'group_id'?)"),
+    ],
+)  # fmt: skip
+async def test_a_misspelt_field_has_the_one_beside_it_that_is_meant(
+    gateway: Gateway, path: str, kind: str, body: dict[str, Any], place: str, said: str
+) -> None:
+    answer = await gateway.post(path, content=json.dumps(body), headers={"Content-Type": kind})
+    assert answer.status_code == 422
+    assert {fault["pointer"]: fault["detail"] for fault in answer.json()["errors"]}[place] == said
+
+
+async def test_a_misspelt_attribute_or_type_is_taken_with_a_hint(gateway: Gateway) -> None:
+    assert "hints" not in (await post(gateway, [note("x"), note("y", type="tool.call_start", data={"tool_name": "t"})],
+                                      BATCH)).json()  # fmt: skip
+    odd = note("z", type="agent.turn_complet", workfow="W")
+    del odd["workflow"]
+    answer = await post(gateway, [note("v"), odd, odd], BATCH)
+    assert (answer.status_code, len(answer.json()["positions"])) == (202, 3)
+    assert sorted((hint["pointer"], hint["detail"]) for hint in answer.json()["hints"]) == [
+        ("#/1/type", "'agent.turn_complet' is a type of your own (did you mean 'agent.turn_complete'?)"),
+        ("#/1/workfow", "'workfow' is not an attribute that graphweft reads (did you mean 'workflow'?)"),
+    ]
+    many = [note(str(n), type=f"agent.turn_complet{n}", **{f"workfow{m}": "x" for m in range(9)}) for n in range(300)]
+    assert len((await post(gateway, many, BATCH)).json()["hints"]) <= 20
+
+
 def test_faults_without_end_are_not_looked_for() -> None:
     with pytest.raises(Problem) as raised:
         read_events(BATCH, Headers(), json.dumps([{"A": 0}] * 500).encode(), app_id="a", limits=GatewayLimits())

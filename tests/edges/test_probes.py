@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -141,6 +142,19 @@ async def test_other_paths_and_methods_are_refused(url: str, rules: Path, logs: 
         for path in PATHS:
             assert (await ask(at, path, "POST"))[0] == 405
             assert (await ask(at, path, "HEAD"))[1] == {}
+
+
+async def test_idle_connections_keep_no_probe_out(url: str, rules: Path, logs: Logs) -> None:
+    async with probed(mutation_app(settings_at(url, rules)), logs) as at, contextlib.AsyncExitStack() as held:
+        await until_status(at, "/readyz", 200)
+        host, _, port = at.removeprefix("http://").partition(":")
+        for number in range(300):
+            _, writer = await asyncio.open_connection(host, int(port))
+            held.callback(writer.close)
+            if number % 2:
+                writer.write(b"GET /livez HTTP/1.1\r\n")
+        for path in PATHS:
+            assert (await ask(at, path))[0] == 200
 
 
 async def test_an_address_that_is_taken_ends_the_role_and_says_what_to_set(url: str, rules: Path) -> None:

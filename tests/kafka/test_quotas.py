@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -253,7 +254,8 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     often = Timing(usage_s=0.05)
     policies = policies_of(stored_bytes=5_000, dead_letters=2)
     gate = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
-    usage = GatewayUsage(bus.usage, gate, lambda: policies, name="here:1")
+    spans = {NEIGHBOUR: Counter({"no_operation": 3, "refused": 1})}
+    usage = GatewayUsage(bus.usage, gate, lambda: policies, spans, name="here:1")
 
     def some(app_id: str) -> list[EncodedEvent]:
         return [encoded_event(event("split", app_id, 9, parts=0, text="x"))]
@@ -273,9 +275,11 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
         gate.take(NEIGHBOUR, some(NEIGHBOUR))
         policies = policies_of(dead_letters=2)
     await usage.exchange()
-    assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
+    uses = await uses_of(bus, policies)
+    assert uses[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
+    assert (uses[NEIGHBOUR].spans, uses[NEIGHBOUR].refused) == ({"no_operation": 3, "refused": 1}, {})
     restarted = QuotaLimiter(lambda app_id: policies.of(app_id).quotas)
-    usage = GatewayUsage(bus.usage, restarted, lambda: policies, name="here:1")
+    usage = GatewayUsage(bus.usage, restarted, lambda: policies, {}, name="here:1")
     await usage.exchange()
     with pytest.raises(Problem):
         restarted.take(HOG, some(HOG))
@@ -288,8 +292,20 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     await usage.exchange()
     restarted.take(HOG, some(HOG))
     assert json.loads(((await bus.usage.after(None)).found)["gateway:here:1"])["apps"] == {
-        HOG: {"stored_bytes": 1, "dead_letters": 2}
+        HOG: {"stored_bytes": 1, "dead_letters": 2},
+        NEIGHBOUR: {"spans:no_operation": 3, "spans:refused": 1},
     }
+
+
+async def test_a_gateway_without_policies_asks_nothing_of_the_bus_until_a_span_gave_no_event(bus: Bus) -> None:
+    spans: dict[str, Counter[str]] = {}
+    usage = GatewayUsage(bus.usage, QuotaLimiter(lambda _: Quotas()), None, spans, name="here:2")
+    await usage.exchange()
+    assert (await bus.usage.after(None)).found == {}
+    spans[HOG] = Counter({"no_operation": 2})
+    for _ in range(2):
+        await usage.exchange()
+    assert (await uses_of(bus, AppPolicies()))[HOG].spans == {"no_operation": 2}
 
 
 @pytest.mark.soak("kafka")

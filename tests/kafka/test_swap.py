@@ -173,6 +173,23 @@ async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: 
     assert await app.digest("shop") != live
 
 
+@only_redis
+@both_graphs
+async def test_after_a_rollback_the_next_rebuild_makes_a_new_graph(app: App) -> None:
+    await app.live()
+    live = await app.digest("shop")
+    await run(app, "CREATE (:Stranger)")
+    strange = await app.digest("shop")
+    for rollbacks in (1, 3, 2):
+        code, found = await app.rebuild("--app", "shop", "--swap")
+        assert (code, found["swapped"], await app.digest("shop")) == (0, True, live)
+        kept = await app.run("rebuild", "--app", "shop", "--swap")
+        assert (kept.code, "`graphweft rollback` puts it back" in kept.err) == (2, True), "nobody has rolled back"
+        for number in range(rollbacks):
+            assert (await app.run("rollback", "--app", "shop")).code == 0
+            assert await app.digest("shop") == (live if number % 2 else strange)
+
+
 @pytest.mark.soak("kafka", "neo4j")
 @both_graphs
 async def test_a_lost_graph_comes_back_by_a_swap(app: App, store: GraphStore) -> None:

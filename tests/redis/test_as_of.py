@@ -298,7 +298,7 @@ async def test_a_past_on_kafka(url: str, kafka: KafkaServer, call: Call, tmp_pat
 
 
 @pytest.mark.soak
-async def test_a_past_on_neo4j_needs_an_empty_server(app: PastApp, neo4j_server: Neo4jServer) -> None:
+async def test_a_past_on_neo4j_needs_no_other_server(app: PastApp, neo4j_server: Neo4jServer) -> None:
     async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
         await reference.clear()
     then = (await app.lived())["shop"]
@@ -309,7 +309,17 @@ async def test_a_past_on_neo4j_needs_an_empty_server(app: PastApp, neo4j_server:
     assert code == 0
     done = await app.run("query", "--app", "shop", ORDERS, *at)
     assert done.code == 2
-    assert "that holds no graph of the app" in done.err
-    done = await app.run("query", "--app", "shop", ORDERS, "--as-of", "0s", graph=neo4j_server.uri)
-    assert done.code == 2
-    assert "give --into" in done.err
+    assert "holds a graph of 'shop'" in done.err
+    again = ("--as-of", then.time.isoformat(), "--json")
+    done = await app.run("query", "--app", "shop", ORDERS, *again, graph=neo4j_server.uri)
+    assert json.loads(done.out)["rows"] == then.orders
+    context = await app.run("context", "--app", "shop", *ASKED, *again, graph=neo4j_server.uri)
+    found = json.loads(context.out.splitlines()[-1])
+    values = {block["name"]: block["value"] for block in found["blocks"]}
+    assert values["orders"]["orders"] == len(then.orders)
+    assert [(row["predicate"], row["object"]) for row in values["facts"]] == [("lives in", "Oslo")]
+    memories = await app.run(
+        "query", "--app", "shop", "CALL db.index.fulltext.queryNodes('x', 'y') YIELD node RETURN node", *again,
+        graph=neo4j_server.uri,
+    )  # fmt: skip
+    assert (memories.code, "Give --into with the URL" in memories.err) == (2, True), memories.err

@@ -20,6 +20,7 @@ from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Event
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
 
 __all__ = ("call",)  # a fixture
 
@@ -192,9 +193,14 @@ async def test_what_cannot_be_compared_is_said_on_neo4j_too(app: App, neo4j_serv
     assert (done.code, "no event of the app 'nobody'" in done.err) == (0, True)
     rules = new_rules(app, LAST)
     empty_neo4j(neo4j_server.uri)
-    done = await app.run("diff", "--app", "shop", "--rules", rules, graph=neo4j_server.uri)
-    assert done.code == 2
-    assert "give --into" in done.err
+    found = [
+        json.loads((await app.run("diff", "--app", "shop", "--rules", rules, "--json", graph=graph)).out)
+        for graph in (app.url, neo4j_server.uri)
+    ]
+    for name in ("nodes", "relationships", "labels", "mutations"):
+        assert found[0][name] == found[1][name], name
+    async with contextlib.aclosing(Neo4jStore(neo4j_server.uri)) as other:
+        assert not await other.whole.graph_id("shop")
     async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
         await store.whole.drop("shop")
         done = await app.run("diff", "--app", "shop", "--rules", rules, "--into", app.url, graph=neo4j_server.uri)

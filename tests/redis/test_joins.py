@@ -21,9 +21,14 @@ from tests.services.commands import inside
 from tests.services.older_graphs import Deployment, FalkorDBPlace
 from tests.services.waiting import until
 
-from graphweft_contracts import channels
+from graphweft_contracts import InvalidSettings, channels
+from graphweft_workers.archive.blobs import open_blobs
+from graphweft_workers.archive.joins import join, to_rebuild
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.kafka import driver as kafka
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_bus
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 APPS = ("shop", "bank")
@@ -146,6 +151,25 @@ async def test_a_bus_that_lost_its_end_goes_on_behind_the_archive(
     await case.rebuild()
     await case.emit(10)
     await case.check(scratch)
+
+
+async def test_a_kind_of_bus_that_cannot_go_on_says_so_before_anything_is_changed(case: Case) -> None:
+    await live(case)
+    await case.emit(60)
+    await case.until_whole()
+    await case.stop_worker()
+    blobs = open_blobs(str(case.archive))
+    before = sorted(await blobs.names(""))
+    settings = Settings.load(bus_url=case.bus_url, unknown=[])
+    async with (
+        contextlib.aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus,
+        contextlib.aclosing(FalkorDBStore(case.bus_url)) as graph,
+    ):
+        for partition in range(2):
+            with pytest.raises(InvalidSettings, match=r"brokers give offsets themselves.* Nothing was changed"):
+                await join(bus, blobs, graph, partition, driver=kafka.DRIVER, url="kafka://nowhere")
+    assert sorted(await blobs.names("")) == before
+    assert await to_rebuild(blobs) == []
 
 
 @pytest.mark.long

@@ -83,6 +83,7 @@ def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, logs: 
             new.write_text(text)
             os.replace(new, file)
         logs.clear()
+        assert not watched.refresh(), "it may be half written"
         assert watched.refresh()
         assert not watched.refresh(), "each change is read once"
 
@@ -95,6 +96,35 @@ def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, logs: 
         assert watched.problem in [entry.get("error") for entry in logs]
     change("apps: {acme: {workflows: [D]}}")
     assert (watched.current.allows_workflow("acme", "D"), watched.problem) == (True, None)
+
+
+def test_a_file_counts_when_it_is_whole(tmp_path: Path) -> None:
+    """It is written in pieces, each of which is a valid file, and read in between; and it changes while it is read."""
+    whole = "apps:\n  acme: {workflows: [A]}\n  other: {workflows: [B]}\n"
+    file = written(tmp_path, whole)
+    watched = WatchedFile(file, read_policies, gone=AppPolicies())
+
+    def allowed() -> bool:
+        return watched.current.allows_workflow("other", "B") and not watched.current.allows_workflow("other", "C")
+
+    for piece in ("", *(whole[:cut] for cut in range(0, len(whole), 7)), whole + "# the end\n"):
+        file.write_text(piece)
+        assert not watched.refresh()
+        assert allowed()
+    assert watched.refresh()
+    assert allowed()
+
+    def read(path: Path) -> AppPolicies:
+        found = read_policies(path)
+        file.write_text(whole.replace("[B]", "[B, D]"))
+        return found
+
+    file.write_text("apps: {}")
+    watched._read = read  # pyright: ignore[reportPrivateUsage]
+    assert [watched.refresh() for _ in range(2)] == [False, False]
+    watched._read = read_policies  # pyright: ignore[reportPrivateUsage]
+    assert [watched.refresh() for _ in range(3)] == [False, True, False]
+    assert watched.current.allows_workflow("other", "D")
 
 
 def test_a_quota_that_an_app_does_not_set_is_that_of_default(tmp_path: Path) -> None:

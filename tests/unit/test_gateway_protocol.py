@@ -80,21 +80,45 @@ def test_line_feeds_in_a_body_are_data(data: bytes, at_once: bool) -> None:
     assert events(data, at_once=at_once) == ["Request", "EndOfMessage"]
 
 
+class Open:
+    """A connection, which may be idle."""
+
+    def __init__(self, *, is_idle: bool = True) -> None:
+        self.is_idle = is_idle
+        self.gone = False
+
+    def give_way(self) -> None:
+        self.gone = True
+
+
 def test_the_connections_of_an_address_are_limited() -> None:
     limit = ConnectionLimit(2)
-    assert [limit.enter("192.0.2.1") for _ in range(3)] == [True, True, False]
-    assert limit.enter("192.0.2.2")
-    limit.leave("192.0.2.1")
-    assert limit.enter("192.0.2.1")
-    assert not limit.enter("::ffff:192.0.2.1"), "the same address"
+    first = Open()
+    assert [limit.enter("192.0.2.1", each) for each in (first, Open(), Open())] == [True, True, False]
+    assert limit.enter("192.0.2.2", Open())
+    limit.leave("192.0.2.1", first)
+    assert limit.enter("192.0.2.1", Open())
+    assert not limit.enter("::ffff:192.0.2.1", Open()), "the same address"
+
+
+def test_the_oldest_idle_connection_gives_way_to_a_new_one() -> None:
+    limit = ConnectionLimit(3, newest_first=True)
+    busy, first, second = Open(is_idle=False), Open(), Open(is_idle=False)
+    more = [Open(is_idle=False) for _ in range(2)]
+    assert all(limit.enter(f"192.0.2.{number}", each) for number, each in enumerate((busy, first, second)))
+    assert limit.enter("192.0.2.1", more[0])
+    assert [each.gone for each in (busy, first, second)] == [False, True, False]
+    limit.leave("192.0.2.1", first)  # its end comes later, and frees no place
+    assert limit.enter("192.0.2.1", more[1])
+    assert [each.gone for each in (busy, second, *more)] == [True, False, False, False], "if all are busy, the oldest"
 
 
 def test_a_network_of_ipv6_counts_as_one_address() -> None:
     limit = ConnectionLimit(2)
-    assert [limit.enter(each) for each in ("2001:db8::1", "2001:db8::2", "2001:db8::3")] == [True, True, False]
-    assert limit.enter("2001:db8:0:1::1")
+    assert [limit.enter(each, Open()) for each in ("2001:db8::1", "2001:db8::2", "2001:db8::3")] == [True, True, False]
+    assert limit.enter("2001:db8:0:1::1", Open())
 
 
 def test_a_limit_of_zero_is_none() -> None:
     limit = ConnectionLimit(0)
-    assert all(limit.enter("192.0.2.1") for _ in range(10_000))
+    assert all(limit.enter("192.0.2.1", Open()) for _ in range(10_000))

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers.text import redaction
+from graphweft_workers.text import redaction, secret_structures
 from graphweft_workers.text.redaction import REDACTED, is_value, redact, redact_beside, redact_cell, redact_value
 from graphweft_workers.text.secret_signs import hold_none_together
 
@@ -107,6 +107,54 @@ def test_what_is_assigned_goes(text: str) -> None:
     gone(text, WORD)
     gone(f"Some words before.\n{text}\nSome words after.", WORD)
     assert redact(f"Some words before.\n{text}\nSome words after.").startswith("Some words before.\n")
+
+
+STRUCTURES: Final = (
+    "passwords:\n- {0}\n- {1}\n- {2}\nhost: db", "password:\n  - {0}\n  - {1}\n  - {2}",
+    "tokens:\n* {0}\n* {1}\n* {2}", "password:\n- '{0}'\n- \"{1}\"\n\n- {2}  # the old one",
+    "- secrets:\n  - {0}\n  - {1}\n  - {2}\n- host: db", "Passwords:\n1. {0}\n2. {1}\n3) {2}",
+    "password: |\n  {0}\n  {1}\n  {2}\nhost: db", "password: >-\n  {0}\n\n  {1}\n  {2}",
+    "db:\n  secret: |\n    {0}\n    {1}\n    {2}\n  host: db",
+    '{{"password": ["{0}", "{1}", "{2}"], "host": "db"}}', '{{"passwords": [\n  "{0}",\n  "{1}",\n  "{2}"\n]}}',
+    '{{"tokens": ["{0}","{1}","{2}"]}}', "passwords = ['{0}', '{1}', '{2}']", "passwords: [{0}, {1}, {2}]",
+    "password = ({0}, {1}, {2})", 'password: {{"old": "{0}", "value": "{1}", "new": "{2}"}}',
+    '{{"credentials": {{"a": ["{0}", ["{1}"]], "b": "{2}"}}}}', "secret:\n  value: {0}\n  old: {1}\n  next: '{2}'",
+    "passwords:\n- user: ann\n  value: {0}\n- value: {1}\n- old: {2}",
+    '"{{\\"password\\": [\\"{0}\\", \\"{1}\\", \\"{2}\\"]}}"', 'said: "passwords:\\n- {0}\\n- {1}\\n- {2}\\n"',
+    'passwords: "x"\npasswords:\r\n- {0}\r\n- {1}\r\n- {2}\r\n', "password: [[{0}, {1}], [{2}]]",
+    "**Passwords**:\n- {0}\n- {1}\n- {2}", "passwords:\n[\n{0},\n{1},\n{2}]",
+)  # fmt: skip
+"""One secret name, and several values in a structure behind it."""
+SAID_OF_SECRETS: Final = (
+    "Password:\n- at least 8 characters\n- no name of yours", "password:\n- must not be shared\nhost: db",
+    '{"token": {"type": "string", "description": "The token of the caller", "format": "jwt"}}',
+    '"tokens": ["The", "cat", "sat"]', "tokens: [512, 1024]", "secrets:\n- rotation\n- storage",
+    "cookies: [necessary, others]", "session key:\n  type: string", "password: []", "tokens: {}",
+    '"secret": [null, true]', "passwords:\n\nhost: db",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STRUCTURES)
+@pytest.mark.parametrize("before", ["", "Some words before.\n"])
+def test_each_value_of_a_structure_goes_and_the_rest_stays(before: str, text: str) -> None:
+    words = (WORD, "letmein-4U", "s3cret!pass")
+    shown = redact(before + text.format(*words))
+    assert not [word for word in words if word in shown], shown
+    assert redact(shown) == shown
+    assert shown == before + text.format(REDACTED, REDACTED, REDACTED) or {*"\\'"} & {*text}, shown
+    assert ("db" in shown) == ("db" in text)
+
+
+@pytest.mark.parametrize("text", SAID_OF_SECRETS)
+def test_what_is_said_of_secrets_in_a_structure_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_structures_without_end_are_read_up_to_a_limit() -> None:
+    for text in ("passwords: [a", "password:\n- ", "token: {a:", "secret:\n  a: ", "password: |\n b"):
+        found = [*secret_structures.structures(text * 1_000)]
+        read = sum(each.end - each.sign for each in found)
+        assert read <= secret_structures._MOST + 2 * secret_structures._LONGEST
 
 
 @pytest.mark.parametrize("text", INNOCENT)

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from tests.services.pattern_steps import Steps, TooManySteps
 
-from graphweft_workers.text import redaction, secret_words
+from graphweft_workers.text import redaction, secret_structures, secret_words
 from graphweft_workers.text.redaction import REDACTED, redact
 from graphweft_workers.text.secret_keys import KEYS, KeyKind, key_pattern
 from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, SecretShape
@@ -30,6 +30,8 @@ OTHERS: Final = {
     "NAME": ("connection string", secret_words.NAME),
     "WORDS": ("some words", secret_words.WORDS),
     "_URL": ("postgres://ann:hunter@db", redaction._URL),
+    "_NAMED": ('"passwords": ', secret_structures._NAMED),
+    "_TOKEN": (r'\\"a b\\", [c', secret_structures._TOKEN),
 }
 AT_ONE_PLACE: Final = {
     "_LIST": ('": \n - x', redaction._LIST),
@@ -37,6 +39,13 @@ AT_ONE_PLACE: Final = {
     "_COMMON": ("a-word/v2.example.com-12", secret_words._COMMON),
     "_REFERENCE": ("[REDACTED]***.", secret_words._REFERENCE),
     "PLAIN_WORD": ("two-words", secret_words.PLAIN_WORD),
+    "_BEGINS": (" \n", secret_structures._BEGINS),
+    "_BLOCK": ("|-2 # a", secret_structures._BLOCK),
+    "_NEXT_LINE": ("\n  - a\\b", secret_structures._NEXT_LINE),
+    "_ITEM": ("12)  a b", secret_structures._ITEM),
+    "_MEMBER": ("'a.b' : c d", secret_structures._MEMBER),
+    "_INDENT": ("  - - a", secret_structures._INDENT),
+    "_KEY_SIGN": ("  :", secret_structures._KEY_SIGN),
 }
 
 

@@ -132,7 +132,10 @@ def test_an_empty_request_is_fine() -> None:
     assert (traces({}).events, traces({"resourceSpans": []}).rejected) == ([], 0)
 
 
-def test_ignored_spans_are_counted_by_their_library() -> None:
+def test_ignored_spans_are_counted_by_library_and_reason() -> None:
     other = {"traceId": "1" * 32, "spanId": "3" * 16, **RAW, "name": "GET /x", "attributes": []}
-    spans = [{"scope": {"name": "http"}, "spans": [other, other]}, {"spans": [other]}]
-    assert dict(traces({"resourceSpans": [{"scopeSpans": spans}]}).ignored) == {"http": 2, "(no name)": 1}
+    embed = {**other, "attributes": [{"key": "gen_ai.operation.name", "value": {"stringValue": "embeddings"}}]}
+    spans = [{"scope": {"name": "http"}, "spans": [other, other, embed]}, {"spans": [other]}]
+    assert dict(traces({"resourceSpans": [{"scopeSpans": spans}]}).ignored) == {
+        ("http", "no_operation"): 2, ("http", "other_operation"): 1, ("(no name)", "no_operation"): 1
+    }  # fmt: skip

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.pattern_steps import Steps
 
 from graphweft_contracts.memory import MEMORY_ROLES, MemoryRole, MemoryScope, MemorySummarized
+from graphweft_workers.features.memory import extractive_summariser
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
 from graphweft_workers.features.memory.summariser import MemoryText, Summary
 
@@ -174,3 +176,31 @@ def test_without_a_user_a_fact_is_about_who_said_it() -> None:
         ("Ann", "Oslo", "Ann lives in Oslo"), ("Bob", "Rome", "Bob lives in Rome"),
     ]  # fmt: skip
     assert {fact.subject for fact in summarise(messages).facts} == {"user"}
+
+
+PATTERNS: Final = {
+    **{f"_FACTS[{number}]": pattern for number, (pattern, _) in enumerate(extractive_summariser._FACTS)},
+    **{name: getattr(extractive_summariser, name) for name in ("_ALLERGIC", "_PREFERENCE", "_REQUEST", "_END")},
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_search_takes_steps_in_proportion_to_the_text(name: str) -> None:
+    """Sixteen times as many steps for four times the text would hold the worker: a conversation has 200,000 signs."""
+    steps = Steps(PATTERNS[name])
+    for part in (
+        ", yes",
+        "i am really ",
+        "and hi ",
+        ",  ",
+        "hi \n",
+        "i just moved to a ",
+        "i really like ",
+        "i'm ",
+        ". ",
+    ):
+        counts: list[int] = []
+        for length in (400, 1_600):
+            list(steps.spans((part * length)[:length], most=10_000_000))
+            counts.append(steps.count)
+        assert counts[1] <= 6 * counts[0], part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -38,6 +39,37 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.upp
 def test_the_error_says_what_to_give(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     done = inside(arguments, ENVIRONMENT, folder=tmp_path)
     assert (done.code, said in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "type", "said"),
+    [
+        (("rules", "diff", "", "--json"), "InvalidSettings", "OTHER is empty"),
+        (("query", "--app", "a", "RETURN 1", "--json"), "NotRunning", "no embedded server runs"),
+        (("emit", "nothing.jsonl", "--json"), "InvalidEvent", "nothing.jsonl: No such file"),
+        (("query", "--json", "--app", "a b", "RETURN 1"), "InvalidSettings", "invalid --app 'a b'"),
+        (("query", "--json", "--app", "a"), "Error", "Missing argument"),
+        (("status", "--json", "--nothing"), "Error", "No such option"),
+        (("emit", "f", "--json", "--give-up-after", "soon"), "Error", "'soon' is not a number"),
+        (("stauts", "--json"), "Error", "No such command"),
+    ],
+)
+def test_with_json_an_error_is_one_json_object_on_standard_error(
+    tmp_path: Path, arguments: tuple[str, ...], type: str, said: str
+) -> None:
+    plain = inside([each for each in arguments if each != "--json"], ENVIRONMENT, folder=tmp_path)
+    done = inside(arguments, ENVIRONMENT, folder=tmp_path)
+    [line] = done.err.splitlines()
+    found = json.loads(line)
+    assert said in found.pop("error")
+    assert found == {"type": type, "exit_code": plain.code}
+    assert (done.code, done.out) == (plain.code, "")
+    assert plain.err.count("error: ") <= 1, "a command without --json still says it in words"
+
+
+def test_behind_two_dashes_json_is_no_option(tmp_path: Path) -> None:
+    done = inside(("query", "--app", "a", "--", "--json"), ENVIRONMENT, folder=tmp_path)
+    assert (done.code, done.err[:7]) == (2, "error: ")
 
 
 def test_a_server_that_runs_in_a_folder_below_is_named(tmp_path: Path) -> None:

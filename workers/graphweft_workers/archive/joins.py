@@ -63,6 +63,7 @@ async def join(
     statuses = [each for each in await bus.partitions.status() if each.id == partition]
     if not await breaks(bus, reader, statuses):
         return None
+    _check_can_join(driver)
     layout, archived = await bus.partitions.layout(), await ArchivedState(blobs).layout()
     if layout.partitions != archived.partitions:
         raise InvalidSettings(
@@ -102,6 +103,7 @@ async def join_rules(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str)
     lost = archived[same:]
     if not lost:
         return 0
+    _check_can_join(driver)
     for digest in dict.fromkeys(each.digest for each in lost):
         try:
             stored = await state.stored_rules(digest)
@@ -114,6 +116,12 @@ async def join_rules(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str)
     merged = [*archived, *(replace(each, number=len(archived) + n) for n, each in enumerate(since, 1))]
     await driver.replace_activations(url, there, merged)
     return len(lost)
+
+
+def _check_can_join(driver: BusDriver) -> None:
+    """Raise ``InvalidSettings``, before anything is changed, if this kind of bus cannot go on behind an archive."""
+    if driver.no_join:
+        raise InvalidSettings(driver.no_join)
 
 
 async def join_layout(bus: Bus, blobs: BlobStore, *, driver: BusDriver, url: str) -> list[str]:

@@ -17,12 +17,35 @@ from graphweft_workers.support.garbage_collection import collect_nothing_at_the_
 
 __all__ = ("app", "main")
 
+_WRONG_ARGUMENTS: Any = typer.BadParameter.__mro__[2]
+"""What all errors of arguments are; typer has no public name for it."""
+
 
 def _loading(commands: Mapping[str, CommandPlace | Group]) -> type[TyperGroup]:
     """Return a group that imports a command on first use, and lists all without importing any."""
     places = {name: place for name, place in commands.items() if isinstance(place, CommandPlace)}
 
     class Loading(TyperGroup):
+        @override
+        def main(self, *given: Any, **more: Any) -> Any:
+            """Run the command line; with ``--json``, also what is wrong with the arguments is said in JSON."""
+            words = list((given[0] if given else more.get("args")) or sys.argv[1:])
+            if "--json" not in words[: words.index("--") if "--" in words else None]:
+                return super().main(*given, **more)
+            from graphweft_workers.cli.output import print_error, print_errors_as_json
+
+            print_errors_as_json(True)
+            try:
+                code = super().main(*given, **{**more, "standalone_mode": False})
+            except _WRONG_ARGUMENTS as error:
+                code = error.exit_code
+                print_error(error.format_message(), exit_code=code)
+            except typer.Abort:
+                code = 1
+            finally:
+                print_errors_as_json(False)
+            raise SystemExit(code or 0)
+
         @override
         def list_commands(self, ctx: Any) -> list[str]:
             return [*commands]

@@ -79,7 +79,8 @@ async def diff(
 
         @contextlib.asynccontextmanager
         async def scratch(side: Side) -> AsyncGenerator[GraphStore]:
-            async with scratch_graph(settings, app, live, into=into, purpose=f"diff-{side}") as graph:
+            ours = given if side == "after" else None
+            async with scratch_graph(settings, log, lived, given=ours, into=into) as graph:
                 yield graph
 
         shown: dict[object, ReplayStep] = {}

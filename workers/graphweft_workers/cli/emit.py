@@ -85,7 +85,8 @@ async def import_openai_chat(
     options: PublishOptions,
     agent: Annotated[str | None, typer.Option("--agent", help="Agent name of all turns.")] = None,
     chat_id: Annotated[
-        str | None, typer.Option("--chat-id", help="Template over a record's fields: 'task{task_id}-trial{trial}'.")
+        str | None,
+        typer.Option("--chat", "--chat-id", help="Template over a record's fields: 'task{task_id}-trial{trial}'."),
     ] = None,
     start: Annotated[
         datetime | None, typer.Option("--start", help="Time of the first run, for records without a time.")

@@ -17,7 +17,7 @@ from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import judged_bus, make_archive, make_bus
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.running import running_bus, running_graph
-from graphweft_workers.wiring.second_graph import second_place
+from graphweft_workers.wiring.second_graph import SCRATCH_SUFFIXES, second_place
 
 
 @command
@@ -57,9 +57,9 @@ async def erase(
         await stack.enter_async_context(running_bus(settings))
         alone = await stack.enter_async_context(contextlib.aclosing(make_bus(settings, archived=False)))
         live = await stack.enter_async_context(running_graph(settings))
-        beside, kept = [
+        beside, kept, *scratch = [
             await stack.enter_async_context(running_graph(second_place(settings, app, suffix=suffix), live=settings))
-            for suffix in (".erased", ".rebuilt")
+            for suffix in (".erased", ".rebuilt", *SCRATCH_SUFFIXES)
         ]
         from graphweft_workers.archive.subject import Subject
         from graphweft_workers.replay.erase import Erasure
@@ -72,7 +72,7 @@ async def erase(
             beside,
             rules=logged_rules(settings, alone, without_lost=True),
             subject=Subject(app_id=app, user_id=user),
-            kept=() if one_place else (kept,),
+            kept=() if one_place else (kept, *scratch),
             wait_s=wait_s,
             judge=lambda bus: judged_bus(settings, bus),
             tell=lambda step: None if json else warn(f"{step} …"),

@@ -70,8 +70,8 @@ class ScopeOptions:
     """Options that name a scope of memories."""
 
     user: Annotated[str | None, typer.Option("--user", help="Only memories of this user.")] = None
-    thread: Annotated[str | None, typer.Option("--thread", help="Only memories of this conversation thread.")] = None
-    agent_id: Annotated[str | None, typer.Option("--agent-id", help="Only memories of this agent.")] = None
+    thread: Annotated[str | None, typer.Option("--chat", "--thread", help="Only memories of this chat.")] = None
+    agent_id: Annotated[str | None, typer.Option("--agent", "--agent-id", help="Only memories of this agent.")] = None
     application: Annotated[
         str | None, typer.Option("--application", help="Only memories of this application, a scope within the app.")
     ] = None
@@ -80,12 +80,12 @@ class ScopeOptions:
         """Return the scope. Raises ``InvalidSettings`` without any option, and for names that no scope can have."""
         given = dict(zip(SCOPES, (self.application, self.agent_id, self.user, self.thread), strict=True))
         if not any(given.values()):
-            raise InvalidSettings("no scope: give at least one of --user, --thread, --agent-id, --application")
+            raise InvalidSettings("no scope: give at least one of --user, --chat, --agent, --application")
         try:
             return MemoryScope(**given)
         except ValidationError:
             raise InvalidSettings(
-                "--user, --thread, --agent-id and --application have 1 to 256 characters, without control characters "
+                "--user, --chat, --agent and --application have 1 to 256 characters, without control characters "
                 "and without a blank at either end"
             ) from None
 

@@ -12,9 +12,10 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, time
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from graphweft_contracts import GraphweftError, Transient
 from graphweft_contracts.plurals import counted
@@ -28,6 +29,14 @@ INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: corre
 _LEAST_COLUMN: Final = 10
 """Characters that a column of texts needs. One of single words, such as ids, needs its longest."""
 _BORDER: Final = 3
+
+
+@dataclass(slots=True)
+class _Errors:
+    as_json: bool = False
+
+
+_errors: Final = _Errors()
 
 
 @cache
@@ -111,12 +120,16 @@ def print_json(value: Any) -> None:
 
     Characters that are not printable are escaped, so that text of others cannot control a terminal.
     """
+    sys.stdout.write(_in_json(value, sys.stdout) + "\n")
+
+
+def _in_json(value: Any, stream: TextIO) -> str:
     text = printable(json.dumps(_finite(value), default=plain, ensure_ascii=False))
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text))
-    sys.stdout.write(text + "\n")
+    return text
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
@@ -161,8 +174,24 @@ def _has_blank(cell: str) -> bool:
     return any(map(str.isspace, cell))
 
 
-def print_error(error: BaseException | str) -> None:
-    """Print an error on standard error."""
+def print_errors_as_json(as_json: bool) -> None:
+    """Let ``print_error`` print JSON, or text for people, in this process."""
+    _errors.as_json = as_json
+
+
+def print_error(error: BaseException | str, *, exit_code: int | None = None) -> None:
+    """Print an error on standard error: as text for people, or as a JSON object on one line.
+
+    ``exit_code`` is that of the command, if the error ends it.
+    """
+    if _errors.as_json:
+        found: dict[str, Any] = {
+            "error": str(error),
+            "type": "Error" if isinstance(error, str) else type(error).__name__,
+        }
+        sys.stderr.write(_in_json(found if exit_code is None else {**found, "exit_code": exit_code}, sys.stderr) + "\n")
+        sys.stderr.flush()
+        return
     from rich.text import Text
 
     stderr().print(Text.assemble(("error:", "bold red"), " ", printable_lines(str(error))), soft_wrap=True)
@@ -170,8 +199,9 @@ def print_error(error: BaseException | str) -> None:
 
 def fail(error: GraphweftError) -> NoReturn:
     """Print the error and exit: with 1 if a later attempt may work, with 2 if you have to change something first."""
-    print_error(error)
-    raise SystemExit(1 if isinstance(error, Transient) else 2)
+    code = 1 if isinstance(error, Transient) else 2
+    print_error(error, exit_code=code)
+    raise SystemExit(code)
 
 
 def _cell(value: Any) -> str:

@@ -20,7 +20,7 @@ from graphweft_workers.wiring.running import running_bus, running_graph
 async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json = False) -> None:
     """Put the graph of before the last swap back in its place, with the events that came since.
 
-    The graph that was live until then is kept, so a second rollback undoes the first one.
+    The graph that was live until then is kept until the next rebuild, so a second rollback undoes the first one.
     """
     settings = Settings.load(data=data)
     other = place.of(settings, app)
@@ -46,8 +46,8 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     since = counted(report.events, "event")
     said = (
         f"The graph of {app!r} from before the last swap is live again; {since} came since.",
-        f"The other one is {report.graph!r}: `graphweft rollback` puts it back, and `graphweft rebuild --drop`",
-        "deletes it.",
+        f"The other one is {report.graph!r}: `graphweft rollback` puts it back, `graphweft rebuild --drop` deletes it,",
+        "and the next rebuild takes its place.",
     )
     show(PlainReport(report.to_dict(), said), json=json)
     warn_all(report.warnings())

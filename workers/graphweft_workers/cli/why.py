@@ -80,7 +80,7 @@ async def why(
                 f"{entries_read(found)} in {read_s:.1f} s; {counted(found.rows, 'mutation')} may have written it; "
                 "replaying the events that matter into a second graph"
             )
-            async with scratch_graph(settings, app, live, into=into, purpose="why") as graph:
+            async with scratch_graph(settings, log, rules, into=into) as graph:
                 recorded = await work.record(target, graph, found)
         elapsed = SYSTEM_CLOCK.monotonic() - started
         near: list[str] = []

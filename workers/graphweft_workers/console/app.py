@@ -231,7 +231,9 @@ class _Console:
                 lambda body: (read_json(body, values=self.limits.values), model.model_validate_json(body))[1],
             )
         except ValidationError as error:
-            raise Problem(422, "invalid-question", "the question is not valid", faults=faults_of(error)) from None
+            raise Problem(
+                422, "invalid-question", "the question is not valid", faults=faults_of(error, model=model)
+            ) from None
 
 
 def _is_visit(request: Request) -> bool:

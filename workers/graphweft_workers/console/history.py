@@ -75,7 +75,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         found = await work.find(target)
         recorded: RecordResult | None = None
         if question.exact and found.rows:
-            async with scratch_graph(sources.settings, app_id, live, purpose="why") as graph:
+            async with scratch_graph(sources.settings, log, rules) as graph:
                 recorded = await work.record(target, graph, found)
     told = WhyReport(target=target, found=found, recorded=recorded).to_dict()
     told["writes"] = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
 from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, note_events, note_token, note_users
-from graphweft_workers.gateway.cloud_events import place_of, read_events
+from graphweft_workers.gateway.cloud_events import event_hints, place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
 from graphweft_workers.gateway.limits import (
@@ -74,12 +75,14 @@ def make_app(
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
     quotas: QuotaLimiter | None = None,
+    spans: dict[str, Counter[str]] | None = None,
 ) -> Starlette:
     """Return the application; it closes ``client`` when it shuts down.
 
     ``connect`` makes a new transport to the bus, to check that the bus answers. ``refusal`` returns the reason why a
     message would have no effect; without it, such messages become dead letters. ``schema_ids`` are the ontologies that
     the OpenAPI document names. ``quotas`` refuses events of apps that are above a quota; without it there are none.
+    ``spans`` counts, by app and reason, the spans that gave no event.
 
     The token of a request decides its app. A function in place of ``tokens`` gives those of the moment.
     ``may_use(app_id, workflow)`` tells whether an app may use a workflow. ``faults`` are what an operator should see in
@@ -100,6 +103,7 @@ def make_app(
         limits=limits,
         refusal=refusal,
         quotas=quotas,
+        spans={} if spans is None else spans,
         document=document(limits, secured=tokens is not None, schema_ids=schema_ids),
         open_document=document(limits, secured=tokens is not None),
     )
@@ -140,6 +144,7 @@ class _Gateway:
     limits: GatewayLimits
     refusal: Refusal | None
     quotas: QuotaLimiter | None
+    spans: dict[str, Counter[str]]
     document: dict[str, Any]
     open_document: dict[str, Any]
     """What is shown without a token: it names no ontologies."""
@@ -157,15 +162,15 @@ class _Gateway:
         with self._taking(app_id):
             kind = media_type(request)
 
-            def read(body: bytes) -> list[EncodedEvent]:
+            def read(body: bytes) -> tuple[list[EncodedEvent], list[dict[str, str]]]:
                 events = read_events(kind, request.headers, body, app_id=app_id, limits=self.limits)
                 access.check_events(events, lambda number, attribute: place_of(kind, number, attribute))
-                return _encoded(events)
+                return _encoded(events), event_hints(kind, events)
 
-            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            events, hints = await self._read(app_id, request, read, self.limits.events_bytes)
             note_events(request, app_id, [each.event for each in events])
             positions = await self._publish(app_id, events)
-        return JSONResponse({"positions": positions}, 202)
+        return JSONResponse({"positions": positions, **({"hints": hints} if hints else {})}, 202)
 
     async def messages(self, request: Request) -> Response:
         """Publish an episode for each message. The answer means that the bus has them."""
@@ -203,13 +208,16 @@ class _Gateway:
             found, events = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
             note_events(request, app_id, found.events)
             await self._publish(app_id, events)
-        for library, spans in found.ignored.items():
-            if (before := self._ignored.admit((app_id, library))) is not None:
+        counts = self.spans.setdefault(app_id, Counter()) if found.ignored or found.rejected else Counter[str]()
+        for (library, reason), spans in found.ignored.items():
+            counts[reason] += spans
+            if (before := self._ignored.admit((app_id, library, reason))) is not None:
                 logger.info(
-                    "spans_ignored", app_id=app_id, library=library, spans=spans, requests_before=before,
+                    "spans_ignored", app_id=app_id, library=library, reason=reason, spans=spans, requests_before=before,
                     message="they are not about agents, or follow conventions that graphweft does not read",
                 )  # fmt: skip
         if found.rejected:
+            counts["refused"] += found.rejected
             logger.warning("spans_refused", app_id=app_id, spans=found.rejected, reasons=[*found.reasons])
         return Response(found.answer(kind), media_type=kind)
 
@@ -284,7 +292,7 @@ class _Gateway:
             )
         except ValidationError as error:
             detail = "the question breaks the contract"
-            raise Problem(422, "invalid-question", detail, faults=faults_of(error)) from None
+            raise Problem(422, "invalid-question", detail, faults=faults_of(error, model=model)) from None
 
     @contextmanager
     def _taking(self, app_id: str) -> Generator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
@@ -13,7 +14,7 @@ from starlette.datastructures import Headers
 
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
-from graphweft_contracts.admission import admission_faults, renamed, time_faults
+from graphweft_contracts.admission import admission_faults, hints_of, renamed, time_faults
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import GatewayLimits, read_json, whole
@@ -144,6 +145,17 @@ def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
     ]:
         raise ValidationError.from_exception_data("Event", faults)
     return Event.model_validate_json(to_json({"appid": app_id, "time": now, **renamed(plain)}), strict=True)
+
+
+def event_hints(kind: str, events: Sequence[Event]) -> list[dict[str, str]]:
+    """Return hints at attributes and types that are probably misspelt, with their places, for a request of ``kind``."""
+    seen: set[str] = set()
+    found = (
+        {**place_of(kind, number, attribute), "detail": hint}
+        for number, event in enumerate(events)
+        for attribute, hint in hints_of(event, seen, most=MAX_ATTRIBUTES)
+    )
+    return list(islice(found, MAX_FAULTS))
 
 
 def place_of(kind: str, number: int, attribute: str) -> dict[str, str]:

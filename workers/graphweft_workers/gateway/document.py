@@ -35,11 +35,27 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class Fault(_Answer):
+    """One fault of a request and its place."""
+
+    detail: str
+    pointer: str | None = Field(default=None, description="JSON pointer into the body, as a URI fragment.")
+    header: str | None = None
+
+
 class Taken(_Answer):
     """The bus has all events."""
 
     positions: list[Annotated[str, StringConstraints(pattern=POSITION)]] = Field(
         description="Position of each event on the bus, in the order of the request: `after` of a question."
+    )
+
+
+class EventsTaken(Taken):
+    """The bus has all events."""
+
+    hints: list[Fault] | None = Field(
+        default=None, description="What is probably misspelt in them: an attribute, or a type. For people."
     )
 
 
@@ -61,14 +77,6 @@ class TracesTaken(_Answer):
     """The bus has the events of all other spans."""
 
     partialSuccess: PartialSuccess | None = None
-
-
-class Fault(_Answer):
-    """One fault of a request and its place."""
-
-    detail: str
-    pointer: str | None = Field(default=None, description="JSON pointer into the body, as a URI fragment.")
-    header: str | None = None
 
 
 class ProblemDetails(BaseModel):
@@ -117,7 +125,7 @@ _OPERATIONS: Final = (
         "Event",
         202,
         "The bus has all events.",
-        "Taken",
+        "EventsTaken",
     ),
     _Operation(
         "/v1/context",
@@ -285,7 +293,7 @@ def _schemas(limits: GatewayLimits, schema_ids: Sequence[str] | None) -> dict[st
 @functools.cache
 def _of_models() -> dict[str, Any]:
     """Return the schemas that are the same in each document; they take a tenth of a second, and are not for changes."""
-    read = (ContextQuestion, MessagesRequest, FactsQuestion, Taken, MessagesTaken, TracesTaken, ProblemDetails)
+    read = (ContextQuestion, MessagesRequest, FactsQuestion, EventsTaken, MessagesTaken, TracesTaken, ProblemDetails)
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(each, "validation") for each in read]
     models.extend((each, "serialization") for each in (ContextReply, Facts))
     models.extend((each, "validation") for each in _PAYLOADS.values())

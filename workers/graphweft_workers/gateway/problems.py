@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import quote
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
 
+from graphweft_contracts import wire
 from graphweft_workers.gateway.patterns import ERRORS
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -68,12 +69,23 @@ def pointer(*steps: str | int) -> str:
 
 
 def faults_of(
-    error: ValidationError, *above: str | int, place: Callable[[Loc], Loc] = lambda loc: loc
+    error: ValidationError,
+    *above: str | int,
+    place: Callable[[Loc], Loc] = lambda loc: loc,
+    model: type[BaseModel] | None = None,
 ) -> list[dict[str, str]]:
-    """Return the first faults of a body. ``place`` maps a fault's location; the result lies below ``above``."""
+    """Return the first faults of a body. ``place`` maps a fault's location; the result lies below ``above``.
+
+    A missing field has the given name beside it that is probably meant, and with ``model``, that of the body, an
+    unknown name the field that is.
+    """
+    few = error.error_count() <= MAX_FAULTS  # a fault of many costs little
     return [
-        {"pointer": pointer(*above, *place(fault["loc"])), "detail": _detail(fault)}
-        for fault in error.errors(include_input=False, include_url=False)[:MAX_FAULTS]
+        {
+            "pointer": pointer(*above, *place(fault["loc"])),
+            "detail": _detail(fault) + (wire.misspelt(fault, _fields_at(model, fault["loc"])) if few else ""),
+        }
+        for fault in error.errors(include_input=few, include_url=False)[:MAX_FAULTS]
     ]
 
 
@@ -81,3 +93,12 @@ def _detail(fault: ErrorDetails) -> str:
     if fault["type"] == "string_pattern_mismatch":
         return ERRORS.get(fault.get("ctx", {}).get("pattern", ""), "it does not match the pattern of the contract")
     return fault["msg"].removeprefix("Value error, ")
+
+
+def _fields_at(model: type[BaseModel] | None, loc: Loc) -> Collection[str]:
+    """Return the names that the object has in which a value lies; none if that is not known."""
+    for step in loc[:-1]:
+        found = None if model is None else model.model_fields.get(str(step))
+        given = () if found is None else (found.annotation, *get_args(found.annotation))
+        model = next((each for each in given if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    return () if model is None else model.model_fields.keys()

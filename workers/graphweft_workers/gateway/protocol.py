@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections import Counter
-from typing import Any, Final, override
+from typing import Any, Final, Protocol, override
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -61,29 +60,55 @@ class StrictConnection(h11.Connection):
         return event
 
 
+class OpenConnection(Protocol):
+    """What ``ConnectionLimit`` asks of a connection."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it is being answered."""
+        ...
+
+    def give_way(self) -> None:
+        """Close it at once, so that another one can be open."""
+        ...
+
+
 class ConnectionLimit:
-    """Counts the open connections of each address; ``most=0`` does not limit them."""
+    """Limits the open connections of each address; ``most=0`` does not limit them.
 
-    def __init__(self, most: int) -> None:
+    With ``newest_first`` it limits those of all addresses together, and takes each new one: the oldest idle one gives
+    way, so nobody keeps others out by holding connections.
+    """
+
+    def __init__(self, most: int, *, newest_first: bool = False) -> None:
         self.most = most
-        self._open: Counter[str] = Counter()
+        self._newest_first = newest_first
+        self._open: dict[str, dict[OpenConnection, None]] = {}
 
-    def enter(self, address: str) -> bool:
-        """Count a connection, and return whether the address may have it."""
+    def enter(self, address: str, connection: OpenConnection) -> bool:
+        """Count a connection, and return whether it may be open."""
         if not self.most:
             return True
-        key = _network(address)
-        if self._open[key] >= self.most:
-            return False
-        self._open[key] += 1
+        known = self._open.setdefault(self._key(address), {})
+        if len(known) >= self.most:
+            if not self._newest_first:
+                return False
+            oldest = next((each for each in known if each.is_idle), next(iter(known)))
+            del known[oldest]
+            oldest.give_way()
+        known[connection] = None
         return True
 
-    def leave(self, address: str) -> None:
+    def leave(self, address: str, connection: OpenConnection) -> None:
         """Count a connection that entered no longer."""
-        key = _network(address)
-        self._open[key] -= 1
-        if self._open[key] <= 0:
-            del self._open[key]
+        key = self._key(address)
+        known = self._open.get(key, {})
+        known.pop(connection, None)
+        if not known:
+            self._open.pop(key, None)
+
+    def _key(self, address: str) -> str:
+        return "" if self._newest_first else _network(address)
 
 
 def _network(address: str) -> str:
@@ -98,7 +123,7 @@ def _network(address: str) -> str:
     return str(ipaddress.ip_network((parsed, _IPV6_PREFIX), strict=False))
 
 
-class Protocol(H11Protocol):
+class GatewayProtocol(H11Protocol):
     """uvicorn's protocol with ``StrictConnection``, a time limit for the head, and a limit of each address.
 
     ``limit`` is shared by all connections of a class: see ``protocol_of``.
@@ -121,7 +146,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        if self.limit.enter(address):
+        if self.limit.enter(address, self):
             self._entered = address
             self._watch()
             return
@@ -144,7 +169,7 @@ class Protocol(H11Protocol):
         self._stop_watching()
         self._stop_waiting()
         if self._entered is not None:
-            self.limit.leave(self._entered)
+            self.limit.leave(self._entered, self)
             self._entered = None
 
     @override
@@ -175,9 +200,21 @@ class Protocol(H11Protocol):
         finally:
             self.transport.close()
 
-    def _watch(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """See ``OpenConnection.is_idle``."""
         # None before the first request, whatever the types say.
-        if self.cycle and not self.cycle.response_complete:
+        return not self.cycle or self.cycle.response_complete
+
+    def give_way(self) -> None:
+        """See ``OpenConnection.give_way``."""
+        logger.warning(
+            "connection_gave_way", address=self._entered, most=self.limit.most, next="so do further ones of any address"
+        )
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        if not self.is_idle:
             self._stop_watching()
         elif self._closing is None:
             self._closing = self.loop.call_later(HEAD_S, self.transport.close)
@@ -188,10 +225,10 @@ class Protocol(H11Protocol):
             self._closing = None
 
 
-def protocol_of(most_connections: int) -> type[Protocol]:
-    """Return the protocol of one server, with at most so many connections of each address; 0 does not limit them."""
+def protocol_of(most_connections: int, *, newest_first: bool = False) -> type[GatewayProtocol]:
+    """Return the protocol of one server; its arguments are those of ``ConnectionLimit``."""
 
-    class Limited(Protocol):
-        limit = ConnectionLimit(most_connections)
+    class Limited(GatewayProtocol):
+        limit = ConnectionLimit(most_connections, newest_first=newest_first)
 
     return Limited

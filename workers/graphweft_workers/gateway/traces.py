@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from graphweft.adapters.genai import (
     APP_ID,
     ATTRIBUTES,
+    OPERATION,
     RESOURCE_ATTRIBUTES,
     SOURCE,
     Span,
@@ -42,6 +43,9 @@ from graphweft_workers.gateway.structure import count_protobuf, fields_of
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
+type IgnoredReason = Literal["no_operation", "other_operation"]
+"""A span has no operation of an agent in a convention that graphweft reads, or one that gives no event."""
+
 _ERROR: Final = 2
 """``STATUS_CODE_ERROR``."""
 _EXCEPTION: Final = "exception"
@@ -61,8 +65,8 @@ class Traces:
     events: Sequence[Event]
     rejected: int
     reasons: Sequence[str]
-    ignored: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many spans are not about agents, by the library that wrote them."""
+    ignored: Mapping[tuple[str, IgnoredReason], int] = field(default_factory=dict[tuple[str, "IgnoredReason"], int])
+    """How many spans give no event, by the library that wrote them and the reason."""
 
     def answer(self, kind: str) -> bytes:
         """Return ``ExportTraceServiceResponse`` in the form of the request."""
@@ -177,7 +181,7 @@ def _event(one: SpanEvent, app_id: str) -> Event:
 
 def _spans(
     request: ExportTraceServiceRequest, app_id: str, limits: GatewayLimits
-) -> tuple[list[Span], list[str], Counter[str]]:
+) -> tuple[list[Span], list[str], Counter[tuple[str, IgnoredReason]]]:
     """Return the valid spans of a request, the reason for each invalid span of an agent, and the ignored ones."""
     resources = request.resource_spans
     scopes = sum(len(each.scope_spans) for each in resources)
@@ -187,7 +191,7 @@ def _spans(
         raise _too_many(f"a request has at most {limits.spans:,} spans, and this one has {seen:,}")
     spans: list[Span] = []
     reasons: list[str] = []
-    ignored: Counter[str] = Counter()
+    ignored: Counter[tuple[str, IgnoredReason]] = Counter()
     others: list[str] = []
     for number, each in enumerate(resources):
         resource = _attributes(each.resource.attributes, RESOURCE_ATTRIBUTES)
@@ -197,9 +201,10 @@ def _spans(
             for raw in scope.spans:
                 span = _span(raw, resource)
                 if span.kind is None:
-                    ignored[scope.scope.name[:_LONGEST_LIBRARY] or "(no name)"] += 1
-                if span.kind is not None and (reason := _misplaced(span)):
-                    reasons.append(reason)
+                    reason: IgnoredReason = "other_operation" if OPERATION in span.attributes else "no_operation"
+                    ignored[scope.scope.name[:_LONGEST_LIBRARY] or "(no name)", reason] += 1
+                if span.kind is not None and (fault := _misplaced(span)):
+                    reasons.append(fault)
                 else:
                     spans.append(span)
     if others:

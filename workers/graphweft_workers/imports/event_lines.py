@@ -12,18 +12,16 @@ from typing import IO, BinaryIO, Final
 
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, MalformedEvent, wire
-from graphweft_contracts.admission import decode_given
+from graphweft_contracts.admission import decode_given, hints_of
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
-from graphweft_rules.files.findings import did_you_mean
 
 MOST_FAULTS: Final = 1_000
 """After as many invalid lines, the rest of a file is not read."""
-_TYPO: Final = 0.85
 _DIGITS: Final = re.compile(r"\d+")
 _LARGE: Final = MAX_EVENT_BYTES // 4
 """Bytes of a line whose event may be too large: an event is written with other escapes and spaces than its line."""
-_MOST_ATTRIBUTES: Final = 1_000
+_MOST_NAMES: Final = 1_000
 LONGEST_LINE: Final = 16_000_000
 """Bytes of a line: more than an event can have, however its text is escaped."""
 
@@ -37,7 +35,7 @@ class LineFaults:
 
     report: Callable[[InvalidEvent], None]
     hint: Callable[[str], None] = lambda _: None
-    """Called once for each attribute of events that is probably misspelt."""
+    """Called once for each attribute or type of events that is probably misspelt."""
     count: int = 0
     of_form: bool = False
     """Whether a line was not a JSON object."""
@@ -45,8 +43,8 @@ class LineFaults:
     """Lines with a fault of a kind beyond the limit."""
     _kinds: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     """By kind: the place of the first line, and the number of lines."""
-    _attributes: set[str] = field(default_factory=set[str])
-    """Attributes that graphweft does not read, which were looked at."""
+    _names: set[str] = field(default_factory=set[str])
+    """Unknown attributes and types that were looked at."""
 
     def add(self, place: str, error: InvalidEvent) -> None:
         """Count the fault of a line, and report it if it is the first of its kind."""
@@ -75,13 +73,9 @@ class LineFaults:
         return ("at least " if self.count == MOST_FAULTS else "") + counted(self.count, one, several)
 
     def look_at(self, place: str, event: Event) -> None:
-        """Give a hint at attributes of an event that are probably misspelt."""
-        for attribute in list((event.model_extra or {}).keys() - self._attributes):
-            if len(self._attributes) == _MOST_ATTRIBUTES:
-                return
-            self._attributes.add(attribute)
-            if near := did_you_mean(attribute, Event.model_fields.keys() - event.model_fields_set, closeness=_TYPO):
-                self.hint(f"{place}: {attribute!r} is not an attribute that graphweft reads{near}")
+        """Give a hint at what is probably misspelt in an event: an attribute, or the type."""
+        for _, hint in hints_of(event, self._names, most=_MOST_NAMES):
+            self.hint(f"{place}: {hint}")
 
 
 def values_of_lines[Value](

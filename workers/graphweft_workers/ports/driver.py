@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts import InvalidSettings
 
@@ -25,12 +25,6 @@ if TYPE_CHECKING:  # a driver is imported by commands that need no engine
     from graphweft_workers.ports.event_log import CommittedPosition
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.ports.request_queue import RequestQueue
-
-
-_NO_JOIN: Final = (
-    "this kind of bus cannot go on behind an archive: keep the archive, and give the bus an archive of its own "
-    "(GRAPHWEFT_ARCHIVE_URL)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +46,11 @@ class BusDriver(ABC):
 
     package: tuple[str, ...] | None = None
     """The packages that the driver needs, and last the extra that installs them; None: a worker has them anyway."""
+    no_join: str = (
+        "this kind of bus cannot go on behind an archive: keep the archive, and give the bus an archive of its own "
+        "(GRAPHWEFT_ARCHIVE_URL)"
+    )
+    """Why a bus that lost its end cannot go on behind the archive, and what to do; empty if it can, by ``join``."""
 
     @abstractmethod
     def check_url(self, url: str) -> None:
@@ -123,7 +122,7 @@ class BusDriver(ABC):
         offsets, which are behind ``end``. All of it happens, or nothing. Raises ``BusUnavailable``, and
         ``InvalidSettings`` while somebody reads the partition. The default cannot.
         """
-        raise InvalidSettings(_NO_JOIN)
+        raise InvalidSettings(self.no_join)
 
     async def restore_partitions(self, url: str, own: Mapping[str, OwnPartition]) -> None:
         """Give apps the partitions of their own back that the bus has forgotten.
@@ -131,11 +130,11 @@ class BusDriver(ABC):
         Raises ``BusUnavailable``, and ``InvalidSettings`` if the bus has given such a number, or the app, another one
         since. The default cannot.
         """
-        raise InvalidSettings(_NO_JOIN)
+        raise InvalidSettings(self.no_join)
 
     async def replace_activations(self, url: str, there: Sequence[Activation], merged: Sequence[Activation]) -> None:
         """Replace the activations of rules, which are ``there``, and announce none. Raises like ``join``."""
-        raise InvalidSettings(_NO_JOIN)
+        raise InvalidSettings(self.no_join)
 
 
 class GraphDriver(ABC):

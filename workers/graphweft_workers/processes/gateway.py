@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final
 
 from graphweft import Client
@@ -68,6 +69,7 @@ async def run_gateway(
     def current() -> AppPolicies:
         return AppPolicies() if policies is None else policies.current
 
+    spans: dict[str, Counter[str]] = {}
     quotas = QuotaLimiter(lambda app_id: current().of(app_id).quotas)
     with auditing(settings) as audit, listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
@@ -83,6 +85,7 @@ async def run_gateway(
                 refusal=make_refusal(ontologies),
                 schema_ids=ontologies.ids,
                 quotas=quotas,
+                spans=spans,
             ),
             connections=settings.gateway_connections,
         )
@@ -90,7 +93,7 @@ async def run_gateway(
         own_port = listener.getsockname()[1]
         following = [asyncio.create_task(file.follow()) for file in files.values() if file is not None]
         try:
-            async with _counting(settings, quotas, current, name=gateway_name(own_port)):
+            async with _counting(settings, quotas, current, spans, name=gateway_name(own_port)):
                 with limited_logs(), watched(settings.loop_limit_ms):
                     await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
         finally:
@@ -101,14 +104,17 @@ async def run_gateway(
 
 @contextlib.asynccontextmanager
 async def _counting(
-    settings: Settings, quotas: QuotaLimiter, current: Callable[[], AppPolicies], *, name: str
+    settings: Settings,
+    quotas: QuotaLimiter,
+    current: Callable[[], AppPolicies],
+    spans: Mapping[str, Counter[str]],
+    *,
+    name: str,
 ) -> AsyncGenerator[None]:
-    """Learn what apps keep, and report what is refused. Without policies nothing is asked of the bus."""
-    if settings.apps is None:
-        yield
-        return
+    """Learn what apps keep, and report what is refused and which spans gave no event."""
+    policies = None if settings.apps is None else current
     async with contextlib.aclosing(make_bus(settings, archived=False)) as bus:
-        usage = GatewayUsage(bus.usage, quotas, current, name=name)
+        usage = GatewayUsage(bus.usage, quotas, policies, spans, name=name)
         task = asyncio.create_task(usage.run())
         try:
             yield

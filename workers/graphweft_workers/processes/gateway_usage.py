@@ -1,16 +1,16 @@
-"""The gateway's part in quotas: it learns what apps keep, and reports what it refused."""
+"""The gateway's part in the use of apps: it learns what they keep, and reports what it refused or ignored."""
 
 from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.apps import AppPolicies, QuotaName
-from graphweft_workers.engine.usage.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
+from graphweft_workers.engine.usage.app_use import GATEWAY, SPANS, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.support.lazy_logger import get_logger
@@ -28,13 +28,16 @@ class GatewayUsage:
         self,
         log: RecordLog,
         gate: QuotaLimiter,
-        policies: Callable[[], AppPolicies],
+        policies: Callable[[], AppPolicies] | None,
+        spans: Mapping[str, Counter[str]],
         *,
         name: str,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """Without policies nothing is limited, so nothing is asked of the bus until a span gave no event."""
         self._log = log
         self._gate = gate
+        self._spans = spans
         self._policies = policies
         self._reporter = f"{GATEWAY}{name}"
         self._clock = clock
@@ -63,21 +66,27 @@ class GatewayUsage:
             self._failed = False
 
     async def _exchange(self) -> None:
+        total = sum(each.total() for each in self._gate.refused.values())
+        total += sum(each.total() for each in self._spans.values())
+        if self._policies is None and total == self._written:
+            return
         now = self._clock.now().timestamp()
         records = (await self._log.after(None)).found
         if self._before is None:
             self._before = refusals_of(records.get(self._reporter)).apps
             for reporter in forgotten(records, GATEWAY, now):
                 await self._log.put(reporter, None)
-        uses, _ = read_uses(records, self._policies(), now)
-        self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
-        refused = sum(counts.total() for counts in self._gate.refused.values())
-        if refused != self._written:
+        if self._policies is not None:
+            uses, _ = read_uses(records, self._policies(), now)
+            self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
+        if total != self._written:
             apps = {app_id: Counter(counts) for app_id, counts in self._before.items()}
-            for app_id, counts in self._gate.refused.items():
-                apps.setdefault(app_id, Counter()).update({str(quota): number for quota, number in counts.items()})
+            for app_id, refused in self._gate.refused.items():
+                apps.setdefault(app_id, Counter()).update({str(quota): number for quota, number in refused.items()})
+            for app_id, spans in self._spans.items():
+                apps.setdefault(app_id, Counter()).update({f"{SPANS}{name}": number for name, number in spans.items()})
             await self._log.put(self._reporter, Refusals(time=now, apps=apps).encode())
-            self._written = refused
+            self._written = total
 
 
 def gateway_name(port: int) -> str:

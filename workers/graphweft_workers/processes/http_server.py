@@ -24,11 +24,13 @@ _CONNECTIONS: Final = 2_000
 """uvicorn answers 503 beyond this number of connections."""
 
 
-def server_config(app: Any, *, connections: int, lifespan: Literal["on", "off"] = "on") -> uvicorn.Config:
-    """Return the configuration of a server; ``connections`` limits those of one address."""
+def server_config(
+    app: Any, *, connections: int, newest_first: bool = False, lifespan: Literal["on", "off"] = "on"
+) -> uvicorn.Config:
+    """Return the configuration of a server; ``connections`` and ``newest_first`` are those of ``ConnectionLimit``."""
     return uvicorn.Config(
         app,
-        http=protocol_of(connections),
+        http=protocol_of(connections, newest_first=newest_first),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -38,8 +38,8 @@ _LOOK_S: Final = 2.0
 """So long a server may take to answer."""
 _FRESH_S: Final = 1.0
 """What was seen of the servers counts so long: nobody has many questions sent to them."""
-_CONNECTIONS: Final = 16
-"""Open connections of one address."""
+_CONNECTIONS: Final = 128
+"""Open connections. The oldest idle one gives way to a new one: whoever holds connections keeps no probe out."""
 
 type Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 type _Answer = Callable[[], Awaitable[tuple[int, Mapping[str, Any]]]]
@@ -154,7 +154,7 @@ async def serving(settings: Settings, heartbeat: Heartbeat, address: str) -> Asy
         listener = stack.enter_context(listening(host.strip("[]"), int(port), what="probes", advice=advice))
         stack.enter_context(limited_logs())
         app = application(routes(heartbeat, ServerLook(bus, graph).look))
-        server = _Server(server_config(app, connections=_CONNECTIONS, lifespan="off"))
+        server = _Server(server_config(app, connections=_CONNECTIONS, newest_first=True, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]), name="graphweft-probes")
         url = f"http://{host}:{listener.getsockname()[1]}"
         logger.info("probes_listen", url=url)

@@ -7,7 +7,7 @@ stay what a rebuild makes of the log.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
@@ -16,8 +16,11 @@ from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Wri
 from graphweft_workers.support.timing import TIMING
 
 _LABEL: Final = f"{INTERNAL_PREFIX}Basis"
-_READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept, b.erasures"
-_WRITE: Final = f"MERGE (b:{_LABEL} {{id: 'basis'}}) SET b.rules = $rules, b.kept = $kept, b.erasures = $erasures"
+_READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept, b.erasures, b.rejected"
+_WRITE: Final = (
+    f"MERGE (b:{_LABEL} {{id: 'basis'}}) "
+    "SET b.rules = $rules, b.kept = $kept, b.erasures = $erasures, b.rejected = $rejected"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class GraphBasis:
     """Whether it is the graph of before a swap, and is not live any more."""
     erasures: int = 0
     """``Erasures.count`` of the app when the graph was begun, or, of one from before a swap, at the swap."""
+    rejected: bool = False
+    """Whether a rollback took it out of its place: the next rebuild makes another one there."""
 
 
 def logged_basis(activations: Sequence[Activation], app_id: str) -> str:
@@ -48,14 +53,14 @@ async def read_basis(graph: GraphStore, app_id: str) -> GraphBasis:
     found = await graph.read(app_id, _READ, {}, timeout_s=TIMING.replay.query_s)
     if not found.rows:
         return GraphBasis()
-    rules, kept, erasures = found.rows[0]
-    return GraphBasis(rules=str(rules or ""), kept=bool(kept), erasures=int(erasures or 0))
+    rules, kept, erasures, rejected = found.rows[0]
+    return GraphBasis(rules=str(rules or ""), kept=bool(kept), erasures=int(erasures or 0), rejected=bool(rejected))
 
 
 async def write_basis(graph: GraphStore, app_id: str, partition: int, basis: GraphBasis) -> None:
     """Write the basis of an app's graph; create it if needed. Raises ``Fenced`` if somebody else writes to it."""
     place = (await graph.progress(app_id, partition)).checkpoint
-    row = {"rules": basis.rules, "kept": basis.kept, "erasures": basis.erasures}
+    row = asdict(basis)
     query = parse(_WRITE, role="mutation")
     applied = await graph.apply(app_id, partition, [Write(query=query, rows=[row], before=place, after=place)])
     if applied.failure is not None:

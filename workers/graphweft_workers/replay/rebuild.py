@@ -150,6 +150,9 @@ class Rebuild:
             await self._graph.whole.drop(app_id)
             found = {}
         basis = await read_basis(self._graph, app_id)
+        if basis.rejected and not resume:
+            await self._graph.whole.drop(app_id)
+            found, basis = {}, GraphBasis()
         count = await self._count_erasures(swap=False)
         # A rebuild that was interrupted at once leaves a graph with nothing in it.
         exists = basis != GraphBasis() or any(each != START for each in found.values()) or await self._has_nodes()
@@ -369,7 +372,11 @@ class Rebuild:
             timing=self._timing,
         )
         await swap.run()
-        if not was_kept:
+        if was_kept:
+            rejected = replace(self._basis, rejected=True)
+            with contextlib.suppress(GraphUnavailable):  # then the next rebuild asks what to do with that graph
+                await write_basis(self._graph, self._app_id, (await self._log.partitions())[0], rejected)
+        else:
             await self._has_joined()
 
     async def _has_joined(self) -> None:

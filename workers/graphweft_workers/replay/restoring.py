@@ -17,6 +17,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.scratch_lease import LEASE_PARTITION
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter
 from graphweft_workers.replay.snapshot_key import LogHash, Scan, snapshot_key
 from graphweft_workers.replay.snapshots import SnapshotName, Snapshots
@@ -199,7 +200,8 @@ class SnapshotSource:
         graph, app_id = self._graph, self._app_id
         if not self._sound:
             return
-        at = await graph.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
+        marks = await graph.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
+        at = {number: each for number, each in marks.items() if number != LEASE_PARTITION}
         if any(has_plan(each) for each in at.values()):
             return
         self._since = 0

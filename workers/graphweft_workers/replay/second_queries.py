@@ -60,5 +60,5 @@ async def check_second_queries(graph: GraphStore, sets: Iterable[RuleSet]) -> No
         raise InvalidSettings(
             "this server has no place for a second graph that these mutations can write: "
             + "; ".join(reasons)
-            + ". `graphweft rebuild --into` another server makes one there"
+            + ". Another graph server has one: give --into to `graphweft rebuild`, `why`, `diff`, or with --as-of"
         )

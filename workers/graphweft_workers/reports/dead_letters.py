@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -115,28 +115,41 @@ async def retry_letters(
     """Put the events of letters back on the bus; see ``engine.retries.retry``. Raises ``BusUnavailable``."""
     from graphweft_workers.engine.failures.retries import retry
 
-    events = 0
-    kept: list[tuple[str, str]] = []
-    for letter_id in ids:
-        if (letter := await letter_with(bus.dead_letters, letter_id)) is None:  # retried or dropped meanwhile
-            continue
+    async def change(letter: DeadLetter) -> tuple[int, str | None]:
         done = await retry(bus, letter, partial=partial, without_keys=without_keys)
-        events += done.events
-        if done.kept is not None:
-            kept.append((letter_id, done.kept))
-    return LetterChanges(what="retried", done=events, kept=kept, unknown=unknown)
+        return done.events, done.kept
+
+    return await _changed(bus, "retried", ids, unknown, change)
 
 
-async def drop_letters(bus: Bus, ids: Sequence[str], unknown: Sequence[str] = ()) -> LetterChanges:
+async def drop_letters(bus: Bus, ids: Iterable[str], unknown: Sequence[str] = ()) -> LetterChanges:
     """Delete letters; see ``engine.retries.drop``. Raises ``BusUnavailable``."""
     from graphweft_workers.engine.failures.retries import drop
 
+    async def change(letter: DeadLetter) -> tuple[int, str | None]:
+        why = await drop(bus, letter)
+        return int(why is None), why
+
+    return await _changed(bus, "dropped", ids, unknown, change)
+
+
+async def _changed(
+    bus: Bus,
+    what: Literal["retried", "dropped"],
+    ids: Iterable[str],
+    unknown: Sequence[str],
+    change: Callable[[DeadLetter], Awaitable[tuple[int, str | None]]],
+) -> LetterChanges:
+    """Change each letter that is still there; ``change`` returns how much it did, and why the letter stays, if so."""
+    total = 0
     kept: list[tuple[str, str]] = []
     for letter_id in ids:
-        letter = await letter_with(bus.dead_letters, letter_id)
-        if letter is not None and (why := await drop(bus, letter)) is not None:
-            kept.append((letter_id, why))
-    return LetterChanges(what="dropped", done=len(ids) - len(kept), kept=kept, unknown=unknown)
+        if (letter := await letter_with(bus.dead_letters, letter_id)) is not None:  # or it is gone meanwhile
+            done, why = await change(letter)
+            total += done
+            if why is not None:
+                kept.append((letter_id, why))
+    return LetterChanges(what=what, done=total, kept=kept, unknown=unknown)
 
 
 def letter_dict(letter: DeadLetter) -> dict[str, Any]:

@@ -21,6 +21,11 @@ _FEW: Final = 8
 """Partitions that are all shown."""
 _MOST: Final = 20
 """Apps of the table of uses, and apps with a line of their own."""
+_SPANS: Final = {
+    "no_operation": "not about agents, or of a convention that graphweft does not read",
+    "other_operation": "of operations that give no event",
+    "refused": "refused (the log of the gateway says why)",
+}
 _KEEP_NO: Final = ("dead letter keeps no event", "dead letters keep no event")
 
 
@@ -130,6 +135,13 @@ def use_parts(uses: AppUses) -> Iterator[Part]:
         yield f"{use.app_id}: {counted(use.copies, 'copy had', 'copies had')} no effect"
     if len(copied) > _MOST:
         more = counted(len(copied) - _MOST, "more app has copies", "more apps have copies")
+        yield f"{more}; `graphweft status --json` shows all"
+    ignored = [use for use in uses.apps if use.spans]
+    for use in ignored[:_MOST]:
+        reasons = ", ".join(f"{number:,} {_SPANS.get(reason, reason)}" for reason, number in use.spans.most_common())
+        yield f"{use.app_id}: {counted(use.spans.total(), 'span', 'spans')} without an event: {reasons}"
+    if len(ignored) > _MOST:
+        more = counted(len(ignored) - _MOST, "more app has such spans", "more apps have such spans")
         yield f"{more}; `graphweft status --json` shows all"
     for note in uses.notes:
         yield Notice(note)

@@ -306,8 +306,8 @@ class Timing:
     """A loop over events lets others run after this time. Shorter turns are joined: a change takes 10 us."""
     log_s: float = 60.0
     """At most one line of a kind that a peer can cause in this time."""
-    file_s: float = 1.0
-    """How often a process looks whether a file of the operator has changed."""
+    file_s: float = 0.5
+    """How often a process looks whether a file of the operator has changed. It counts at the second look."""
     graph_look_s: float = 5.0
     """How often a worker looks whether the graph server was emptied, restored or replaced."""
     usage_s: float = 5.0

@@ -26,7 +26,7 @@ class WatchedFile[Content]:
         self._gone = gone
         self._path = path
         self._read = read
-        self._stamp = _stamp(path)
+        self._stamp = self._seen = _stamp(path)
         self.current = read(path)
         """The content in use."""
         self.is_gone = False
@@ -35,31 +35,36 @@ class WatchedFile[Content]:
         """Why the file as it is now is not in use; None if it is."""
 
     def refresh(self) -> bool:
-        """Read the file if it changed, and return whether it did. Never raises on account of the file."""
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
+        """Read the file if it has changed, but not since the last call; return whether it did.
+
+        So a file that is being written, and is empty or cut off for a moment, is read when it is whole. Never raises on
+        account of the file.
+        """
+        stamp, before = _stamp(self._path), self._seen
+        self._seen = stamp
+        if stamp == self._stamp or stamp != before:
             return False
-        self._stamp = stamp
-        self.is_gone = self._gone is not None and (stamp is None or not stamp[1])
-        if self._gone is not None and self.is_gone:
-            self.current = self._gone
+        if self._gone is not None and (stamp is None or not stamp[1]):
+            self._stamp, self.is_gone, self.current = stamp, True, self._gone
             self.problem = f"{self._path} is empty or is not there any more"
             logger.error("file_gone", file=str(self._path), next="nothing of it is in use until it is there again")
             return True
+        content, problem = self.current, None
         try:
-            self.current = self._read(self._path)
+            content = self._read(self._path)
         except InvalidSettings as error:
-            self.problem = str(error)
-            logger.error(
-                "file_refused", file=str(self._path), error=str(error), next="its earlier content stays in use"
-            )
-        else:
-            self.problem = None
+            problem = str(error)
+        if _stamp(self._path) != stamp:  # it has changed while it was read
+            return False
+        self._stamp, self.is_gone, self.current, self.problem = stamp, False, content, problem
+        if problem is None:
             logger.info("file_in_use", file=str(self._path))
+        else:
+            logger.error("file_refused", file=str(self._path), error=problem, next="its earlier content stays in use")
         return True
 
     async def follow(self) -> None:
-        """Refresh once a second until cancelled."""
+        """Refresh twice a second until cancelled."""
         while True:
             await asyncio.sleep(TIMING.file_s)
             # A large file takes time to parse.

@@ -15,6 +15,7 @@ from graphweft_workers.text.look_alikes import plain
 from graphweft_workers.text.secret_keys import key_pattern
 from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, SecretShape
 from graphweft_workers.text.secret_signs import LONG, holds_none, may_break, may_name_a_secret, signs_of
+from graphweft_workers.text.secret_structures import structures
 from graphweft_workers.text.secret_words import (
     CREDENTIAL,
     EDGES,
@@ -202,8 +203,13 @@ def _found(text: str) -> Iterator[tuple[int, int]]:
     if not may_name_a_secret(text, signs):
         return
     yield from _matches(NAMED, text, signs)
+    inner = [*structures(text)]
+    for each in inner:
+        yield from each.secrets
+    behind = {each.sign for each in inner}
     for match in _ASSIGNED.finditer(text):
-        yield from _assigned(text, match)
+        if match.start("lead") not in behind:  # a structure is no value: its dash or bracket stays
+            yield from _assigned(text, match)
     yield from _strange(text)
     if _SEED.search(text):
         for match in _SEED_PHRASE.finditer(text):

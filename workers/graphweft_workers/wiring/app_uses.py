@@ -35,6 +35,7 @@ class AppUses:
                 "use_percent": {quota: round(share * 100, 1) for quota, share in use.shares().items()},
                 "over_quota": sorted(quota for quota, share in use.shares().items() if share > 1),
                 "refused_requests": dict(use.refused),
+                "spans_without_event": dict(use.spans),
                 "without_turn": use.without_turn,
                 "copies": use.copies,
                 "dead_letters_without_event": use.without_payload,

@@ -109,8 +109,8 @@ async def replay_past(
             f"invalid time: {app!r} was restored at {preludes[0].restored.isoformat()}, and it is not known here when "
             "its earlier events took effect"
         )
-    async with scratch_graph(settings, app, log.live, into=into, purpose="as-of") as graph:
-        rules = logged_rules(settings, log.bus, without_lost=True)
+    rules = logged_rules(settings, log.bus, without_lost=True)
+    async with scratch_graph(settings, log, rules, into=into) as graph:
         # Snapshots are of the bus alone.
         restoring = None if preludes else make_restoring(settings, log.bus, graph, app, warn)
         replay = Replay(log.bus, graph, rules, app, restoring=restoring)

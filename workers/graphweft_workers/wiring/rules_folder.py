@@ -35,7 +35,7 @@ _LOOK_S: Final = 0.25
 _SETTLE_S: Final = 0.1
 """An editor may write a file in several steps."""
 
-type RulesState = dict[str, tuple[int, int]]
+type RulesState = dict[str, tuple[int, int, int]]
 """Time and size of rule files by path."""
 
 
@@ -254,9 +254,9 @@ def state_of(root: Path, more: Collection[Path] = ()) -> RulesState:
             status = path.stat()
         except OSError:  # removed
             continue
-        found[str(path)] = (status.st_mtime_ns, status.st_size)
+        found[str(path)] = (status.st_mtime_ns, status.st_size, status.st_ino)
     if (root / DEFAULT_WORKFLOW).exists():  # it ends the default rules, also without a file
-        found[str(root / DEFAULT_WORKFLOW)] = (0, 0)
+        found[str(root / DEFAULT_WORKFLOW)] = (0, 0, 0)
     return found
 
 

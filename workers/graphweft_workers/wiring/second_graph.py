@@ -6,15 +6,26 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator
-from typing import Final
-from uuid import uuid4
+from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.timing import TIMING, Timing
 from graphweft_workers.wiring.running import running_graph
 
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_rules import RuleSet
+    from graphweft_workers.replay.app_log import AppLog
+    from graphweft_workers.replay.scratch_lease import ScratchLease
+    from graphweft_workers.rule_sets.active_rules import ActiveRules
+
+SCRATCH: Final = ".scratch"
+"""Its dot cannot be in the id of an app."""
+SCRATCH_SUFFIXES: Final = tuple(f"{SCRATCH}-{number}" for number in range(1, 5))
+"""Of all scratch graphs of an app, the same few each time: a server may keep the names of labels for good."""
 _LOOKS: Final = 2
 _LOOK_S: Final = 0.05
 
@@ -51,24 +62,77 @@ def second_place(
 
 @contextlib.asynccontextmanager
 async def scratch_graph(
-    settings: Settings, app: str, live: GraphStore, *, into: str | None = None, purpose: str
+    settings: Settings,
+    log: AppLog,
+    rules: ActiveRules,
+    *,
+    given: RuleSet | None = None,
+    into: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    timing: Timing = TIMING,
 ) -> AsyncGenerator[GraphStore]:
-    """Yield the store of an empty graph of ``app`` that is deleted afterwards, on the live server or on ``into``.
+    """Yield the store of an empty graph of an app that is deleted afterwards, on the live server or on ``into``.
 
-    ``purpose`` becomes part of its name. Raises ``InvalidSettings`` where the place is that of the live graph, or holds
-    a graph: some servers have one database only.
+    If the process is killed, the next call deletes it. Raises ``InvalidSettings`` where the place is that of the live
+    graph, or holds a graph, and if the mutations of ``given``, or of the rules that events have followed, cannot run
+    there.
     """
-    place = second_place(settings, app, into=into, suffix=f".{purpose}-{uuid4().hex[:8]}")
-    async with running_graph(place) as graph:
-        if await graph.whole.place(app) == await live.whole.place(app) or await graph.whole.graph_id(app):
+    from graphweft_workers.replay.scratch_lease import ScratchLease
+    from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
+
+    app, live = log.app_id, log.live
+    async with contextlib.AsyncExitStack() as stack:
+        taken: GraphStore | None = None
+        for suffix in [""] if into else SCRATCH_SUFFIXES:
+            async with contextlib.AsyncExitStack() as opened:
+                place = second_place(settings, app, into=into, suffix=suffix)
+                graph = await opened.enter_async_context(running_graph(place, live=settings))
+                lease = ScratchLease(graph, app, clock, timing)
+                if taken is not None:
+                    await lease.remove_remains()
+                    continue
+                await _check_place(graph, app, live)
+                if graph.whole.rewrites:
+                    await check_second_queries(graph, [given] if given else await rule_sets(log, rules))
+                try:
+                    is_taken = await lease.take(only_new=into is not None)
+                except BaseException:  # Ctrl-C, while the graph is made
+                    await _give_back(graph, app, lease)
+                    raise
+                if is_taken:
+                    stack.push_async_exit(opened.pop_all())
+                    stack.push_async_callback(_drop, graph, app)
+                    await stack.enter_async_context(lease.kept())
+                    taken = graph
+        if taken is None:
             raise InvalidSettings(
-                f"a second graph of {app!r} is needed for a while, and this server has no place for one: give --into "
-                "with the URL of another graph server that holds no graph of the app"
+                f"the server of --into holds a graph of {app!r}: give the URL of another graph server that holds no "
+                "graph of the app"
+                if into
+                else f"{len(SCRATCH_SUFFIXES)} commands replay the log of {app!r} at once: wait for one, or give "
+                "--into with the URL of another graph server"
             )
-        try:
-            yield graph
-        finally:
+        yield taken
+
+
+async def _check_place(graph: GraphStore, app: str, live: GraphStore) -> None:
+    """Raise ``InvalidSettings`` if the place of a scratch graph is that of the live graph."""
+    there = await graph.whole.graph_id(app)
+    same = await graph.whole.place(app) == await live.whole.place(app)
+    if same or (there and there == await live.whole.graph_id(app)):
+        raise InvalidSettings(
+            f"this place is that of the live graph of {app!r}: give --into with the URL of another graph server that "
+            "holds no graph of the app, or leave it out"
+        )
+
+
+async def _give_back(graph: GraphStore, app: str, lease: ScratchLease) -> None:
+    """Delete a graph that is only just taken, or not yet: what was sent to the server may make it a moment later."""
+    for _ in range(_LOOKS):
+        if await lease.is_ours():
             await _drop(graph, app)
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _drop(graph: GraphStore, app: str) -> None:

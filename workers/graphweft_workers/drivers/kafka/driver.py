@@ -21,6 +21,12 @@ class KafkaDriver(BusDriver):
     """Kafka as the bus."""
 
     package = ("aiokafka", "cramjam", "kafka")
+    no_join = (
+        "Kafka's brokers give offsets themselves, so what the bus holds cannot follow on what only the archive holds. "
+        "Nothing was changed. Keep the archive: `graphweft rebuild --archive-only --into URL` makes the graphs of "
+        "before from it. Set GRAPHWEFT_ARCHIVE_URL to an empty folder or bucket, so that the bus has an archive of its "
+        "own, and emit again what must take effect of the lost events"
+    )
 
     @override
     def check_url(self, url: str) -> None:

@@ -129,7 +129,8 @@ def _changed(query: Outline, space: Namespace) -> str:
         return _edited(query.text, list(_hiding(query)))
     if reason := refusal(query):
         raise InvalidSettings(
-            f"a query cannot run in a second graph of its database: {reason}. The query: {query.text}"
+            f"a query cannot run in a second graph of its database: {reason}. Give --into with the URL of another "
+            f"graph server. The query: {query.text}"
         )
     return _edited(query.text, list(_moving(query, space)))
 

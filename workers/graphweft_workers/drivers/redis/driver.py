@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class RedisDriver(BusDriver):
     """Redis Streams as the bus."""
 
+    no_join = ""
+
     @override
     def check_url(self, url: str) -> None:
         from graphweft_workers.drivers.redis_checks import check_redis_url

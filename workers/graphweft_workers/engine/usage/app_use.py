@@ -19,6 +19,8 @@ GATEWAY: Final = "gateway:"
 RESPONDER: Final = "responder:"
 WITHOUT_TURN: Final = "without_turn"
 """What a responder counts in its record: queries that are slow and got no turn."""
+SPANS: Final = "spans:"
+"""Begins what a gateway counts of spans that gave no event; the reason follows."""
 FORGOTTEN_S: Final = 7 * 24 * 3600.0
 """The record of a gateway or a responder that has not been written for so long is removed."""
 LETTERS: Final = "letters"
@@ -36,7 +38,7 @@ def forgotten(records: Mapping[str, bytes], kind: str, now: float) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Refusals:
-    """The record of a gateway or a responder: by app, the requests that it refused by quota, or ``WITHOUT_TURN``."""
+    """The record of a gateway or a responder: by app, requests refused by quota and ``SPANS``, or ``WITHOUT_TURN``."""
 
     time: float
     apps: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
@@ -97,6 +99,8 @@ class AppUse:
     """None if no worker has counted them, or the graph server does not limit them."""
     refused: Counter[str] = field(default_factory=Counter[str])
     """Requests that gateways refused, by quota."""
+    spans: Counter[str] = field(default_factory=Counter[str])
+    """Spans that gave no event, by reason."""
     without_turn: int = 0
     """Queries of responders that ended because they are slow and got no turn."""
     copies: int = 0
@@ -158,7 +162,12 @@ def read_uses(
                 _add_partition(PartitionUsage.decode(record), now, of, graphs)
             elif reporter.startswith(GATEWAY):
                 for app_id, counts in Refusals.decode(record).apps.items():
-                    of(app_id).refused.update(counts)
+                    use = of(app_id)
+                    for name, number in counts.items():
+                        if name.startswith(SPANS):
+                            use.spans[name.removeprefix(SPANS)] += number
+                        else:
+                            use.refused[name] += number
             elif reporter.startswith(RESPONDER):
                 for app_id, counts in Refusals.decode(record).apps.items():
                     of(app_id).without_turn += counts[WITHOUT_TURN]

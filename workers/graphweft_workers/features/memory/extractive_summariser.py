@@ -42,12 +42,15 @@ _STOPPED: Final = frozenset(term for word in STOP_WORDS for term in terms(word))
 _MOST: Final = 1_000
 """Limit of facts, and of preferences, in one event."""
 
-_BEGIN: Final = r"(?:^|[,;]\s*|\b(?:and|but|so|also)\s+)(?:(?:hi|hello|well|yes|no|oh|actually|now|today)\b[,!]?\s+)*"
+_BEGIN: Final = (
+    r"(?:^|[,;]\s*|\b(?:and|but|so|also)\s+)(?:(?:hi|hello|well|yes|no|oh|actually|now|today)\b[,!]?\s+){0,5}"
+)
 _SAID: Final = (
     r"\s+(?P<what>[^\s,;:.!?()\"][^,;:!?()\"\n]{0,119}?)"
     r"(?=\s+(?:and|but|because|so|since|now|which|who|when|while|though|although|anymore|please)\b|[,;:!?()\"]|\.?\s*$|\.\s)"
 )
-_REALLY: Final = r"(?:\s+(?:really|also|still|now|just|always|usually|generally|absolutely|particularly))*"
+_REALLY: Final = r"(?:\s+(?:really|also|still|now|just|always|usually|generally|absolutely|particularly)){0,5}"
+"""Both repeat a few times only: from each comma, a search would else read the same long row of such words again."""
 
 
 def _phrase(words: str) -> re.Pattern[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from graphweft_workers.processes.heartbeat import Heartbeat, beating
 from graphweft_workers.settings.settings import Settings
@@ -16,11 +16,12 @@ async def healthy(role: str, settings: Settings) -> AsyncGenerator[Heartbeat]:
 
     Raises ``InvalidSettings`` if probes are asked for and the address is taken, or a package is missing.
     """
-    async with beating(role) as heartbeat:
-        if settings.probe_address is None:
-            yield heartbeat
-            return
-        with naming_extra("GRAPHWEFT_PROBE_ADDRESS", "gateway", "uvicorn", "h11"):
-            from graphweft_workers.processes.probes import serving
-        async with serving(settings, heartbeat, settings.probe_address):
-            yield heartbeat
+    async with beating(role) as heartbeat, AsyncExitStack() as stack:
+        if settings.probe_address is not None:
+            with naming_extra("GRAPHWEFT_PROBE_ADDRESS", "gateway", "uvicorn", "h11"):
+                from graphweft_workers.processes.probes import routes, serving
+            from graphweft_workers.processes.server_look import looking_at_servers
+
+            servers = await stack.enter_async_context(looking_at_servers(settings, role))
+            await stack.enter_async_context(serving(routes(heartbeat, servers.look), settings.probe_address))
+        yield heartbeat

@@ -52,6 +52,16 @@ def routes(heartbeat: Heartbeat, look: Callable[[], Awaitable[Mapping[str, bool]
     return {"/livez": _json(livez), "/startupz": _json(startupz), "/readyz": _json(readyz)}
 
 
+def metrics_route(collect: Callable[[], Awaitable[tuple[str, bytes]]]) -> Asgi:
+    """Return what answers for ``/metrics``; ``collect`` returns the type and the text of all metrics."""
+
+    async def metrics(scope: Any, receive: Any, send: Any) -> None:
+        kind, content = await collect()
+        await _send(send, 200, kind, content)
+
+    return metrics
+
+
 def application(by_path: Mapping[str, Asgi]) -> Asgi:
     """Return an application that gives each request to the one at its path."""
 

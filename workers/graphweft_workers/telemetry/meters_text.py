@@ -1,4 +1,4 @@
-"""Prometheus' text format, from what the SDK has collected.
+"""Prometheus' text format, from what was collected in the form of the SDK.
 
 See https://prometheus.io/docs/instrumenting/exposition_formats/ (version 0.0.4). Names and units are in the list of
 metrics as Prometheus wants them, so nothing is renamed. The library ``prometheus_client`` is not needed for that; a
@@ -26,8 +26,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _KINDS: Final = {metric.name: metric.kind for metric in METRICS}
 
 
-def text_of(found: MetricsData | None) -> str:
-    """Return the text of what was collected; None is nothing."""
+def text_of(found: MetricsData) -> str:
+    """Return the text of what was collected."""
     lines: list[str] = []
     for metric in _metrics(found):
         lines += [f"# HELP {metric.name} {_escaped(metric.description or '', quote=False)}"]
@@ -40,8 +40,8 @@ def text_of(found: MetricsData | None) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metrics(found: MetricsData | None) -> Iterator[CollectedMetric]:
-    for resource in () if found is None else found.resource_metrics:
+def _metrics(found: MetricsData) -> Iterator[CollectedMetric]:
+    for resource in found.resource_metrics:
         for scope in resource.scope_metrics:
             yield from scope.metrics
 

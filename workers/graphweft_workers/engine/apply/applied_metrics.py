@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 from graphweft_contracts import wire
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.apply.app_queue import AppQueue
-from graphweft_workers.engine.log.read import MatchedEvent
 from graphweft_workers.telemetry.metrics import (
     BATCH_DURATION,
     BATCH_EVENTS,
@@ -38,16 +35,18 @@ def count_applied(queue: AppQueue, clock: Clock) -> None:
     for event in events[:: -(-len(events) // _MEASURED)]:
         # The bus's time: an import has events of years ago, and a sender may claim any time.
         EVENT_VISIBLE.record(max(0.0, now - event.entry.received.timestamp()), app=app_id)
-    for (workflow, rule), number in Counter(_matches(events)).items():
-        RULE_MATCHES.add(number, workflow, rule)
-    if retries := sum(wire.RETRY in event.entry.fields for event in events):
-        RETRIES.add(retries)
-
-
-def _matches(events: Iterable[MatchedEvent]) -> Iterator[tuple[str, str]]:
-    """Yield workflow and rule of each mutation. A workflow that has no rules is a text of the event, and no label."""
+    matches: dict[tuple[str | None, str], int] = {}
+    retries = 0
     for event in events:
         workflow = event.event.workflow
-        known = workflow if workflow is not None and workflow in event.rules.workflows else OTHER
         for bound in event.mutations:
-            yield known, bound.mutation.rule
+            key = workflow, bound.mutation.rule
+            matches[key] = matches.get(key, 0) + 1
+        retries += wire.RETRY in event.entry.fields
+    workflows = events[-1].rules.workflows
+    for (workflow, rule), number in matches.items():
+        # A workflow that has no rules is a text of the event, and no label.
+        known = workflow if workflow is not None and workflow in workflows else OTHER
+        RULE_MATCHES.add(number, known, rule)
+    if retries:
+        RETRIES.add(retries)

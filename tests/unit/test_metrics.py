@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from tests.services.fixtures import Logs, events_of
 from tests.services.models import Failure, ModelServer
 from tests.services.virtual_time import VirtualClock
 
-from graphweft_contracts import BusUnavailable
+from graphweft_contracts import BusUnavailable, InvalidSettings
+from graphweft_workers.processes.health import healthy
+from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable
 from graphweft_workers.telemetry import metrics
 from graphweft_workers.telemetry.meters import MeterOptions, ProcessMeter, metering
@@ -77,6 +80,18 @@ def test_without_a_meter_nothing_is_counted_and_no_sdk_is_needed() -> None:
     text = (WORKERS / "telemetry/metrics.py").read_text("utf-8")
     text += (WORKERS / "telemetry/metrics_looks.py").read_text("utf-8")
     assert "opentelemetry" not in text.replace("OpenTelemetry", "")
+
+
+async def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(tmp_path / "beats"))
+    for name in [name for name in sys.modules if name.startswith("graphweft_workers.telemetry.meters")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.metrics.export", None)
+    url = f"unix://{tmp_path}/nowhere.sock"
+    settings = Settings.load(bus_url=url, graph_url=url, metrics=True, probe_address="127.0.0.1:0")
+    with pytest.raises(InvalidSettings, match=r"GRAPHWEFT_METRICS needs .*pip install 'graphweft\[telemetry\]'"):
+        async with healthy("mutation", settings):
+            pass
 
 
 def test_a_counter_a_gauge_and_a_histogram_are_in_the_text(meter: ProcessMeter) -> None:

@@ -38,7 +38,7 @@ async def measured(
     ``servers`` says which servers answer. Raises ``InvalidSettings`` without the packages for it.
     """
     async with AsyncExitStack() as stack:
-        with naming_extra("metrics", "telemetry", "opentelemetry", "google", "requests"):
+        with naming_extra("GRAPHWEFT_METRICS", "telemetry", "opentelemetry", "google", "requests"):
             from graphweft_workers.telemetry.meters import MeterOptions, OtlpTarget, metering
             from graphweft_workers.telemetry.meters_text import CONTENT_TYPE
 

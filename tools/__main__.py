@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tools import asyncapi, rule_schemas, schemas, typescript
+from tools import alerts, asyncapi, dashboards, metrics, rule_schemas, schemas, typescript
 
 _ROOT: Final = Path(__file__).parents[1]
 _MESSAGES: Final = Path("contracts/schemas")
@@ -23,6 +23,10 @@ def generated() -> dict[Path, str]:
         **_written(_MESSAGES, schemas.schemas()),
         Path("contracts/asyncapi.yaml"): asyncapi.render(),
         Path("clients/typescript/src/contracts.ts"): typescript.render(),
+        Path("docs/metrics.md"): metrics.render(),
+        Path("docs/alerts.md"): alerts.page(),
+        Path(alerts.ALERTS_FILE): alerts.rules(),
+        **{Path(dashboards.FOLDER) / f"{name}.json": text for name, text in dashboards.dashboards().items()},
         **_written(_RULES, rule_schemas.schemas()),
     }
 

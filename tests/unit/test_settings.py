@@ -105,6 +105,11 @@ GIVEN = {
     "log_level": "debug",
     "loop_limit_ms": 20,
     "probe_address": "0.0.0.0:8080",
+    "metrics": True,
+    "metrics_apps": "shop,bank",
+    "metrics_otlp_url": "https://collector.example:4318/v1/metrics",
+    "metrics_otlp_headers": "authorization=Bearer secret-word",
+    "metrics_every_s": 5.5,
     "log_format": "json",
 }
 CAPPED = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results")
@@ -301,6 +306,8 @@ def test_infinity_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ("embedder_url", "https://h/a secret"), ("embedder_url", "http://[secret/v1"),
         ("embedder_api_key", ""), ("embedder_api_key", "secret key"), ("embedder_api_key", "secret\nkey"),
         ("embedder_api_key", "secret\u00e9"),
+        ("metrics_apps", "shop;bank"), ("metrics_otlp_url", "collector:4318"), ("metrics_otlp_headers", "secret"),
+        ("metrics_otlp_headers", "a=secret\u00e9"), ("metrics_every_s", 0),
         ("graph_url", "neo4j://{app}.host"), ("graph_url", "neo4j://host/a/secret"), ("graph_url", "neo4j://ho st"),
     ],
 )  # fmt: skip

@@ -64,12 +64,20 @@ def not_shown(name: str, error: ResponseError) -> Check:
     return Check(name=f"{name} settings", state="warn", found=f"not shown: {error}", advice=advice)
 
 
-async def memory(client: Any, name: str, advice: str) -> Check:
-    """Return how full the server is; with all of its memory in use, it refuses writes."""
+async def used_memory(client: Any) -> tuple[int, int] | None:
+    """Return the bytes that the server uses, and its limit, which is 0 for none; None if it does not say."""
     info = await client.info("memory")
     if not {"used_memory", "maxmemory"} <= info.keys():
+        return None
+    return int(info["used_memory"]), int(info["maxmemory"])
+
+
+async def memory(client: Any, name: str, advice: str) -> Check:
+    """Return how full the server is; with all of its memory in use, it refuses writes."""
+    found_memory = await used_memory(client)
+    if found_memory is None:
         return Check(name=f"{name} memory", state="warn", found="the server does not say how much it uses")
-    used, most = int(info["used_memory"]), int(info["maxmemory"])
+    used, most = found_memory
     if not most:
         return Check(name=f"{name} memory", state="ok", found=f"{_mb(used)} used, no maxmemory")
     found = f"{_mb(used)} of maxmemory {_mb(most)} used, {used * 100 // most} %"

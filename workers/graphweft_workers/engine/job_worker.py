@@ -25,6 +25,7 @@ from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, Timing
+from graphweft_workers.telemetry.metrics import BUS_DURATION, DEAD_LETTERS_WRITTEN, JOB_EVENTS
 
 _BATCH_EVENTS: Final = 200
 """Also the most entries whose work is repeated after an interruption."""
@@ -159,6 +160,8 @@ class JobWorker:
                 letters = [one for one in each if isinstance(one, DeadLetter)]
                 if letters:
                     await self._bus.dead_letters.put(letters)
+                for letter in letters:
+                    DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")
                 self._appended[number] += len(each)
 
     async def _append(self, events: Sequence[Event]) -> None:
@@ -167,7 +170,9 @@ class JobWorker:
         Raises ``Transient`` if it is their partition that takes none until it is mended.
         """
         try:
-            await self._transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
+            outgoing = [Outgoing(key=event.key, fields=wire.encode(event)) for event in events]
+            with BUS_DURATION.timed("append", clock=self._clock):
+                await self._transport.append(outgoing)
         except (InvalidEvent, PartitionRefused) as error:
             if len(events) > 1:  # append each alone to find the refused one
                 for event in events:
@@ -178,6 +183,7 @@ class JobWorker:
             self._logger.error("event_refused", event_id=events[0].id, event_type=events[0].type, error=str(error))
             return
         self.emitted += len(events)
+        JOB_EVENTS.add(len(events), self._job.group)
 
     def _log_wait(self, error: Transient) -> None:
         """Warn once for an outage, whatever number of partitions it stops."""

@@ -57,6 +57,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Position
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.telemetry.metrics import BUS_DURATION, DB_DURATION, DUPLICATES
 
 logger = get_logger("graphweft.mutation")
 
@@ -186,6 +187,7 @@ class Partition:
                 if len(events) >= _BACKLOG:
                     await self._state.applier.prepare(self.number, events)
         self._parts.usage.add_copies(self.number, read.copied)
+        DUPLICATES.add(read.copies)
         return _MatchedBatch(read=read, without=without, taken=taken)
 
     async def _read(self) -> bool:
@@ -254,9 +256,11 @@ class Partition:
             move = PositionMove(partition=self.number, before=kept, after=graph, reached=reached)
         # Before the position is stored anywhere: who finds a position must find the marks for it.
         await write_marks(self._parts.bus.series, self.number, self.recent, graph.offset, least=least)
-        await self._parts.graph.durable(self._run, move)
+        with DB_DURATION.timed("durable", clock=self._state.clock):
+            await self._parts.graph.durable(self._run, move)
         self.positions.kept_on_graph(graph)
-        await self._parts.bus.partitions.commit(self.number, bus)
+        with BUS_DURATION.timed("commit", clock=self._state.clock):
+            await self._parts.bus.partitions.commit(self.number, bus)
         self.positions.committed_on_bus(graph, bus)
 
     # The end, and what the log no longer has

@@ -28,6 +28,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, Timing
+from graphweft_workers.telemetry.metrics import EVENTS_READ
 
 logger = get_logger("graphweft.mutation")
 
@@ -159,3 +160,4 @@ class MutationWorker:
 
     def _count(self, entries: int) -> None:
         self.applied_events += entries
+        EVENTS_READ.add(entries)

@@ -48,13 +48,19 @@ from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.redaction import without_addresses
+from graphweft_workers.gateway.request_metrics import RequestMetrics
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.telemetry.metrics import EVENTS_RECEIVED
 
 logger = get_logger("graphweft.gateway")
 
+_PATHS: Final = (
+    "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search", "/healthcheck", "/healthz", "/readyz",
+    "/openapi.json",
+)  # fmt: skip
 _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
 _PROBE: Final = "graphweft-readyz"
@@ -127,7 +133,10 @@ def make_app(
         ],
         exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
         lifespan=lifespan,
-        middleware=[] if audit is None else [Middleware(AuditMiddleware, log=audit)],
+        middleware=[
+            Middleware(RequestMetrics, paths=_PATHS),
+            *([] if audit is None else [Middleware(AuditMiddleware, log=audit)]),
+        ],
     )
     app.router.redirect_slashes = False
     return app
@@ -304,6 +313,7 @@ class _Gateway:
 
     async def _publish(self, app_id: str, events: Sequence[EncodedEvent]) -> list[str]:
         """Publish events and return their positions. Raises ``Problem`` with the positions that the bus confirmed."""
+        EVENTS_RECEIVED.add(len(events), app=app_id)
         if self.quotas is not None and events:
             self.quotas.take(app_id, events)
         outcomes = await self.client.emit_each(events, wait_s=self.limits.emit_s)

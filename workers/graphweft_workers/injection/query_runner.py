@@ -16,6 +16,7 @@ from graphweft_workers.injection.rows import QueryFailure, QueryResult
 from graphweft_workers.ports.fact_retriever import TOO_SLOW, FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval.search import Searcher, SearchRows
+from graphweft_workers.telemetry.metrics import DB_DURATION
 
 _SEEDS_SHARE: Final = 0.4
 """Largest share of a query's time for the search for seeds."""
@@ -45,6 +46,11 @@ class QueryRunner:
 
         Raises ``InvalidSettings``, and ``QueryFailed`` and ``GraphUnavailable`` as ``GraphStore.read`` does.
         """
+        kind = "facts" if bound.graphrag is not None else "search" if bound.search is not None else "cypher"
+        with DB_DURATION.timed(kind, clock=self.clock):
+            return await self._run(app_id, bound, limit_s)
+
+    async def _run(self, app_id: str, bound: BoundQuery, limit_s: float) -> QueryResult | QueryFailure:
         place = bound.query.place
         if bound.graphrag is not None:
             return await self._run_facts(app_id, bound.graphrag, place, limit_s)

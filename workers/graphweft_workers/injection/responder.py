@@ -17,6 +17,7 @@ from graphweft_contracts import ContextReply, ContextRequest, RefusedEvent, Tran
 from graphweft_contracts.channels import app_of_replies
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.clock_skew import ClockSkew
+from graphweft_workers.injection.context_metrics import count_answer, count_expired, count_refusal
 from graphweft_workers.injection.reply_sender import ReplySender
 from graphweft_workers.ports.request_queue import PendingRequest, Requester, RequestQueue, read_requester
 from graphweft_workers.support.backoff import backoff_s
@@ -75,6 +76,11 @@ class _App:
 
 _WITHOUT_ANSWER: Final = ("expired", "refused", "shed")
 """Counts of requests that got no context."""
+
+
+def _app_of(requester: ContextRequest | Requester) -> str:
+    """Return the app that a request names, which may be none of a valid form."""
+    return requester.app_id if isinstance(requester.app_id, str) else ""
 
 
 class InjectionResponder:
@@ -143,6 +149,11 @@ class InjectionResponder:
         self.refused = 0
         self._refusals = LogLimit(clock=clock)
         """Of its own: whoever may ask can name any app and channel, and must not hide other lines."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a slot."""
+        return len(self._waiting)
 
     def stop(self) -> None:
         """Make ``run`` return after the requests in hand are answered."""
@@ -235,21 +246,25 @@ class InjectionResponder:
                 logger.warning("request_invalid", error=fault, left_out=left_out)
             requester = read_requester(pending.body)
             if requester is None:
+                count_refusal("", "invalid_request")
                 return None
         now_ms = int(self._clock.now().timestamp() * 1000)
         if requester.deadline_ms <= now_ms:
             self.expired += 1
+            count_expired(_app_of(requester))
             self._tasks.create_task(self._clock_skew.check(pending.token, requester.deadline_ms))
             return None
         if pending.only_app not in (None, requester.app_id):
             fault = f"it came by the requests of {pending.only_app!r}, and names another app"
             self._count_refused(pending.only_app, "foreign_app", fault)
+            count_refusal(pending.only_app or "", "foreign_app")
             return None  # a refusal would go to the other app
         if requester.deadline_ms > now_ms + MAX_BUDGET_MS:
             requester = requester.model_copy(update={"deadline_ms": now_ms + MAX_BUDGET_MS})
         if (channel_of := app_of_replies(requester.reply_to)) not in ("", requester.app_id):
             named = requester.app_id if isinstance(requester, ContextRequest) else channel_of[:_MOST_NAME]
             self._count_refused(named, "reply_channel", "the reply would go to a channel of another app")
+            count_refusal(named, "reply_channel")
             return None  # a refusal would go there too
         if isinstance(requester, ContextRequest):
             if fault := self._fault_of(requester, pending):
@@ -334,6 +349,7 @@ class InjectionResponder:
         return _Refusal(token=request.token, requester=request.content, reply=reply)
 
     async def _refuse(self, refusal: _Refusal) -> None:
+        count_refusal(_app_of(refusal.requester), refusal.reply.reason or "")
         try:
             await self._sender.send(self._tasks, refusal.requester, refusal.reply)
         except Exception:  # one request must not end the responder
@@ -349,10 +365,11 @@ class InjectionResponder:
             serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, request: _Request) -> None:
-        started = self._clock.monotonic()
+        started, left_s = self._clock.monotonic(), request.left_s(self._clock)
         try:
             reply = await self._answer(request.content)
             took_s = self._clock.monotonic() - started
+            count_answer(request.content.app_id, reply, took_s=took_s, left_s=left_s)
             self._service_s += _SMOOTHING * (took_s - self._service_s)
             request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
             await self._sender.send(self._tasks, request.content, reply)
@@ -378,6 +395,7 @@ class InjectionResponder:
                 self._begin(request)
             else:
                 self.expired += 1
+                count_expired(request.content.app_id)
                 self._queue.done(request.token)
 
     def _end_waiting(self, request: _Request) -> None:

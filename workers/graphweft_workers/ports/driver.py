@@ -97,6 +97,13 @@ class BusDriver(ABC):
     async def responders(self, url: str) -> list[str]:
         """Return the names of the responders that ask for requests. Raises ``BusUnavailable``."""
 
+    async def memory_ratio(self, url: str) -> float | None:
+        """Return which share of its memory limit the server uses; None, the default, if it has none.
+
+        Raises ``BusUnavailable``.
+        """
+        return None
+
     async def request_fault(self, url: str) -> str:
         """Return why the bus takes no context requests, with the next step. Raises ``BusUnavailable``.
 

@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.archiver import Archiver
+from graphweft_workers.processes.role_metrics import archive_metrics
 from graphweft_workers.processes.service import Service, worker_name
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_archive, make_bus
@@ -20,7 +21,7 @@ async def open_archive(settings: Settings) -> AsyncGenerator[Service]:
         aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus,
         aclosing(make_bus(settings, archived=False)) as applied,
     ):
-        yield Archiver(
+        archiver = Archiver(
             bus,
             blobs,
             name=worker_name(settings),
@@ -29,3 +30,5 @@ async def open_archive(settings: Settings) -> AsyncGenerator[Service]:
             lease_s=settings.lease_s,
             applied=applied.partitions,
         )
+        async with archive_metrics(settings, bus, archiver):
+            yield archiver

@@ -24,6 +24,7 @@ from graphweft_workers.processes.http_server import (
     server_config,
 )
 from graphweft_workers.processes.loop_monitor import watched
+from graphweft_workers.processes.role_metrics import gateway_metrics
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.watched_file import WatchedFile
 from graphweft_workers.wiring.connections import make_bus, make_transport
@@ -94,7 +95,7 @@ async def run_gateway(
         following = [asyncio.create_task(file.follow()) for file in files.values() if file is not None]
         try:
             async with _counting(settings, quotas, current, spans, name=gateway_name(own_port)):
-                with limited_logs(), watched(settings.loop_limit_ms):
+                with limited_logs(), watched(settings.loop_limit_ms), gateway_metrics(client):
                     await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
         finally:
             for task in following:

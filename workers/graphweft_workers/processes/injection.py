@@ -27,6 +27,7 @@ from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.checked_service import CHECK_S, CheckedService, folder_rules
 from graphweft_workers.processes.responder_usage import ResponderUsage
+from graphweft_workers.processes.role_metrics import responder_metrics
 from graphweft_workers.processes.service import Service
 from graphweft_workers.retrieval.embedded_models import models_text, other_models
 from graphweft_workers.rule_sets.active_rules import LoggedRules
@@ -104,6 +105,7 @@ async def open_injection(settings: Settings) -> AsyncGenerator[Service]:
             more_counts=lambda: {**pipeline.counts(), "without_turn": graph.without_turn.total()},
             check=None if keyring is None else keyring.check_request,
         )
+        stack.enter_context(responder_metrics(responder, pipeline, graph))
         yield CheckedService(responder, graph, bus, rules, settings, waits=False)
 
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.processes.role_metrics import job_metrics
 from graphweft_workers.processes.service import Service, worker_name
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import features as jobs
@@ -22,11 +24,13 @@ async def open_memory(settings: Settings) -> AsyncGenerator[Service]:
         stack.push_async_callback(graph.aclose)
         stack.push_async_callback(transport.aclose)
         workers: list[JobWorker] = []
+        buses: dict[str, Bus] = {}
         for job in jobs.make_jobs(settings, graph):
             stack.push_async_callback(job.aclose)
-            bus = make_bus(settings, group=job.group)
+            bus = buses[job.group] = make_bus(settings, group=job.group)
             stack.push_async_callback(bus.aclose)
             workers.append(JobWorker(bus, transport, job, name=worker_name(settings), lease_s=settings.lease_s))
+        await stack.enter_async_context(job_metrics(buses))
         yield _Together(workers)
 
 

@@ -10,6 +10,7 @@ from graphweft_workers.apps import Quotas
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.graphrag.safe_cypher import KEYS
 from graphweft_workers.processes.checked_service import CheckedService, folder_rules
+from graphweft_workers.processes.role_metrics import worker_metrics
 from graphweft_workers.processes.service import Service, worker_name
 from graphweft_workers.replay.graph_obstacle import GraphObstacles
 from graphweft_workers.settings.settings import Settings
@@ -42,4 +43,5 @@ async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
             obstacle=GraphObstacles(bus, graph).of,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,
         )
+        await stack.enter_async_context(worker_metrics(settings, bus, worker_name(settings)))
         yield CheckedService(worker, graph, bus, rules, settings, waits=True)

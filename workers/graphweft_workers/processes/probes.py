@@ -15,68 +15,22 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final, override
 
 import uvicorn
 
-from graphweft_contracts import GraphweftError
-from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.heartbeat import Heartbeat
 from graphweft_workers.processes.http_server import limited_logs, listening, server_config
-from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.wiring.connections import make_bus, make_graph
 
 logger = get_logger("graphweft.probes")
 
-_WITH_GRAPH: Final = frozenset({"mutation", "injection", "memory", "console"})
-"""The roles that ask the graph server; all ask the bus."""
-_LOOK_S: Final = 2.0
-"""So long a server may take to answer."""
-_FRESH_S: Final = 1.0
-"""What was seen of the servers counts so long: nobody has many questions sent to them."""
 _CONNECTIONS: Final = 128
 """Open connections. The oldest idle one gives way to a new one: whoever holds connections keeps no probe out."""
 
 type Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 type _Answer = Callable[[], Awaitable[tuple[int, Mapping[str, Any]]]]
-
-
-class ServerLook:
-    """Looks whether the servers answer, at most once a second, whoever asks."""
-
-    def __init__(self, bus: Bus, graph: GraphStore | None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Without ``graph``, only the bus is looked at."""
-        self._bus = bus
-        self._graph = graph
-        self._clock = clock
-        self._seen: dict[str, bool] = {}
-        self._at = 0.0
-        self._looking = asyncio.Lock()
-
-    async def look(self) -> dict[str, bool]:
-        """Return, by ``bus`` and ``graph``, whether the server answers."""
-        async with self._looking:
-            if not self._seen or self._clock.monotonic() - self._at > _FRESH_S:
-                looks = {"bus": _answers("bus", self._bus.partitions.layout())}
-                if self._graph is not None:
-                    looks["graph"] = _answers("graph", self._graph.check())
-                self._seen = dict(zip(looks, await asyncio.gather(*looks.values()), strict=True))
-                self._at = self._clock.monotonic()
-            return self._seen
-
-
-async def _answers(server: str, question: Awaitable[object]) -> bool:
-    try:
-        async with asyncio.timeout(_LOOK_S):
-            await question
-    except (GraphweftError, TimeoutError) as error:
-        logger.debug("server_not_ready", server=server, error=str(error) or f"no answer within {_LOOK_S} s")
-        return False
-    return True
 
 
 def routes(heartbeat: Heartbeat, look: Callable[[], Awaitable[Mapping[str, bool]]]) -> dict[str, Asgi]:
@@ -98,6 +52,16 @@ def routes(heartbeat: Heartbeat, look: Callable[[], Awaitable[Mapping[str, bool]
     return {"/livez": _json(livez), "/startupz": _json(startupz), "/readyz": _json(readyz)}
 
 
+def metrics_route(collect: Callable[[], Awaitable[tuple[str, bytes]]]) -> Asgi:
+    """Return what answers for ``/metrics``; ``collect`` returns the type and the text of all metrics."""
+
+    async def metrics(scope: Any, receive: Any, send: Any) -> None:
+        kind, content = await collect()
+        await _send(send, 200, kind, content)
+
+    return metrics
+
+
 def application(by_path: Mapping[str, Asgi]) -> Asgi:
     """Return an application that gives each request to the one at its path."""
 
@@ -105,9 +69,9 @@ def application(by_path: Mapping[str, Asgi]) -> Asgi:
         known = by_path.get(scope["path"])
         if known is None:
             paths = ", ".join(by_path)
-            await _send(send, 404, {"error": f"no such path: there are {paths}"})
+            await _send_json(send, 404, {"error": f"no such path: there are {paths}"})
         elif scope["method"] not in {"GET", "HEAD"}:
-            await _send(send, 405, {"error": "only GET and HEAD are answered"})
+            await _send_json(send, 405, {"error": "only GET and HEAD are answered"})
         else:
             await known(scope, receive, send)
 
@@ -116,15 +80,18 @@ def application(by_path: Mapping[str, Asgi]) -> Asgi:
 
 def _json(answer: _Answer) -> Asgi:
     async def asgi(scope: Any, receive: Any, send: Any) -> None:
-        await _send(send, *await answer())
+        await _send_json(send, *await answer())
 
     return asgi
 
 
-async def _send(send: Any, status: int, body: Mapping[str, Any]) -> None:
-    content = json.dumps(body).encode() + b"\n"
+async def _send_json(send: Any, status: int, body: Mapping[str, Any]) -> None:
+    await _send(send, status, "application/json", json.dumps(body).encode() + b"\n")
+
+
+async def _send(send: Any, status: int, kind: str, content: bytes) -> None:
     headers = [
-        (b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)),
+        (b"content-type", kind.encode()), (b"content-length", b"%d" % len(content)),
         (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"),
     ]  # fmt: skip
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -141,20 +108,15 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(settings: Settings, heartbeat: Heartbeat, address: str) -> AsyncGenerator[str]:
-    """Answer probes at ``host:port`` while the block runs; give the URL. Raises ``InvalidSettings`` if it cannot."""
+async def serving(by_path: Mapping[str, Asgi], address: str) -> AsyncGenerator[str]:
+    """Answer at ``host:port`` while the block runs; give the URL. Raises ``InvalidSettings`` if it cannot."""
     host, _, port = address.rpartition(":")
-    async with AsyncExitStack() as stack:
-        bus = make_bus(settings, archived=False)
-        stack.push_async_callback(bus.aclose)
-        graph = make_graph(settings) if heartbeat.role in _WITH_GRAPH else None
-        if graph is not None:
-            stack.push_async_callback(graph.aclose)
+    with ExitStack() as stack:
         advice = "set GRAPHWEFT_PROBE_ADDRESS to another address"
         listener = stack.enter_context(listening(host.strip("[]"), int(port), what="probes", advice=advice))
         stack.enter_context(limited_logs())
-        app = application(routes(heartbeat, ServerLook(bus, graph).look))
-        server = _Server(server_config(app, connections=_CONNECTIONS, newest_first=True, lifespan="off"))
+        config = server_config(application(by_path), connections=_CONNECTIONS, newest_first=True, lifespan="off")
+        server = _Server(config)
         serving = asyncio.create_task(server.serve([listener]), name="graphweft-probes")
         url = f"http://{host}:{listener.getsockname()[1]}"
         logger.info("probes_listen", url=url)

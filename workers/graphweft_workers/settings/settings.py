@@ -34,6 +34,7 @@ from graphweft_workers.settings.sources import (
     SettingValue,
     as_field,
     as_variable,
+    header_pairs,
     header_value,
     http_url,
     of_file,
@@ -262,6 +263,23 @@ class Settings(ConsoleSettings):
         description="Address, as 0.0.0.0:8080, at which a role answers the probes /livez, /readyz and /startupz; "
         "port 0 takes a free one, which the log names. Without it, it answers none.",
     )
+    metrics: bool = Field(
+        default=False,
+        description="Whether a role counts metrics and answers /metrics beside its probes; see docs/metrics.md.",
+    )
+    metrics_apps: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]{1,64}( *, *[A-Za-z0-9_-]{1,64}){0,49}$",
+        description="Apps that metrics tell apart, separated by commas, 50 at most; without it, none.",
+    )
+    metrics_otlp_url: str | None = Field(
+        default=None,
+        description="URL to which a role pushes metrics by OTLP over HTTP, as http://collector:4318/v1/metrics.",
+    )
+    metrics_otlp_headers: SecretStr | None = Field(
+        default=None, description="Headers of these requests, as name=value, separated by commas."
+    )
+    metrics_every_s: float = Field(default=30.0, ge=1, le=3_600, description="Seconds between two of these requests.")
     fsync: Literal["always", "everysec"] = Field(
         default="always", description="Embedded server: write each change to disk at once, or every second."
     )
@@ -275,7 +293,7 @@ class Settings(ConsoleSettings):
     )
     log_format: Literal["console", "json"] = "console"
 
-    @field_validator("embedder_url", "summariser_url", "extractor_url")
+    @field_validator("embedder_url", "summariser_url", "extractor_url", "metrics_otlp_url")
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
         return None if value is None else http_url(value)
@@ -284,6 +302,12 @@ class Settings(ConsoleSettings):
     @classmethod
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(header_value(value.get_secret_value()))
+
+    @field_validator("metrics_otlp_headers")
+    @classmethod
+    def _headers(cls, value: SecretStr | None) -> SecretStr | None:
+        header_pairs("" if value is None else value.get_secret_value())
+        return value
 
     @field_validator("signing_key")
     @classmethod
@@ -412,6 +436,16 @@ class Settings(ConsoleSettings):
     def context_off_apps(self) -> frozenset[str]:
         """The app ids of ``context_off``; ``*`` stands for all."""
         return frozenset(name for part in (self.context_off or "").split(",") if (name := part.strip()))
+
+    @property
+    def metrics_app_ids(self) -> frozenset[str]:
+        """The app ids of ``metrics_apps``."""
+        return frozenset(name for part in (self.metrics_apps or "").split(",") if (name := part.strip()))
+
+    @property
+    def metrics_headers(self) -> dict[str, str]:
+        """The headers of ``metrics_otlp_headers``, by name."""
+        return header_pairs("" if self.metrics_otlp_headers is None else self.metrics_otlp_headers.get_secret_value())
 
     @property
     def embedded(self) -> bool:

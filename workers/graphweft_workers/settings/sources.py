@@ -186,6 +186,18 @@ def header_value(value: str) -> str:
     return value
 
 
+def header_pairs(text: str) -> dict[str, str]:
+    """Return the headers in ``name=value,name=value``, by name. Raises ``ValueError``, which does not quote them."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = part.partition("=")
+        if not (equals and re.fullmatch(r"[A-Za-z0-9-]+", name.strip()) and re.fullmatch(r"[ -~]+", value)):
+            msg = "invalid headers: expected name=value,name=value in ASCII"
+            raise ValueError(msg)
+        found[name.strip()] = value.strip()
+    return found
+
+
 def as_field(variable: str) -> str:
     """Return the setting of a variable."""
     return variable[len(PREFIX) :].lower()

@@ -16,11 +16,14 @@ from pydantic import BaseModel, Field, SecretStr
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import Permanent, Transient
 from graphweft_workers.support.timing import TIMING
+from graphweft_workers.telemetry.metrics import MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS
 
 _REFUSALS: Final = frozenset({400, 413, 422})
 """May be about the content of a request; others are about the key (401), the model (404) or a quota (429)."""
 _SOON: Final = frozenset({408, 409, 425, 429})
 _FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
+_USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens)"\s*:\s*([0-9]{1,12})')
+_DIRECTIONS: Final = {b"prompt_tokens": "input", b"completion_tokens": "output"}
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -74,6 +77,23 @@ class Endpoint:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """Return the body of a 2xx answer. Raises ``EndpointUnavailable`` or ``EndpointRefused``."""
+        kind = "embedding" if path == "/embeddings" else "chat"
+        try:
+            with MODEL_DURATION.timed(kind):
+                content = await self._post(path, body)
+        except Transient:
+            MODEL_CALLS.add(1, kind, "unavailable")
+            raise
+        except EndpointRefused:
+            MODEL_CALLS.add(1, kind, "refused")
+            raise
+        MODEL_CALLS.add(1, kind, "ok")
+        if MODEL_TOKENS.sink is not None:
+            for direction, tokens in _tokens(content):
+                MODEL_TOKENS.add(tokens, kind, direction)
+        return content
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
         url = self.url + path
         try:
             # As ASCII, because UTF-8 cannot encode lone surrogates.
@@ -99,6 +119,14 @@ class Endpoint:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+
+def _tokens(answer: bytes) -> list[tuple[str, int]]:
+    """Return how many tokens an answer says that it took, by direction. Texts in it cannot say so: quotes in them are
+    escaped.
+    """
+    found = {name: int(number) for name, number in _USAGE.findall(answer)}
+    return [(direction, found[name]) for name, direction in _DIRECTIONS.items() if name in found]
 
 
 class _Message(BaseModel):

@@ -12,7 +12,7 @@ from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import Layout, channels
 from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
-from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
+from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown, used_memory
 from graphweft_workers.ports.check import Check, layout_checks
 
 _MEMORY_HELP: Final = (
@@ -70,6 +70,18 @@ async def responders(url: str) -> list[str]:
     finally:
         await client.aclose()
     return [consumer["name"] for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]
+
+
+async def memory_ratio(url: str) -> float | None:
+    """See ``BusDriver.memory_ratio``."""
+    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
+    try:
+        used, most = await used_memory(client) or (0, 0)
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    finally:
+        await client.aclose()
+    return used / most if most else None
 
 
 async def _bus(client: Any, *, new: Layout, asked: Collection[str]) -> list[Check]:

@@ -73,6 +73,12 @@ class RedisDriver(BusDriver):
         return await doctor.responders(url)
 
     @override
+    async def memory_ratio(self, url: str) -> float | None:
+        from graphweft_workers.drivers.redis import doctor
+
+        return await doctor.memory_ratio(url)
+
+    @override
     async def request_fault(self, url: str) -> str:
         from graphweft_workers.drivers.redis import streams
 

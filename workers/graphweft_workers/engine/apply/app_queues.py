@@ -19,6 +19,7 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.apply.app_queue import AppQueue, QueuedBatch, State, size_of
 from graphweft_workers.engine.apply.app_troubles import TROUBLES, AppTroubles, QueueWriter
+from graphweft_workers.engine.apply.applied_metrics import count_applied
 from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.engine.log.read import MatchedEvent, Skip
@@ -336,6 +337,7 @@ class AppQueues:
         for skip in (each for batch in queue.applying for each in batch.skips):
             self._skips.add(skip)
         self._writer.state.strikes.forget(self._number, queue.app_id)
+        count_applied(queue, self._clock)
         if queue.done(self._given_to(queue), self._events):
             logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         self._changed.set()

@@ -11,6 +11,7 @@ from graphweft_workers.engine.log.read import internal_error, log_defect
 from graphweft_workers.engine.plan.order import MOST_ROWS
 from graphweft_workers.ports.graph_store import GraphWrites, Write, WriteLimit, WriteResult
 from graphweft_workers.support.timing import WriteTiming
+from graphweft_workers.telemetry.metrics import DB_DURATION, DB_TURN_WAIT
 
 
 class PacedWrites:
@@ -60,7 +61,8 @@ class PacedWrites:
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult | None:
         try:
-            return await self.graph.apply(app_id, partition, writes)
+            with DB_DURATION.timed("write", clock=self._clock):
+                return await self.graph.apply(app_id, partition, writes)
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - a row that cannot be sent is found like a failing one
@@ -76,6 +78,7 @@ class PacedWrites:
             raise budget.slow_writes(app_id)
         if left:
             await self._clock.sleep(left)
+            DB_TURN_WAIT.record(left)
 
     def _charged(self, app_id: str, writes: Sequence[Write], applied: WriteResult | None) -> WriteResult | None:
         """Count for how long writes kept the server from other work; fit the size of the next queries to that."""

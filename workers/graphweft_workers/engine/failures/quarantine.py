@@ -16,6 +16,7 @@ from graphweft_workers.engine.log.read import MatchedEvent
 from graphweft_workers.engine.plan.plan import FailedRows, Row
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import QuarantineTiming
+from graphweft_workers.telemetry.metrics import QUARANTINES
 
 logger = get_logger("graphweft.mutation")
 
@@ -86,6 +87,7 @@ class Quarantine:
             failures.probe_after_s = min(failures.probe_after_s * 2, self._timing.last_probe_s)
         else:
             mutation = row.bound.mutation
+            QUARANTINES.add()
             logger.error(
                 "mutation_quarantined", app_id=app_id, rule=mutation.rule, mutation=mutation.id,
                 place=str(mutation.place), failures=failures.rows, message=message,

@@ -16,6 +16,7 @@ from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.log.read import Skip, letter_for
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.telemetry.metrics import WITHOUT_EFFECT
 
 MOST_OFFSETS: Final = 1_000
 """Events of one dead letter; the next event of the cause begins a new one."""
@@ -56,6 +57,7 @@ class Skips:
             return
         account.last = skip.entry.offset
         account.skips.append(skip)
+        WITHOUT_EFFECT.add(1, skip.reason)
         self.pending += 1
         self._changed[cause] = account
 

@@ -16,6 +16,7 @@ from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, LeaseTiming
+from graphweft_workers.telemetry.metrics import LEASE_CHANGES
 
 LEASE_S: Final = 10.0
 """Other workers take over the partitions of a dead worker after this time."""
@@ -123,6 +124,7 @@ class LeaseHolder:
                 if self._thread is not None:
                     self._thread.held.add(number)
                 lease = Lease(self, number)
+                LEASE_CHANGES.add(1, "claimed")
                 await work(lease)
                 attempt = 0
             except Transient as error:
@@ -173,10 +175,12 @@ class Lease:
         if holder.stopping.is_set():
             return False
         if holder.bus.leases.is_revoked(self.number):
+            LEASE_CHANGES.add(1, "given_up")
             holder.logger.info("partition_given_up", partition=self.number, worker=holder.name)
             return False
         if holder.clock.monotonic() >= self._extend_at:
             if not await holder.bus.leases.claim(self.number, holder.name, holder.lease_s):
+                LEASE_CHANGES.add(1, "lost")
                 holder.logger.warning("lease_lost", partition=self.number, worker=holder.name)
                 return False
             self._extend_at = holder.next_tick()

@@ -11,6 +11,7 @@ from typing import Final, override
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.usage.usage_reporter import UsageReporter
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
+from graphweft_workers.telemetry.metrics import DEAD_LETTERS_WRITTEN
 
 KEPT_LETTERS: Final = 10_000
 """Dead letters of an app that keep their event without a quota of its own."""
@@ -62,6 +63,7 @@ class LetterQuota(LettersAround):
         return found
 
     def _count(self, letter: DeadLetter) -> None:
+        DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")
         if letter.app_id is not None:
             payload = bool(letter.fields) or letter.reason == "trimmed"
             self._usage.add_letter(letter.partition, letter.app_id, size=_size(letter), payload=payload)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, SecretStr
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import Permanent, Transient
 from graphweft_workers.support.timing import TIMING
+from graphweft_workers.telemetry import tracing_spans
 
 _REFUSALS: Final = frozenset({400, 413, 422})
 """May be about the content of a request; others are about the key (401), the model (404) or a quota (429)."""
@@ -74,6 +75,12 @@ class Endpoint:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """Return the body of a 2xx answer. Raises ``EndpointUnavailable`` or ``EndpointRefused``."""
+        with tracing_spans.asked_model(path, body, self.url) as span:
+            answer = await self._posted(path, body)
+            tracing_spans.model_used(span, path, answer)
+            return answer
+
+    async def _posted(self, path: str, body: Mapping[str, Any]) -> bytes:
         url = self.url + path
         try:
             # As ASCII, because UTF-8 cannot encode lone surrogates.

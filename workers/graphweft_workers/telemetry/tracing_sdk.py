@@ -28,8 +28,8 @@ from graphweft_workers.telemetry.tracing import Link, OpenSpan, ServerNames, Spa
 
 logger = get_logger("graphweft.tracing")
 
-_LAST_S: Final = 3.0
-"""So long a process that ends waits until its last spans are sent."""
+_LAST_S: Final = 1.0
+"""So long a process that ends waits until its last spans are sent: clients kill an MCP server after two seconds."""
 _NO_NAME: Final = "unknown_service"
 """How the SDK's name begins for a process that has none."""
 _FORM: Final = TraceContextTextMapPropagator()

@@ -1,1 +1,1 @@
-"""What a role says of itself while it works: metrics and traces. OpenTelemetry's SDK is at the edge of it alone."""
+"""What a role says of itself while it works: metrics and traces. The SDK of OpenTelemetry is at its edge alone."""

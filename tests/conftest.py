@@ -33,6 +33,7 @@ pytest_plugins = [
     "tests.services.models",
     "tests.services.runtime_environments",
     "tests.services.node",
+    "tests.services.traces",
     "tests.adapters.runner",
     "tests.adapters.contract",
     "tests.adapters.trials",

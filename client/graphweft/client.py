@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from graphweft import tracing
 from graphweft.background_loop import renew_after_fork
 from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
 from graphweft.outbox import EncodedEvent, Pending
@@ -123,6 +124,7 @@ class Client:
         self._is_own = transport is None
         self._make_transport = connected if transport is None else self._same_transport
         self._transport = connected() if transport is None else transport
+        self._system: str = getattr(self._transport, "system", "other")
         self._unused: Transport | None = self._transport
         """The transport of the first event loop, until then."""
         self._is_shared = False
@@ -213,12 +215,13 @@ class Client:
 
         Events that are encoded already (``client_messages.encoded_event``) take no time of the event loop for it.
         """
-        taken = self._accept(events)
-        if not self._closed and not self._connected().at_once:
-            waiting = [each.position for each in taken if isinstance(each, Pending) and not _is_held(each)]
-            if waiting:
-                await asyncio.wait(waiting, timeout=wait_s)
-        return [_known(each) for each in taken]
+        with tracing.sending(events, self._system):
+            taken = self._accept(events)
+            if not self._closed and not self._connected().at_once:
+                waiting = [each.position for each in taken if isinstance(each, Pending) and not _is_held(each)]
+                if waiting:
+                    await asyncio.wait(waiting, timeout=wait_s)
+            return [_known(each) for each in taken]
 
     @takes_synonyms
     async def context(
@@ -390,6 +393,12 @@ class Client:
 
     async def _request(self, fields: Mapping[str, Any], budget_ms: int | None, started: float) -> ContextReply:
         """Send a request with these fields; the budget began at ``started``."""
+        with tracing.asking(fields, self._app_of(fields["app_id"])) as span:
+            reply = await self._sent(fields, budget_ms, started)
+            span.replied(reply)
+            return reply
+
+    async def _sent(self, fields: Mapping[str, Any], budget_ms: int | None, started: float) -> ContextReply:
         budget = self._milliseconds(self._budget_ms if budget_ms is None else budget_ms)
         request_id = uuid4().hex
         if self._closed:
@@ -410,6 +419,8 @@ class Client:
                 "workflow": fields["workflow"] or self._workflow or (_SEARCH if fields["search"] else ""),
                 "deadline_ms": int(self._clock.now().timestamp() * 1000 - spent_ms) + budget,
             }
+            if (trace := tracing.current_trace()) is not None:
+                own |= trace._asdict()
             request = self._request_of({**fields, **own})
             async with time_limit(max(0.0, budget - self._timing.reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._asked(request)

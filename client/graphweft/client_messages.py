@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from graphweft.json_copy import MAX_DEPTH, json_copy
 from graphweft.outbox import EncodedEvent
+from graphweft.tracing import with_trace
 from graphweft.transport import MAX_BUDGET_MS, TOO_LARGE, Outgoing, with_bus_step
 from graphweft_contracts import (
     BusUnavailable,
@@ -37,9 +38,12 @@ def encoded_event(event: Event) -> EncodedEvent:
 
 
 def encoded(event: Event) -> Outgoing:
-    """Return an event as a transport takes it. Raises ``InvalidEvent``, and whatever its values raise."""
+    """Return an event as a transport takes it, with the current trace unless it names one.
+
+    Raises ``InvalidEvent``, and whatever its values raise.
+    """
     check_admission(event)
-    return Outgoing(key=event.key, fields=wire.encode(event))
+    return Outgoing(key=event.key, fields=wire.encode(with_trace(event)))
 
 
 def no_event(given: object) -> str | None:

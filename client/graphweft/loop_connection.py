@@ -14,6 +14,7 @@ from graphweft.outbox import Outbox, PartitionQueue, Pending
 from graphweft.time_limit import time_limit
 from graphweft.timing import ClientTiming
 from graphweft.token_bucket import TokenBucket
+from graphweft.tracing import task_apart
 from graphweft_contracts.clock import Clock
 from graphweft_contracts.errors import BusUnavailable, InvalidEvent, PartitionRefused
 from graphweft_contracts.plurals import counted
@@ -96,7 +97,7 @@ class LoopConnection:
         self._closing = False
         self._keeper: asyncio.Task[None] | None = None
         if closes_with_loop:
-            self._keeper = asyncio.get_running_loop().create_task(self._close_with_loop(), name="graphweft-client")
+            self._keeper = task_apart(self._close_with_loop(), name="graphweft-client")
 
     @property
     def at_once(self) -> bool:
@@ -113,7 +114,7 @@ class LoopConnection:
             self._drained.clear()
             self._wake()
             if self._sender is None or self._sender.done():
-                self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
+                self._sender = task_apart(self._send(), name="graphweft-emit")
         return True
 
     def take_over(self, other: LoopConnection) -> None:
@@ -251,7 +252,7 @@ class LoopConnection:
             return
         queue.held = True
         logger.warning("partition %d of the bus is unavailable, its events are buffered: %s", queue.partition, error)
-        task = asyncio.create_task(self._send_held(queue), name="graphweft-emit-held")
+        task = task_apart(self._send_held(queue), name="graphweft-emit-held")
         self._holding.add(task)
         task.add_done_callback(self._holding.discard)
         self._wake()

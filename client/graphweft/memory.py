@@ -10,12 +10,14 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
 
+from graphweft import tracing
 from graphweft.chat_formats import without_reasoning
 from graphweft.chat_formats.messages import ROLES
 from graphweft.chat_formats.parts import read_content
@@ -201,7 +203,10 @@ class MemoryClient(_Memories[Client]):
         without its text.
         """
         event = self._remembered(messages, time)
-        return None if event is None else self._written(await self._client.emit(event, wait_s=wait_s))
+        if event is None:
+            return None
+        with _changing(event):
+            return self._written(await self._client.emit(event, wait_s=wait_s))
 
     async def recall(
         self,
@@ -248,7 +253,9 @@ class MemoryClient(_Memories[Client]):
         event log and the dead letters keep the texts until they are trimmed. Raises ``ValueError`` without a user, and
         for a ``before`` that lies in the future or has no time zone.
         """
-        return self._written(await self._client.emit(self._erased(user_id, before), wait_s=wait_s))
+        event = self._erased(user_id, before)
+        with _changing(event):
+            return self._written(await self._client.emit(event, wait_s=wait_s))
 
 
 def _same_parameters(
@@ -264,7 +271,10 @@ class SyncMemoryClient(_Memories[SyncClient]):
     def remember(self, messages: Iterable[Any], *, time: datetime | None = None, wait_s: float = 1.0) -> str | None:
         """See ``MemoryClient.remember``."""
         event = self._remembered(messages, time)
-        return None if event is None else self._written(self._client.emit(event, wait_s=wait_s))
+        if event is None:
+            return None
+        with _changing(event):
+            return self._written(self._client.emit(event, wait_s=wait_s))
 
     @_same_parameters(MemoryClient.recall)
     def recall(self, query: str | Iterable[Any] = "", **options: Any) -> ContextReply:
@@ -276,7 +286,16 @@ class SyncMemoryClient(_Memories[SyncClient]):
         self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0
     ) -> str | None:
         """See ``MemoryClient.erase_user``."""
-        return self._written(self._client.emit(self._erased(user_id, before), wait_s=wait_s))
+        event = self._erased(user_id, before)
+        with _changing(event):
+            return self._written(self._client.emit(event, wait_s=wait_s))
+
+
+def _changing(event: Event) -> AbstractContextManager[object]:
+    """Return the span of an event that changes memories."""
+    if event.type == "memory.add":
+        return tracing.changing_memory("create_memory", event.appid, len(event.data["messages"]))
+    return tracing.changing_memory("delete_memory", event.appid)
 
 
 def chat_of(scope: MemoryScope) -> str:

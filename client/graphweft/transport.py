@@ -41,6 +41,8 @@ TOO_LARGE: Final = (
 _MAX_CHECKED: Final = 10_000
 """Values checked before a request is encoded, upper levels first. Checking all takes several times as long as encoding.
 """
+_NEWER: Final = ("search", "traceparent", "tracestate")
+"""Fields of requests that older responders do not know."""
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 _COLLECTIONS: Final = (list, tuple, set, frozenset)
 
@@ -146,9 +148,10 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
     if not seconds_left(request):
         return _late(request)
     fields = {**vars(request), "reply_to": reply_to}  # ``dict`` would take twice the time
-    if request.search is None:
-        del fields["search"]  # older responders do not know the field
-    else:
+    for name in _NEWER:
+        if fields[name] is None:
+            del fields[name]
+    if request.search is not None:
         fields["search"] = vars(request.search)  # as a model, NaN would be encoded as null
     message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:

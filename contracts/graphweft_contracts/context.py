@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts.events import AppId, Name
 from graphweft_contracts.search import SearchQuery
+from graphweft_contracts.trace_context import TRACEPARENT_PATTERN, TRACESTATE_PATTERN
 
 ReasonCode = Literal[
     "bus_unavailable",
@@ -54,6 +55,12 @@ class ContextRequest(BaseModel):
     )
     explain: bool = Field(default=False, description="Say of each block how it came about.")
     search: SearchQuery | None = Field(default=None, description="Asks for exactly this search, and for no rules.")
+    traceparent: Annotated[str, StringConstraints(pattern=TRACEPARENT_PATTERN)] | None = Field(
+        default=None, description="The span that asks, in the form of W3C Trace Context."
+    )
+    tracestate: Annotated[str, StringConstraints(pattern=TRACESTATE_PATTERN)] | None = Field(
+        default=None, description="More of the trace, in the form of W3C Trace Context."
+    )
     reply_to: str = Field(default="", description="Channel of the asking process; set by the transport.")
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import pytest
 from tests.adapters.runner import RunScene, SceneRunner, event_lines, page_block, run_with_services
-from tests.adapters.shared.kit import CONCURRENT
+from tests.adapters.shared.kit import CONCURRENT, TRACE
 from tests.declared_fields import undeclared
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
@@ -70,7 +70,7 @@ CONTENTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
 """Fields of the events of the conversation, by type."""
 _ENVELOPE: Final = {"type", "id", "chat"}
 """The parts of an event that are not its data."""
-_CAPTURED: Final = {"events", "ids", "asked", "stats", "kept", "received", "times", "trace"}
+_CAPTURED: Final = {"events", "ids", "asked", "spans", "stats", "kept", "received", "times", "trace"}
 """The parts of a result that depend on the adapter, or differ in each run."""
 
 
@@ -224,6 +224,9 @@ class AdapterContract:
         for type, wanted in self.runtime.contents.items():
             found = [event for event in events if event["type"] == type]
             assert [{name: event.get(name) for name in one} for event, one in zip(found, wanted, strict=True)] == wanted
+
+    def test_events_and_requests_name_the_span_of_the_program(self, run_scene: RunScene, conversation: str) -> None:
+        assert run_scene(conversation)["spans"] == [TRACE.traceparent]
 
     def test_each_turn_requests_context_once_and_keeps_none(self, run_scene: RunScene, context: str) -> None:
         found = run_scene(context)

@@ -26,6 +26,8 @@ from mcp.client.stdio import stdio_client
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.fixtures import Logs
+from tests.services.traces import TraceCollector
+from tests.services.waiting import until
 
 from graphweft import Client, Event, MemoryClient, MemoryScope
 from graphweft.transports.embedded import embedded_url
@@ -197,6 +199,22 @@ async def test_what_is_added_in_a_session_is_found_in_it(stack: Stack, app_id: s
         answer = await client.call_tool("memory_search", {"query": "piano", "top_k": 1})
     assert "Room" in answer.content[0].text
     assert answer.structured_content["results"][0].keys() >= {"text", "score", "role", "timestamp", "id"}
+
+
+async def test_calls_of_tools_are_spans_without_what_they_say(
+    stack: Stack, app_id: str, collector: TraceCollector
+) -> None:
+    async with stack.session(*scope_of(app_id), **collector.environment) as client:
+        await call(client, "memory_add", text="The piano is out of tune.", role="user")
+        assert await found(client, "piano") == ["The piano is out of tune."]
+        wanted = {"create_memory", "send graphweft.events", "search_memory"}
+        await until(lambda: {span.name for span in collector.spans}, wanted.issubset)
+    by_id = {span.id: span for span in collector.spans}
+    above = {span.name: by_id[span.parent].name for span in collector.spans if span.parent in by_id}
+    assert above["create_memory"] == "tools/call memory_add"
+    assert above["search_memory"] == "tools/call memory_search"
+    assert {span.service for span in collector.spans} == {"graphweft-mcp"}
+    assert not any(b"piano" in body for body in collector.bodies)
 
 
 async def test_a_search_waits_for_what_was_added(stack: Stack, app_id: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,9 @@ class Responder:
 
 
 @asynccontextmanager
-async def role(name: str, folder: Path, url: str, **settings: str) -> AsyncIterator[Responder]:
+async def role(
+    name: str, folder: Path, url: str, *, arguments: Sequence[str] = (), **settings: str
+) -> AsyncIterator[Responder]:
     """Run one role as a process of its own. Its event loop must not be held for long."""
     kept = {
         name: value
@@ -41,7 +43,7 @@ async def role(name: str, folder: Path, url: str, **settings: str) -> AsyncItera
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "graphweft_workers.cli", "run", name),
+            *(sys.executable, "-m", "graphweft_workers.cli", "run", name, *arguments),
             env={
                 **kept,
                 "GRAPHWEFT_BUS_URL": url,

@@ -21,6 +21,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from typing_extensions import Self
 
+from graphweft import tracing
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
 from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
@@ -483,7 +484,8 @@ class Adapter:
 
     def _begin(self) -> None:
         """Start the timer for abandoned turns, and close the adapter at exit. Call this with the lock held."""
-        if not self._ticking and not self._closed and self._loop.call(self._tick_on):
+        # The timer lasts longer than the span in which it begins.
+        if not self._ticking and not self._closed and tracing.apart().run(self._loop.call, self._tick_on):
             self._ticking = True
             atexit.register(self.close)
 

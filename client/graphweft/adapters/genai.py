@@ -42,6 +42,7 @@ from graphweft_contracts.events import (
     data_of,
     known,
 )
+from graphweft_contracts.trace_context import TraceContext
 
 SOURCE: Final = "/graphweft/otel"
 """``source`` of the events, on all paths."""
@@ -121,6 +122,11 @@ class Span:
     def __post_init__(self) -> None:
         attributes = span_conventions.in_genai_names(self.attributes, self.name)
         object.__setattr__(self, "attributes", attributes)  # the class is frozen
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """Its name for what belongs to it; None without ids."""
+        return TraceContext.of_ids(self.trace_id, self.span_id)
 
     @property
     def kind(self) -> Kind | None:

@@ -48,7 +48,9 @@ from graphweft.adapters.genai import (
 from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.adapters.values import milliseconds
 from graphweft.background_loop import renew_after_fork
+from graphweft.tracing import within
 from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.trace_context import TraceContext
 from graphweft_runtimes.runtime_adapter import RuntimeAdapter
 from graphweft_runtimes.versions import require
 
@@ -213,7 +215,8 @@ class GraphweftSpanProcessor(RuntimeAdapter):
             "user_id": place.user_id,
         }
         variables = {name: value for name, value in ids.items() if value is not None}
-        self._quiet.copy().run(partial(self._core().record, variables, step, stamp, **values))
+        record = partial(self._core().record, variables, step, stamp, **values)
+        self._quiet.copy().run(_within, span.trace, record)
 
     def _core(self) -> Adapter:
         """Return the core, and make a new one after a fork, where the thread is gone."""
@@ -258,6 +261,11 @@ def _stamp(span: Span, moment: Literal["start", "end"]) -> Stamp:
         return replace(event, data=data, id=id, time=time)
 
     return stamp
+
+
+def _within(trace: TraceContext | None, record: Callable[[], None]) -> None:
+    with within(trace):
+        record()
 
 
 def _named(event: SpanEvent) -> Stamp:

@@ -26,6 +26,7 @@ from tests.adapters.contract import (
     turn_lines,
 )
 from tests.adapters.runner import SOURCES, RunScene
+from tests.adapters.shared.kit import TRACE
 from tests.services.layouts import events_on_bus
 from tests.services.runtime_environments import ROOT
 
@@ -84,6 +85,12 @@ class TestOpenTelemetry(AdapterContract):
         abandoned={"abandoned": [*turn_lines()[:2], "agent.turn_complete Planner 1 False abandoned"]},
         page="opentelemetry",
     )
+
+    def test_events_and_requests_name_the_span_of_the_program(self, run_scene: RunScene, conversation: str) -> None:
+        """Here each event names the span that it comes from."""
+        names = run_scene(conversation)["spans"]
+        assert len(names) > 2
+        assert {None, TRACE.traceparent}.isdisjoint(names)
 
     def test_events_have_the_times_of_their_spans(self, run_scene: RunScene) -> None:
         times = run_scene("by_hand")["times"]

@@ -18,14 +18,18 @@ from typing import Any, NoReturn
 
 from graphweft import Client
 from graphweft.adapters.core import Adapter
+from graphweft.tracing import within
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, wire
 from graphweft_contracts.clock import SystemClock
+from graphweft_contracts.trace_context import TraceContext
 
 IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
 """The ids of the chat of every scene."""
 CONCURRENT = (("c1", "a"), ("c1", "b"), ("c2", "c"), ("c3", "d"))
 """Chats and cities of the runs of a scene with several runs at the same time."""
+TRACE = TraceContext(f"00-{'a' * 32}-{'b' * 16}-01")
+"""The program's span in which every scene is played."""
 BLOCK = "## Notes\n- block "
 """The context of every turn, followed by the number of its request."""
 IDLE_S = 300
@@ -157,6 +161,7 @@ class Scene:
             "events": [{**event.data, "type": event.type, "id": event.id, "chat": event.chatid} for event in events],
             "ids": sorted({(e.appid, e.chatid, e.workflow or "", e.userid or "", e.source) for e in events}),
             "asked": [(request.agent, request.after) for request in self.bus.requests],
+            "spans": [*{each.traceparent for each in (*events, *self.bus.requests)}],
             "prompts": PROMPTS,
             "stats": {name: getattr(core.stats, name) for name in core.stats.__slots__},
             **((more() if callable(more) else more) or {}),
@@ -220,7 +225,9 @@ def _play(adapter: Callable[..., Any], scenes: dict[str, Any], command: Sequence
         play = scenes[name]
         PROMPTS.refused = named.pop("refused", "")
         scene = Scene(adapter, named.pop("way", "works"), named.pop("context_place", ""))
-        print(json.dumps(scene.result(play(scene, *arguments, **named)), default=str), flush=True)
+        with within(TRACE):
+            found = play(scene, *arguments, **named)
+        print(json.dumps(scene.result(found), default=str), flush=True)
     except BaseException:  # noqa: BLE001 - the process ends here in any case
         traceback.print_exc()
         os._exit(1)

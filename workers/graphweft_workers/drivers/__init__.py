@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from graphweft_workers.ports.dialect import GraphDialect
     from graphweft_workers.ports.driver import BusDriver, GraphDriver
 
-__all__ = ("bus_driver", "dialects", "graph_driver")
+__all__ = ("bus_driver", "bus_name", "dialects", "graph_driver", "graph_name")
 
 _BUSES: Final[Mapping[str, str]] = {
     "redis": "redis",
@@ -41,12 +41,27 @@ def graph_driver(url: str) -> GraphDriver:
     return driver
 
 
+def bus_name(url: str) -> str:
+    """Return the name of the product at the URL of a bus, in lower case."""
+    return _name(url, _BUSES)
+
+
+def graph_name(url: str) -> str:
+    """Return the name of the product at the URL of a graph server, in lower case."""
+    return _name(url, _GRAPHS)
+
+
 def dialects() -> tuple[GraphDialect, ...]:
     """Return the dialects of the graph servers that graphweft comes with; no server's own library is imported."""
     from graphweft_workers.drivers.falkordb.dialect import FALKORDB
     from graphweft_workers.drivers.neo4j.dialect import NEO4J
 
     return FALKORDB, NEO4J
+
+
+def _name(url: str, folders: Mapping[str, str]) -> str:
+    scheme = url.partition("://")[0]
+    return folders.get(scheme, scheme)
 
 
 def _driver(url: str, group: str, folders: Mapping[str, str], variable: str) -> Any:

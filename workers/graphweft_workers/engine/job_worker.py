@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import batched
 from typing import Final
 
+from graphweft.tracing import with_trace
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -25,6 +26,7 @@ from graphweft_workers.ports.job import Job, JobEvent
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, Timing
+from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import BUS_DURATION, DEAD_LETTERS_WRITTEN, JOB_EVENTS
 
 _BATCH_EVENTS: Final = 200
@@ -124,10 +126,11 @@ class JobWorker:
             outcomes = self._job.handle(seen)
             before = self._appended[lease.number]
             try:
-                done = (
-                    await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
-                    is not None
-                )
+                with tracing_spans.handled(lease.number, self._job.group, seen):
+                    done = (
+                        await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
+                        is not None
+                    )
             except BusUnavailable:
                 raise
             except Transient as error:
@@ -170,7 +173,7 @@ class JobWorker:
         Raises ``Transient`` if it is their partition that takes none until it is mended.
         """
         try:
-            outgoing = [Outgoing(key=event.key, fields=wire.encode(event)) for event in events]
+            outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
             with BUS_DURATION.timed("append", clock=self._clock):
                 await self._transport.append(outgoing)
         except (InvalidEvent, PartitionRefused) as error:

@@ -32,6 +32,7 @@ from typing import Final
 
 from graphweft_contracts import GraphUnavailable, QueryFailed, Transient
 from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.channels import MUTATION_GROUP
 from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.apply.graph_opening import GraphOpening
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
@@ -57,6 +58,8 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Position
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_context import bound_to
+from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import BUS_DURATION, DB_DURATION, DUPLICATES
 
 logger = get_logger("graphweft.mutation")
@@ -125,6 +128,8 @@ class Partition:
             warned=parts.warned,
         )  # fmt: skip
         self._commit: asyncio.Task[None] | None = None
+        self._arrived = 0.0
+        """When the first entries of the next batch were there, in Unix time; 0 before that."""
         self._stepped = False
         """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
 
@@ -182,6 +187,9 @@ class Partition:
             self.number, taken.entries, self.recent,
             without=without, passed_over=self._passed_over, costs=self._state.costs,
         )  # fmt: skip
+        began, self._arrived = self._arrived, 0.0
+        with tracing_spans.received(self.number, MUTATION_GROUP, read.apps.values(), began=began or None):
+            pass
         if behind:
             for events in read.apps.values():
                 if len(events) >= _BACKLOG:
@@ -209,6 +217,8 @@ class Partition:
     async def _decode(self, batch: Batch) -> int:
         """Decode entries and add them to the window; return their cost."""
         self._stepped |= batch.stepped
+        if batch.entries:
+            self._arrived = self._arrived or self._state.clock.now().timestamp()
         if batch.lost:
             await self._report_lost(batch)
         await self._state.rules.refresh(batch.entries)
@@ -325,8 +335,9 @@ class AppWriter:
         None if the app has no graph. Raises ``GraphUnavailable``; a further call continues from the graph's checkpoint.
         """
         reached: Checkpoint | None = None
-        for _, some in groupby(events, key=attrgetter("rules")):
-            reached = await self._apply(app_id, list(some))
+        with tracing_spans.processed(app_id, self.number, MUTATION_GROUP, events), bound_to(events):
+            for _, some in groupby(events, key=attrgetter("rules")):
+                reached = await self._apply(app_id, list(some))
         return reached
 
     async def _apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:

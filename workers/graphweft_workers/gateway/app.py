@@ -51,6 +51,7 @@ from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.request_metrics import RequestMetrics
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
+from graphweft_workers.gateway.tracing import TraceMiddleware
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.telemetry.metrics import EVENTS_RECEIVED
@@ -65,6 +66,8 @@ _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
 _PROBE: Final = "graphweft-readyz"
 _REACH_S: Final = 2.0
+_TRACED: Final = frozenset({"/v1/events", "/v1/context", "/messages", "/search"})
+"""Routes whose requests belong to traces. Probes say nothing, and a request with spans must not make further ones."""
 _LOOPBACK: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 
 
@@ -134,6 +137,7 @@ def make_app(
         exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
         lifespan=lifespan,
         middleware=[
+            Middleware(TraceMiddleware, routes=_TRACED),
             Middleware(RequestMetrics, paths=_PATHS),
             *([] if audit is None else [Middleware(AuditMiddleware, log=audit)]),
         ],

@@ -34,6 +34,7 @@ from graphweft.adapters.genai import (
     events_of,
     time_of,
 )
+from graphweft.tracing import LIBRARY
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults
@@ -165,7 +166,7 @@ def _event(one: SpanEvent, app_id: str) -> Event:
         "workflow_name": place.workflow,
         "user_id": place.user_id,
     }
-    return Event.create(
+    event = Event.create(
         one.type,
         app_id=app_id,
         chat_id=place.chat_id,
@@ -177,6 +178,7 @@ def _event(one: SpanEvent, app_id: str) -> Event:
         source=SOURCE,
         time=time_of(one.time_ns),
     )
+    return event if one.span.trace is None else event.model_copy(update=one.span.trace._asdict())
 
 
 def _spans(
@@ -200,7 +202,7 @@ def _spans(
         for scope in each.scope_spans:
             for raw in scope.spans:
                 span = _span(raw, resource)
-                if span.kind is None:
+                if span.kind is None and scope.scope.name != LIBRARY:
                     reason: IgnoredReason = "other_operation" if OPERATION in span.attributes else "no_operation"
                     ignored[scope.scope.name[:_LONGEST_LIBRARY] or "(no name)", reason] += 1
                 if span.kind is not None and (fault := _misplaced(span)):

@@ -23,6 +23,7 @@ from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.rows import QueryFailure, QueryResult, RequestRows
 from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.telemetry import tracing_spans
 
 logger = get_logger("graphweft.injection")
 
@@ -136,6 +137,8 @@ class RowFetcher:
             if entry is not None and entry.version is version:
                 entry.right_at = max(entry.right_at, started)
                 self.cache.hits += 1
+                with tracing_spans.queried(app_id, each.bound, cached=True) as span:
+                    span.set({"db.response.returned_rows": len(entry.table.rows)})
                 each.rows = RequestRows(table=entry.table, elapsed_s=now - started, cached=True)
                 each.end()
                 return
@@ -182,9 +185,12 @@ class RowFetcher:
         run, bound, sent_at = each.run, each.bound, self.clock.monotonic()
         assert run is not None
         try:
-            result = await self.runner.run(app_id, bound, limit_s)
-            if isinstance(result, QueryFailure):
-                return result
+            with tracing_spans.queried(app_id, bound) as span:
+                result = await self.runner.run(app_id, bound, limit_s)
+                if isinstance(result, QueryFailure):
+                    span.fail(result.reason)
+                    return result
+                span.set({"db.response.returned_rows": len(result.table.rows)})
             self.breaker.succeeded(app_id)
             if each.key is not None and result.incomplete is None:
                 self.cache.put(each.key, result.table, version, sent_at)

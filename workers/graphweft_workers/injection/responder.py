@@ -23,8 +23,10 @@ from graphweft_workers.ports.request_queue import PendingRequest, Requester, Req
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_context import bound
 from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, ContextTiming
+from graphweft_workers.telemetry import tracing_spans
 
 logger = get_logger("graphweft.injection")
 
@@ -366,13 +368,17 @@ class InjectionResponder:
 
     async def _serve(self, request: _Request) -> None:
         started, left_s = self._clock.monotonic(), request.left_s(self._clock)
+        asked = request.content
+        ids = {"app_id": asked.app_id, "chat_id": asked.chat_id, "request_id": asked.id}
         try:
-            reply = await self._answer(request.content)
-            took_s = self._clock.monotonic() - started
-            count_answer(request.content.app_id, reply, took_s=took_s, left_s=left_s)
-            self._service_s += _SMOOTHING * (took_s - self._service_s)
-            request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
-            await self._sender.send(self._tasks, request.content, reply)
+            with tracing_spans.answered(asked) as span, bound(**ids):
+                reply = await self._answer(asked)
+                tracing_spans.replied(span, reply)
+                took_s = self._clock.monotonic() - started
+                count_answer(asked.app_id, reply, took_s=took_s, left_s=left_s)
+                self._service_s += _SMOOTHING * (took_s - self._service_s)
+                request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
+                await self._sender.send(self._tasks, asked, reply)
             self.answered += 1
         except Exception:  # one request must not end the responder
             logger.exception("request_failed")

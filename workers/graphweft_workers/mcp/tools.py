@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from graphweft import Client
+from graphweft import Client, tracing
 from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
@@ -132,7 +132,8 @@ class Tools:
         event = add_event(access.app_id, access.scope, [message], source=SOURCE)
         assert event is not None  # there is a message
         lost = stats.dropped + stats.rejected
-        position = await self._client.emit(event, wait_s=access.budget_ms / 1000)
+        with tracing.changing_memory("create_memory", access.app_id, 1):
+            position = await self._client.emit(event, wait_s=access.budget_ms / 1000)
         if position is not None:
             self._position = position
             return ToolAnswer(text="remembered", data={"status": "remembered", "position": position})

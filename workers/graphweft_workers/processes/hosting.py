@@ -28,6 +28,7 @@ from graphweft_workers.ports.check import layout_checks
 from graphweft_workers.processes.health import healthy
 from graphweft_workers.processes.loop_monitor import watched
 from graphweft_workers.processes.service import Service
+from graphweft_workers.processes.traced import traced
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
@@ -104,7 +105,9 @@ class _App(FastStream):
 
         @asynccontextmanager
         async def lifespan() -> AsyncGenerator[None]:
-            async with healthy(role, settings) as heartbeat, open_service(settings) as service:
+            async with (
+                traced(role, settings), healthy(role, settings) as heartbeat, open_service(settings) as service,
+            ):  # fmt: skip
                 working = asyncio.create_task(service.run(), name="graphweft-service")
                 heartbeat.begin()
                 # A service that ends by itself has a defect; FastStream would wait for a signal for ever.

@@ -76,9 +76,10 @@ async def run_gateway(
     with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.processes import gateway as serving
     from graphweft_workers.processes.health import healthy
+    from graphweft_workers.processes.traced import traced
 
     _settle()
-    async with healthy("gateway", settings) as heartbeat:
+    async with traced("gateway", settings), healthy("gateway", settings) as heartbeat:
 
         def listens(url: str) -> None:
             heartbeat.begin()
@@ -92,5 +93,7 @@ async def run_mcp(settings: Settings, access: McpScope) -> None:
     # mcp before 2.0 has no mcp_types.
     with naming_extra("`run mcp`", "mcp", "mcp", "mcp_types"):
         from graphweft_workers.processes import mcp as serving
+    from graphweft_workers.processes.traced import traced
 
-    await serving.run_mcp(settings, access)
+    async with traced("mcp", settings):
+        await serving.run_mcp(settings, access)

@@ -9,6 +9,8 @@ from typing import Literal, TextIO
 import structlog
 from rich.console import Console
 
+from graphweft_workers.support.log_context import with_ids
+
 
 class _StandardError(logging.StreamHandler[TextIO]):
     """The handler that this module makes."""
@@ -18,6 +20,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     """Send structlog and standard logging to standard error in one form. A command calls it once."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        with_ids,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, SecretStr
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import Permanent, Transient
 from graphweft_workers.support.timing import TIMING
+from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS
 
 _REFUSALS: Final = frozenset({400, 413, 422})
@@ -79,8 +80,9 @@ class Endpoint:
         """Return the body of a 2xx answer. Raises ``EndpointUnavailable`` or ``EndpointRefused``."""
         kind = "embedding" if path == "/embeddings" else "chat"
         try:
-            with MODEL_DURATION.timed(kind):
+            with MODEL_DURATION.timed(kind), tracing_spans.asked_model(path, body, self.url) as span:
                 content = await self._post(path, body)
+                tracing_spans.model_used(span, path, content)
         except Transient:
             MODEL_CALLS.add(1, kind, "unavailable")
             raise

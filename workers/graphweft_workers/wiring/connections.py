@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the engine t
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.ports.request_queue import RequestQueue
     from graphweft_workers.settings.settings import Settings
+    from graphweft_workers.telemetry.tracing import ServerNames
 
 
 def new_layout(settings: Settings) -> Layout:
@@ -183,6 +184,17 @@ async def bus_memory_ratio(settings: Settings) -> float | None:
 async def request_fault(settings: Settings) -> str:
     """Return why the bus takes no context requests; see ``BusDriver.request_fault``."""
     return await bus_driver(settings.bus).request_fault(settings.bus)
+
+
+def server_names(settings: Settings) -> ServerNames:
+    """Return what the servers are called in spans."""
+    from graphweft_workers.telemetry.tracing import ServerNames
+
+    return ServerNames(
+        bus=drivers.bus_name(settings.bus),
+        graph=drivers.graph_name(settings.graph),
+        graph_template=settings.graph_template,
+    )
 
 
 def dialects() -> tuple[GraphDialect, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft.transports.gateway.address import GatewayAddress
+from graphweft_contracts.trace_context import TraceContext
 
 _MAX_HEAD: Final = 64 * 1024
 MAX_ANSWER: Final = 8_000_000
@@ -31,8 +32,10 @@ class HttpAnswer:
     body: bytes
 
 
-async def post(address: GatewayAddress, path: str, content_type: str, body: bytes) -> HttpAnswer:
-    """Send ``body``, and return the answer. Raises ``NoAnswer``."""
+async def post(
+    address: GatewayAddress, path: str, content_type: str, body: bytes, *, trace: TraceContext | None = None
+) -> HttpAnswer:
+    """Send ``body`` as part of a trace, and return the answer. Raises ``NoAnswer``."""
     try:
         reader, writer = await asyncio.open_connection(
             address.host,
@@ -45,7 +48,7 @@ async def post(address: GatewayAddress, path: str, content_type: str, body: byte
     except (OSError, UnicodeError) as error:  # ssl.SSLError is an OSError, and a host name may be none
         raise NoAnswer(f"there is no connection ({_named(error)})") from None
     try:
-        writer.write(_head(address, path, content_type, len(body)) + body)
+        writer.write(_head(address, path, content_type, len(body), trace) + body)
         # A gateway that refuses a request answers before it has read all of it.
         sending = asyncio.ensure_future(writer.drain())
         try:
@@ -67,7 +70,7 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _head(address: GatewayAddress, path: str, content_type: str, length: int) -> bytes:
+def _head(address: GatewayAddress, path: str, content_type: str, length: int, trace: TraceContext | None) -> bytes:
     lines = [
         f"POST {address.path}{path} HTTP/1.1",
         f"Host: {address.authority}",
@@ -76,6 +79,7 @@ def _head(address: GatewayAddress, path: str, content_type: str, length: int) ->
         "Accept: application/json",
         "Connection: close",
         *([] if address.token is None else [f"Authorization: Bearer {address.token}"]),
+        *([] if trace is None else [f"{name}: {value}" for name, value in trace._asdict().items() if value]),
     ]
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 

@@ -23,6 +23,7 @@ from graphweft_contracts import (
     wire,
 )
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.trace_context import TraceContext
 
 _BATCH_TYPE: Final = "application/cloudevents-batch+json"
 _JSON_TYPE: Final = "application/json"
@@ -53,6 +54,9 @@ class _Problem:
 
 class GatewayTransport:
     """The ``Transport`` through a gateway. It keeps no connection, follows no redirect, and signs nothing."""
+
+    system: Final = "http"
+    """The product, as spans name it."""
 
     def __init__(
         self, url: str, *, token: str | None = None, clock: Clock = SYSTEM_CLOCK, timing: ClientTiming = CLIENT_TIMING
@@ -90,7 +94,9 @@ class GatewayTransport:
         left_s = seconds_left(request, self._clock)
         try:
             async with time_limit(left_s):
-                answer = await post(self._address, "/v1/context", _JSON_TYPE, _question(request, left_s))
+                trace = TraceContext.of(request.traceparent, request.tracestate)
+                question = _question(request, left_s)
+                answer = await post(self._address, "/v1/context", _JSON_TYPE, question, trace=trace)
         except NoAnswer as error:
             raise BusUnavailable(f"{self._named} does not answer: {error}; {_NEXT}") from None
         if answer.status == 200:

@@ -63,6 +63,9 @@ class KafkaTransport:
     partitions that the topic had at first, so added partitions move no app.
     """
 
+    system: Final = "kafka"
+    """The product, as spans name it."""
+
     def __init__(
         self, url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKey | None = None, clock: Clock = SYSTEM_CLOCK,
         timing: KafkaTiming = KAFKA_TIMING,

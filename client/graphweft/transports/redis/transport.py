@@ -73,6 +73,9 @@ class _Inbox:
 class RedisTransport:
     """The ``Transport`` over Redis. Connections open at the first use, and again after they break."""
 
+    system: Final = "redis"
+    """The product, as spans name it."""
+
     def __init__(
         self,
         url: str,

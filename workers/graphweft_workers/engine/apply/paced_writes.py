@@ -11,6 +11,7 @@ from graphweft_workers.engine.log.read import internal_error, log_defect
 from graphweft_workers.engine.plan.order import MOST_ROWS
 from graphweft_workers.ports.graph_store import GraphWrites, Write, WriteLimit, WriteResult
 from graphweft_workers.support.timing import WriteTiming
+from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import DB_DURATION, DB_TURN_WAIT
 
 
@@ -61,8 +62,14 @@ class PacedWrites:
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult | None:
         try:
-            with DB_DURATION.timed("write", clock=self._clock):
-                return await self.graph.apply(app_id, partition, writes)
+            with (
+                DB_DURATION.timed("write", clock=self._clock),
+                tracing_spans.written(app_id, partition, writes) as span,
+            ):
+                applied = await self.graph.apply(app_id, partition, writes)
+                if applied.failure is not None:
+                    span.fail(applied.failure.code)
+                return applied
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - a row that cannot be sent is found like a failing one

@@ -44,7 +44,7 @@ from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.leases import Lease
 from graphweft_workers.engine.log.passed_over import PassedOver
-from graphweft_workers.engine.log.read import MatchedEvent, Range, ReadEntry, letter_of_lost
+from graphweft_workers.engine.log.read import LoggedEvent, Range, ReadEntry, letter_of_lost
 from graphweft_workers.engine.log.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.log.series_store import MARKS_EVERY, write_marks
 from graphweft_workers.engine.log.turns import TurnClock, decode_in_turns, match_in_turns
@@ -315,7 +315,7 @@ class AppWriter:
         self._checkpoints: BoundedDict[str, Checkpoint] = BoundedDict()
         """Where the graphs of apps stand, as far as that is known."""
 
-    async def apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:
+    async def apply(self, app_id: str, events: Sequence[LoggedEvent]) -> Checkpoint | None:
         """Apply events of an app, after the rest of a plan that its graph holds; return where the graph stands.
 
         None if the app has no graph. Raises ``GraphUnavailable``; a further call continues from the graph's checkpoint.
@@ -325,7 +325,7 @@ class AppWriter:
             reached = await self._apply(app_id, list(some))
         return reached
 
-    async def _apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:
+    async def _apply(self, app_id: str, events: Sequence[LoggedEvent]) -> Checkpoint | None:
         """Apply events that have the same rules."""
         checkpoint, strikes = self._checkpoints.pop(app_id, None), 0  # unknown until the call returns
         if checkpoint is None:
@@ -341,14 +341,14 @@ class AppWriter:
         self._checkpoints[app_id] = reached
         return reached
 
-    async def _prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def _prepare(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Create the indexes that events need, and announce erasures, before the first row."""
         with contextlib.suppress(QueryFailed):
             await self.state.indexes.prepare(app_id, events)
         await self.state.indexes.prepare_packs(app_id, events)
         await self._announce_erasures(app_id, events)
 
-    async def _announce_erasures(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def _announce_erasures(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Tell responders to drop cached rows, before anything is erased: so nobody is told that it is, and then reads
         it in a responder that does not know. A batch that is applied again after a crash is announced again.
         """

@@ -24,7 +24,7 @@ from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.log.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.log.passed_over import PassedOver
-from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.log.series import SeriesPlace
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
@@ -116,7 +116,7 @@ class Why:
         self._summary = self._rules.summary | summary_of(packs)
         return NodeWriters(target, self._summary)
 
-    def _add(self, found: LogFindings, partition: int, event: MatchedEvent, writers: NodeWriters) -> None:
+    def _add(self, found: LogFindings, partition: int, event: LoggedEvent, writers: NodeWriters) -> None:
         signature = frozenset(self._number(bound.mutation.cypher) for bound in event.mutations)
         offsets, signatures = self._offsets.setdefault(partition, ([], array("l")))
         offsets.append(event.entry.offset)

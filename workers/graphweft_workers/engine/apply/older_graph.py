@@ -8,7 +8,7 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.engine.log.passed_over import PassedOver
 from graphweft_workers.engine.log.position_note import PositionNote
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after, later
 
@@ -70,7 +70,7 @@ class OlderGraphs:
                 f"{reached}: it was deleted or replaced by an older one. All events of the app are read again"
             )
 
-    async def check_obstacle(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def check_obstacle(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Raise ``NeedsRebuild`` if events are to take effect again, and the log alone does not bring them all back."""
         if app_id in self._without_obstacle or not (self._again or app_id in self._apps):
             return

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason
 from graphweft_rules import BoundMutation, CompiledMutation
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.graph_marks import has_plan
 from graphweft_workers.engine.plan.order import Arranger, Step
 from graphweft_workers.engine.plan.plan_note import PlanNote, compact
@@ -33,7 +33,7 @@ _MOST_ITEMS: Final = 10_000
 class Row:
     """One mutation for one event."""
 
-    event: MatchedEvent
+    event: LoggedEvent
     bound: BoundMutation
     number: int
     """Its index in the log's order."""
@@ -117,7 +117,7 @@ class Plan:
     def of(
         cls,
         checkpoint: Checkpoint,
-        events: Sequence[MatchedEvent],
+        events: Sequence[LoggedEvent],
         arranger: Arranger,
         *,
         steps: Sequence[Step[Row]] | None = None,
@@ -209,7 +209,7 @@ class Plan:
             yield Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note)
 
 
-def arranged(events: Sequence[MatchedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
+def arranged(events: Sequence[LoggedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
     """Return the rows of events in the order in which they run; it does not depend on the graph."""
     return steps_of(rows_of(events), arranger)
 
@@ -274,7 +274,7 @@ def unwritten(progress: Progress) -> FailedRows | None:
 
 
 def resumed(
-    progress: Progress, events: Sequence[MatchedEvent], arranger: Arranger
+    progress: Progress, events: Sequence[LoggedEvent], arranger: Arranger
 ) -> tuple[Plan, Sequence[tuple[str, str, str]]]:
     """Return the rest of the graph's unfinished plan, with rows from ``events``, which hold the plan's events.
 
@@ -295,7 +295,7 @@ def resumed(
     return Plan(before=progress.checkpoint, end=note.end, steps=steps, arranger=arranger, rules=note.rules), gone
 
 
-def rows_of(events: Iterable[MatchedEvent]) -> list[Row]:
+def rows_of(events: Iterable[LoggedEvent]) -> list[Row]:
     """Return the rows of events, given in the log's order."""
     pairs = [(event, bound) for event in events for bound in event.mutations]
     return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]

@@ -60,8 +60,7 @@ class AppIndexes:
         """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""
         app = self._apps.get(app_id) or _Of()
         used: dict[tuple[int, str | None], RuleSet] = {}
-        for event in events:
-            rules, name = event.rules, event.event.workflow
+        for (_, name), rules in {(id(each.rules), each.event.workflow): each.rules for each in events}.items():
             if (id(rules), name) not in app.seen:
                 used[id(rules), name if name in rules.workflows else None] = rules
         for place in used.keys() & app.seen:  # workflows without rules are all alike

@@ -14,11 +14,12 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason
-from graphweft_rules import BoundMutation, CompiledMutation
+from graphweft_rules import BoundMutation
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.graph_marks import has_plan
 from graphweft_workers.engine.plan.order import Arranger, Step
@@ -309,18 +310,13 @@ def _of_rules(digest: str) -> str:
 
 def _note(plan: Plan) -> str:
     in_order = plan.rows if len(plan.steps) == 1 else sorted(plan.rows, key=attrgetter("number"))
-    numbers: dict[str, int] = {}
-    for row in in_order:
-        numbers.setdefault(row.event.entry.offset, len(numbers))
+    numbers = {event: number for number, event in enumerate(dict.fromkeys([row.event for row in in_order]))}
     steps: list[tuple[str, str, list[int]]] = []
-    last: CompiledMutation | None = None
     for step in plan.steps:
-        for row in step.rows:
-            mutation = row.bound.mutation
-            if mutation is not last:
-                last = mutation
-                if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
-                    steps.append((mutation.rule, mutation.id, []))
-            steps[-1][2].append(numbers[row.event.entry.offset])
+        for mutation, some in groupby(step.rows, attrgetter("bound.mutation")):
+            if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
+                steps.append((mutation.rule, mutation.id, []))
+            steps[-1][2].extend([numbers[row.event] for row in some])
     left_out = asdict(plan.failed) if plan.failed is not None else None
-    return PlanNote(end=plan.end, events=list(numbers), steps=steps, left_out=left_out, rules=plan.rules).encode()
+    events = [event.entry.offset for event in numbers]
+    return PlanNote(end=plan.end, events=events, steps=steps, left_out=left_out, rules=plan.rules).encode()

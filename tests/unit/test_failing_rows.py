@@ -26,7 +26,7 @@ from graphweft_workers.engine.apply.apply import Applier
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.failures import quarantine as quarantining
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import NOTHING
+from graphweft_workers.engine.log.effect_ledger import NOTHING
 from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.plan.arrangers import Arrangers

@@ -42,8 +42,9 @@ from graphweft_workers.engine.batch_reports import BatchReports, Warned
 from graphweft_workers.engine.failures.returned_rules import ReturnedRules
 from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.leases import Lease
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.read import LoggedEvent, Range, ReadEntry, letter_of_lost
 from graphweft_workers.engine.log.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.log.series_store import MARKS_EVERY, write_marks
@@ -277,8 +278,8 @@ class Partition:
             if self.positions.is_new(*self.positions.next(self._queues, self.recent)) or self.recent.due(1):
                 await self._commit_now(least=1)
 
-    async def _as_lived(self, after: CommittedPosition = _START) -> PassedOver:
-        return await PassedOver.as_lived(self._parts.bus, self.number, after=after)
+    async def _as_lived(self, after: CommittedPosition = _START) -> EffectLedger:
+        return await ledger_as_lived(self._parts.bus, self.number, after=after)
 
     async def _report_lost(self, batch: Batch) -> None:
         after = self._window.cursor.offset
@@ -296,11 +297,11 @@ class AppWriter:
         self,
         state: WorkerState,
         number: int,
-        passed_over: PassedOver,
+        passed_over: EffectLedger,
         recent: RecentEvents | None = None,
         *,
         reached: Mapping[str, str] | None = None,
-        as_lived: Callable[[], Awaitable[PassedOver]] | None = None,
+        as_lived: Callable[[], Awaitable[EffectLedger]] | None = None,
         again: str = "",
     ) -> None:
         """``recent`` are the recent events of the partition at the place of its reader; others: see ``OlderGraphs``."""
@@ -355,6 +356,6 @@ class AppWriter:
         if self.state.purges is None or not events:
             return
         rules = events[0].rules  # all have the same
-        last = next((each for each in reversed(events) if rules.erases(each.event.type)), None)
-        if last is not None:
+        if any(map(rules.erases, {each.event.type for each in events})):
+            last = next(each for each in reversed(events) if rules.erases(each.event.type))
             await put_purge(self.state.purges, Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))

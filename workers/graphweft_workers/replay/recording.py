@@ -13,7 +13,7 @@ from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
 from graphweft_workers.engine.apply.apply import Applier
 from graphweft_workers.engine.apply.worker_state import WorkerState
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.plan.arrangers import Arrangers
@@ -106,7 +106,7 @@ class Recording:
         """By statement and identity of the parameters of a row."""
         self._seen: State | None = None
 
-    def open(self, partition: int, passed_over: PassedOver) -> None:
+    def open(self, partition: int, passed_over: EffectLedger) -> None:
         """Go on with another partition."""
         self._partition = partition
         self._writer = AppWriter(self._state, partition, passed_over)

@@ -23,7 +23,7 @@ from graphweft_rules.matching.pack import LogTime
 from graphweft_rules.matching.rule_set import FailedMutation, InvalidValue
 from graphweft_rules.matching.workflow import Candidates
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
-from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
+from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
 from graphweft_workers.engine.log.series import SeriesPlace, number_of
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
@@ -163,7 +163,7 @@ def read_range(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
 ) -> Range:
     """Decode and match entries in order; see ``match_range``. Workflows are compiled when an event needs them."""
     decoded = decode_range(entries, rules)
@@ -177,7 +177,7 @@ def match_range(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
     into: Range | None = None,
 ) -> Range:
     """Match entries in order; an entry that could not be decoded becomes a dead letter of the range.
@@ -220,7 +220,7 @@ def match_range(
     return result
 
 
-def _add_void(result: Range, partition: int, each: VoidEntry, passed_over: PassedOver) -> None:
+def _add_void(result: Range, partition: int, each: VoidEntry, passed_over: EffectLedger) -> None:
     """Add the dead letter of an entry that could not be decoded."""
     entry, error = each.entry, each.error
     if error is None or passed_over.entry(entry.offset):
@@ -236,7 +236,7 @@ def _add_void(result: Range, partition: int, each: VoidEntry, passed_over: Passe
         result.defects.append(defect_of(error))
 
 
-def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: PassedOver) -> None:
+def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: EffectLedger) -> None:
     """Match one event, and add what becomes of it; on an error nothing of the event is added."""
     entry, event, rules, retried = each.entry, each.event, each.rules, each.retried
     matched: MatchResult | DeadLetter | None
@@ -289,7 +289,7 @@ def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: 
             events.append(each)
 
 
-def _match_logged(partition: int, each: LoggedEvent, passed_over: PassedOver) -> MatchResult | DeadLetter | None:
+def _match_logged(partition: int, each: LoggedEvent, passed_over: EffectLedger) -> MatchResult | DeadLetter | None:
     """Match an event of a pack, or a retry, for which it counts when the log took the event.
 
     Return its dead letter if it is refused or its mutation is gone, and None if it has no effect.

@@ -19,7 +19,7 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
+from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
 from graphweft_workers.engine.log.read import LoggedEvent, Range, ReadEntry, VoidEntry, decode_range, match_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
@@ -49,7 +49,7 @@ async def read_in_turns(
     recent: RecentEvents,
     *,
     only: str | None = None,
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
 ) -> Range:
     """Return the same as ``read_range``."""
     decoded = await decode_in_turns(entries, rules)
@@ -63,7 +63,7 @@ async def match_in_turns(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
     turns: TurnClock | None = None,
     costs: AppCosts | None = None,
     most_s: float | None = None,

@@ -23,7 +23,7 @@ from graphweft_workers.drivers.falkordb.statements import guarded as falkordb_qu
 from graphweft_workers.drivers.neo4j.calls import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
-from graphweft_workers.engine.log.read import MatchedEvent, Range, read_range
+from graphweft_workers.engine.log.read import LoggedEvent, Range, read_range
 from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.engine.plan.plan import Plan
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
@@ -123,7 +123,7 @@ def _may_be_nothing(entry: Entry, event: Event) -> bool:
     return event.type not in _PACKED and not _rules().match_event(event).mutations
 
 
-def _planned(works: Sequence[MatchedEvent], dialect: GraphDialect) -> Counter[str]:
+def _planned(works: Sequence[LoggedEvent], dialect: GraphDialect) -> Counter[str]:
     """Plan the events of an app, and write each query as it is sent."""
     plan = Plan.of(Checkpoint(offset="", plan="", done=0), works, _arranger(dialect))
     rows = Counter(

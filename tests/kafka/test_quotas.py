@@ -28,7 +28,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.apps import AppPolicies, AppPolicy, Quotas
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.failures.retries import retry
-from graphweft_workers.engine.log.read import ReadEntry
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.usage.app_use import LETTERS, AppUse, decode_letters, read_uses
 from graphweft_workers.engine.usage.partition_usage import PartitionUsage
 from graphweft_workers.engine.usage.usage_reporter import UsageReporter
@@ -200,11 +200,11 @@ async def test_partitions_that_close_while_names_are_counted_are_reported(
     for partition in (0, 1):
         await usage.open(partition)
         entries = [
-            ReadEntry(
+            LoggedEvent(
                 Entry(offset=str(number), fields={}, received=datetime.now(UTC)),
+                event("made", app_id, number),
+                rules,
                 1,
-                event=event("made", app_id, number),
-                rules=rules,
             )
             for number, app_id in enumerate(apps[partition::2])
         ]

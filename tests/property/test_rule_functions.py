@@ -14,7 +14,7 @@ from graphweft_rules import MatchResult, RuleSet
 from graphweft_rules.files.model import GraphInjectionConfig, Mutation, MutationRule, Place
 from graphweft_rules.matching.conditions import Condition, ConditionGroup, Verdict, compile_condition
 from graphweft_rules.matching.parameters import Scope
-from graphweft_rules.matching.rule_functions import decider_of, undecided
+from graphweft_rules.matching.rule_functions import Match, comparisons_of, matcher_of, undecided
 from graphweft_rules.matching.rule_set import match_rule
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
@@ -129,6 +129,12 @@ def workflow_of(described: list[tuple[str | None, list[tuple[str, Any]]]]) -> Wo
     return compile_workflow("W", GraphInjectionConfig(mutation_rules=mutation_rules))
 
 
+def function_of(condition: Condition) -> Match:
+    """Return the function of a rule with this condition and one mutation without values."""
+    (rule,) = workflow_of([(None, [("CREATE (:N {a: 1})", 1)])]).mutation_rules
+    return matcher_of(comparisons_of(condition), rule.parts)
+
+
 def shown(found: MatchResult) -> object:
     mutations = [(each.mutation.rule, each.mutation.id, repr(list(each.params.items()))) for each in found.mutations]
     return mutations, found.skipped, [(each.rule, each.query, repr(each.error)) for each in found.failed]
@@ -216,12 +222,12 @@ def test_a_constant_is_what_cel_makes_of_it(sign: str, constant: str, values: li
     if not is_condition(text):
         return
     condition = compile_condition(text)
-    function = decider_of(condition)
+    function = function_of(condition)
     for value in values:
         event = event_of({"a": value})
         found = function(event, event.data, event.context, None)
         if found is not None:
-            assert condition.evaluate(Scope.of_event(event)) == Verdict(holds=found), value
+            assert condition.evaluate(Scope.of_event(event)) == Verdict(holds=bool(found)), value
 
 
 @pytest.mark.parametrize("value", [1100, 0, 2**63 - 1, -(2**63)])
@@ -249,7 +255,7 @@ def test_many_comparisons_of_one_value_need_no_condition(monkeypatch: pytest.Mon
 )
 def test_a_function_decides_as_its_condition(text: str) -> None:
     condition = compile_condition(text)
-    function = decider_of(condition)
+    function = function_of(condition)
     assert function is not undecided
     for value in VALUES:
         event = Event.create("a.b", app_id="app", chat_id="chat", data={"a": value})
@@ -258,7 +264,7 @@ def test_a_function_decides_as_its_condition(text: str) -> None:
         except (LookupError, TypeError):
             continue
         if found is not None:
-            assert condition.evaluate(Scope.of_event(event)) == Verdict(holds=found), value
+            assert condition.evaluate(Scope.of_event(event)) == Verdict(holds=bool(found)), value
 
 
 @pytest.mark.parametrize(
@@ -279,7 +285,9 @@ def test_a_function_decides_as_its_condition(text: str) -> None:
 )
 def test_common_conditions_are_decided_by_functions(text: str, data: dict[str, Any], holds: bool) -> None:
     event = Event.create("a.b", app_id="app", chat_id="chat", user_id="u", data=data)
-    assert decider_of(compile_condition(text))(event, event.data, event.context, None) is holds
+    found = function_of(compile_condition(text))(event, event.data, event.context, None)
+    assert found is not None
+    assert bool(found) is holds
 
 
 @pytest.mark.parametrize(
@@ -295,7 +303,7 @@ def test_common_conditions_are_decided_by_functions(text: str, data: dict[str, A
     ],
 )  # fmt: skip
 def test_conditions_of_another_form_have_no_function(text: str) -> None:
-    assert decider_of(compile_condition(text)) is undecided
+    assert function_of(compile_condition(text)) is undecided
 
 
 def test_common_rules_need_no_scope(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +325,7 @@ def test_a_literal_with_many_levels_is_bound(levels: int) -> None:
     event = Event.create("a.b", app_id="app", chat_id="chat", workflow="W", data={"a": "x"})
     (bound,) = rule_set.match_event(event).mutations
     (rule,) = rule_set.workflows["W"].mutation_rules
-    assert rule.bind is rule.bind  # made once, even if it is none
+    assert rule.match is rule.match  # made once, even if it is none
     value = bound.params["p"]
     for _ in range(levels):
         (value,) = value

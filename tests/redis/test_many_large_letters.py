@@ -21,7 +21,7 @@ from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived, ledger_by_other_rules
 from graphweft_workers.engine.usage.letter_quota import KEPT_BYTES, KEPT_LETTERS, LetterQuota
 from graphweft_workers.engine.usage.usage_reporter import UsageReporter
 from graphweft_workers.engine.worker import MutationWorker
@@ -102,8 +102,8 @@ async def test_letters_that_go_meanwhile_end_no_page_for_ever(bus: Bus) -> None:
 async def test_what_had_no_effect_is_learned_without_events(bus: Bus) -> None:
     letters = Counted(bus)
     counted = replace(bus, dead_letters=letters)
-    lived = await PassedOver.as_lived(counted, 0)
-    await PassedOver.by_other_rules(counted, 0)
+    lived = await ledger_as_lived(counted, 0)
+    await ledger_by_other_rules(counted, 0)
     assert lived.event("1000-0", "shop")
     assert letters.read_bytes == 0
 
@@ -146,14 +146,14 @@ from contextlib import aclosing
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived, ledger_by_other_rules
 
 async def main():
     async with aclosing(redis_bus(sys.argv[1])) as bus:
         await bus.dead_letters.by_app()
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[3]),) * 2)
-        await PassedOver.as_lived(bus, 0)
+        await ledger_as_lived(bus, 0)
         await ArchivedState(open_blobs(sys.argv[2])).save_letters(bus)
 
 asyncio.run(main())

@@ -33,7 +33,7 @@ from graphweft_workers.engine.failures.letter_payloads import payload_of
 from graphweft_workers.engine.failures.quarantine import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.log.duplicates import WINDOW
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count
@@ -135,7 +135,7 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
     rows_of, ahead = applying.rows_of, asyncio.Event()
     sizes: list[int] = []
 
-    def noted(events: Sequence[MatchedEvent]) -> Any:
+    def noted(events: Sequence[LoggedEvent]) -> Any:
         sizes.append(len(events))
         if len(sizes) == 2:
             ahead.set()

@@ -24,7 +24,7 @@ from graphweft_workers.engine.apply.app_queue import Parking
 from graphweft_workers.engine.apply.older_graph import no_obstacle
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import NOTHING
+from graphweft_workers.engine.log.effect_ledger import NOTHING
 from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry

@@ -63,7 +63,7 @@ class Gates(Writer):
 
 def some(count: int) -> Any:
     """Return so many events, of which only the number and the size count."""
-    return [SimpleNamespace(entry=SimpleNamespace(fields={b"data": b"x"})) for _ in range(count)]
+    return [SimpleNamespace(size=1, entry=SimpleNamespace(fields={b"data": b"x"})) for _ in range(count)]
 
 
 def at(place: int) -> CommittedPosition:
@@ -389,7 +389,7 @@ class Model(Writer):
     def of(self, app: str, after: int, end: int) -> Any:
         """Return the events of an app after a place, up to another."""
         places = [place for place in range(after + 1, end + 1) if self.apps[place - 1] == app]
-        return [SimpleNamespace(place=place, entry=SimpleNamespace(fields={b"data": b"x"})) for place in places]
+        return [SimpleNamespace(place=place, size=1, entry=SimpleNamespace(fields={b"data": b"x"})) for place in places]
 
     async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         await self._fate()

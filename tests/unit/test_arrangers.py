@@ -13,14 +13,14 @@ from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import FixedRules
 
 
-def events_of(rules: RuleSet, app_id: str) -> list[MatchedEvent]:
+def events_of(rules: RuleSet, app_id: str) -> list[LoggedEvent]:
     event = Event.create("x.y", app_id=app_id, chat_id="c", workflow="W", id=app_id, data={"s": "s", "v": 1})
     entry = Entry(offset="1", fields=wire.encode(event), received=datetime(2026, 2, 1, tzinfo=UTC))
     return list(read_range(0, [entry], FixedRules(rules).cursor(0, ""), RecentEvents()).apps[app_id])

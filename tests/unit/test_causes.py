@@ -10,7 +10,7 @@ from tests.services.rules import rules_of_parts
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.replay.causes import Causes
 from graphweft_workers.replay.graph_diff import Example, NodeName
@@ -34,7 +34,7 @@ def rules(folder: Path, name: str, **parts: str) -> RuleSet:
     return rules_of_parts(folder / name, parts)
 
 
-def matched(rules: RuleSet, *events: Event) -> list[MatchedEvent]:
+def matched(rules: RuleSet, *events: Event) -> list[LoggedEvent]:
     entries = [
         Entry(offset=f"{number}-0", fields=wire.encode(event), received=NOW) for number, event in enumerate(events, 1)
     ]

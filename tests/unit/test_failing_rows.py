@@ -26,8 +26,8 @@ from graphweft_workers.engine.apply.apply import Applier
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.failures import quarantine as quarantining
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import NOTHING
-from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.effect_ledger import NOTHING
+from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.graph_marks import has_plan
@@ -64,13 +64,13 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
     return rules_of_parts(tmp_path_factory.mktemp("rules"), PARTS)
 
 
-def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]], workflow: str = "W") -> list[MatchedEvent]:
+def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]], workflow: str = "W") -> list[LoggedEvent]:
     return list(events_of_apps(rules, [("app", *each) for each in values], workflow).get("app", ()))
 
 
 def events_of_apps(
     rules: RuleSet, values: Sequence[tuple[str, str, int | None]], workflow: str = "W"
-) -> Mapping[str, Sequence[MatchedEvent]]:
+) -> Mapping[str, Sequence[LoggedEvent]]:
     entries = [
         Entry(
             offset=f"{number:05}",
@@ -107,7 +107,7 @@ def run_row(state: State, statement: str, params: Any) -> None:
 
 
 def serially(
-    events: Sequence[MatchedEvent], without: Collection[tuple[str, str]] = ()
+    events: Sequence[LoggedEvent], without: Collection[tuple[str, str]] = ()
 ) -> tuple[State, set[tuple[str, str]]]:
     """Return the graph and the dead letters of one row after the other; ``without`` are rows to leave out."""
     state: State = {}
@@ -248,7 +248,7 @@ def applier(
     )  # fmt: skip
 
 
-async def run(rules: RuleSet, graph: Graph, letters: Letters, batches: Sequence[Sequence[MatchedEvent]]) -> None:
+async def run(rules: RuleSet, graph: Graph, letters: Letters, batches: Sequence[Sequence[LoggedEvent]]) -> None:
     """Apply batches as a worker does; after each interruption another worker continues."""
     worker = applier(rules, graph, letters)
     for batch in batches:
@@ -489,7 +489,7 @@ class Counting(Arrangers):
 
     asked = 0
 
-    async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
+    async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
         self.asked += 1
         return await super().of(events)
 
@@ -563,7 +563,7 @@ def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(
     others = rules_of_parts(tmp_path, {"see": PARTS["see"]})
     given = Arrangers.of
 
-    async def of(arrangers: Arrangers, events: Sequence[MatchedEvent]) -> Arranger:
+    async def of(arrangers: Arrangers, events: Sequence[LoggedEvent]) -> Arranger:
         if len(events) > 1:
             raise ValueError("a defect")
         return await given(arrangers, events)
@@ -576,7 +576,7 @@ def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(
     graph, letters = Graph(), Letters()
     worker = applier(rules, graph, letters)
 
-    async def apply(events: Sequence[MatchedEvent]) -> str:
+    async def apply(events: Sequence[LoggedEvent]) -> str:
         await worker.apply(0, "app", graph.progress.checkpoint, events)
         return rules_of(graph.progress)
 

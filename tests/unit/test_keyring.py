@@ -19,11 +19,11 @@ from graphweft_rules import RuleSet
 from graphweft_workers.doctor import _key_files
 from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.history import known_before
 from graphweft_workers.engine.log.judged_bus import judged
 from graphweft_workers.engine.log.key_file import files_open_to_others, read_keyring
 from graphweft_workers.engine.log.keyring import Keyring, KeyringKey
-from graphweft_workers.engine.log.passed_over import PassedOver
 from graphweft_workers.engine.log.read import letter_for, read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -119,10 +119,10 @@ def test_an_entry_needs_a_valid_signature_of_its_app(fields: dict[bytes, bytes],
 def test_only_workers_record_that_a_letter_was_dropped(app: str | None, apps: str | None) -> None:
     drop = {wire.DROPPED: wire.DroppedLetter(app, None, None, ("1-0",), "invalid_event").encode()}
     for fields, counts in ((drop, False), (key("acme").signed(drop), False), (key("worker").signed(drop), True)):
-        passed = PassedOver(0)
+        passed = EffectLedger(0)
         passed.add_entries([entry(fields, offset="2-0")])
         assert passed.entry("1-0") is counts
-    old = PassedOver(0)
+    old = EffectLedger(0)
     old.add_entries([entry(drop, START - DAY, offset="2-0")])
     assert old.entry("1-0")
 

@@ -17,8 +17,7 @@ def load(**sizes: int) -> dict[str, AppLoad]:
 
 
 def test_the_load_of_each_app_is_its_events_and_their_bytes() -> None:
-    fields = {b"data": b"12345", b"content-type": b"x"}
-    assert loads_of([(HOG, fields), (NEIGHBOUR, {}), (HOG, fields)]) == {
+    assert loads_of([(HOG, 6), (NEIGHBOUR, 0), (HOG, 6)]) == {
         HOG: AppLoad(events=2, size=12), NEIGHBOUR: AppLoad(events=1, size=0),
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 from graphweft_contracts import DeadLetter
 from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules.cypher.indexes import SearchIndex
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.read import letter_for
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, Progress
@@ -59,7 +59,7 @@ def key(
     offset: str = "5",
 ) -> str:
     scan = Scan(0)
-    scan.passed_over = PassedOver(0)
+    scan.passed_over = EffectLedger(0)
     for each in letters:
         scan.passed_over.add_letter(each)
     return snapshot_key(scan, app, offset, hashed(FIRST), activations, before=before, code=code)

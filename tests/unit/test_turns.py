@@ -22,7 +22,7 @@ from graphweft_workers.engine.apply.older_graph import no_obstacle
 from graphweft_workers.engine.log import turns
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import NOTHING
+from graphweft_workers.engine.log.effect_ledger import NOTHING
 from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.features.memory.mutations import MemoryMutations
@@ -236,9 +236,9 @@ async def test_a_small_event_with_many_dear_conditions_is_matched_in_a_thread(
     threads = list[bool]()
     real = RuleSet.match_event
 
-    def matching(self: RuleSet, event: Event, logged: Any = None) -> Any:
+    def matching(self: RuleSet, event: Event, *how: Any) -> Any:
         threads.append(threading.current_thread() is not threading.main_thread())
-        return real(self, event, logged)
+        return real(self, event, *how)
 
     monkeypatch.setattr(RuleSet, "match_event", matching)
     found = await turns.match_in_turns(0, decoded, RecentEvents())
@@ -267,10 +267,10 @@ class Matches:
         self.apps = list[str]()
         real = RuleSet.match_event
 
-        def matching(rules: RuleSet, event: Event, logged: Any = None) -> Any:
+        def matching(rules: RuleSet, event: Event, *how: Any) -> Any:
             self.apps.append(event.appid)
             clock.advance(seconds.get(event.appid, 0.0))
-            return real(rules, event, logged)
+            return real(rules, event, *how)
 
         monkeypatch.setattr(RuleSet, "match_event", matching)
 

@@ -19,7 +19,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine.apply.apply import Applier
 from graphweft_workers.engine.apply.write_budget import SlowWrites, WriteBudget
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Entry
@@ -119,7 +119,7 @@ class Letters:
         return sorted((each.reason, len(each.offsets) or 1) for each in self.kept.values())
 
 
-def events_of(rules: RuleSet, rows: Sequence[tuple[str, float]]) -> list[MatchedEvent]:
+def events_of(rules: RuleSet, rows: Sequence[tuple[str, float]]) -> list[LoggedEvent]:
     """Return events with a chat and the seconds that the write of each takes."""
     entries = [
         Entry(
@@ -153,7 +153,7 @@ class Worker:
             quarantine=self.quarantine, clock=self.clock, timing=Timing(),
         )  # fmt: skip
 
-    async def apply(self, events: Sequence[MatchedEvent]) -> None:
+    async def apply(self, events: Sequence[LoggedEvent]) -> None:
         while True:
             checkpoint = self.graph.progress.checkpoint
             try:
@@ -174,7 +174,7 @@ def rules(tmp_path: Path) -> RuleSet:
     return rules_of_parts(tmp_path, {"slow": SLOW})
 
 
-async def one_by_one(worker: Worker, events: Sequence[MatchedEvent]) -> None:
+async def one_by_one(worker: Worker, events: Sequence[LoggedEvent]) -> None:
     for event in events:
         await worker.apply([event])
 

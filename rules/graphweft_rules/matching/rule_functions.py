@@ -1,10 +1,9 @@
 """Mutation rules as Python functions: nearly all that rules need of an event are a few look-ups in its payload.
 
-``decider_of`` makes a function of a condition that compares references with constants, ``group_decider_of`` one of many
-such conditions, and ``binder_of`` one of the parameters of a rule. Each is one Python expression, in which names and
-literals of the rule are constants. These functions decide in the plain case alone. If a value is missing, is of another
-type than its constant or lies in a list, they leave the decision to ``Condition`` and ``ParameterSource``, which also
-word what is wrong.
+``matcher_of`` makes a function of a rule whose condition compares references with constants, and ``group_decider_of``
+one of many such conditions. Each is one Python expression, in which names and literals of the rule are constants. These
+functions decide in the plain case alone. If a value is missing, is of another type than its constant or lies in a list,
+they leave the decision to ``Condition`` and ``ParameterSource``, which also word what is wrong.
 """
 
 from __future__ import annotations
@@ -30,12 +29,13 @@ from graphweft_rules.matching.parameters import (
 )
 
 type Values = Mapping[str, Any]
-type Decide = Callable[[Event, Values, Values, str | None], bool | None]
-"""Takes an event, its payload, context variables and agent. None or an error: the condition decides."""
+type Match = Callable[[Event, Values, Values, str | None], tuple[BoundMutation, ...] | None]
+"""Takes an event, its payload, context variables and agent, and returns the mutations of a rule for it.
+
+None or an error: the condition and the sources of the rule decide.
+"""
 type DecideGroup = Callable[[Event, Values, Values, str | None], tuple[bool, ...] | None]
 """Takes the same, and decides many conditions. None or an error: each condition decides."""
-type Bind = Callable[[Event, Values, Values, str | None], tuple[BoundMutation, ...]]
-"""Takes the same. An error: the sources decide."""
 
 _EVENT: Final = {
     "id": "event.id",
@@ -92,16 +92,21 @@ def comparisons_of(condition: Condition) -> tuple[Comparison, ...] | None:
         return None
 
 
-def decider_of(condition: Condition | None) -> Decide:
-    """Return the function that decides a condition in the plain case; ``undecided`` for one of another form."""
-    if condition is None:
-        return _always
-    comparisons = comparisons_of(condition)
+def matcher_of(comparisons: Iterable[Comparison] | None, parts: Iterable[CompiledMutation]) -> Match:
+    """Return the function of a rule with a condition and mutations; ``undecided`` for a condition of another form.
+
+    ``comparisons`` are those of the condition, none at all if the rule has none.
+    """
     if comparisons is None:
         return undecided
     code = _Code()
-    expression = code.conjunction(comparisons)
-    found: Decide = code.function(f"({expression}) if {code.is_plain} else None")
+    decided = code.conjunction(comparisons)
+    bound = code.mutations(parts)
+    found: Match
+    try:
+        found = code.function(f"({bound} if {decided} else ()) if {code.is_plain} else None" if decided else bound)
+    except (SyntaxError, RecursionError, MemoryError):  # a literal with a hundred levels
+        return undecided
     return found
 
 
@@ -121,48 +126,24 @@ def plain_case(comparisons: Iterable[Comparison]) -> frozenset[tuple[str, type]]
     return frozenset((each.path, type(each.constant)) for each in comparisons if each.constant is not None)
 
 
-def binder_of(parts: Iterable[CompiledMutation]) -> Bind:
-    """Return the function that binds the mutations of a rule in the plain case."""
-    given = tuple(parts)
-    if any(part.cypher.ranges for part in given):
-        return _unbound  # their values are checked
-    code = _Code()
-    bound: list[str] = []
-    try:
-        for part in given:
-            items = [f"{code.constant(name)}: {code.value(source)}" for name, source in part.sources]
-            if part.cypher.clock:
-                items.append(f"**clock_values({code.constant(part.cypher.clock)}, event.time)")
-            if part.cypher.uuids:
-                items.append(f"**uuids({code.constant(part)}, event)")
-            bound.append(f"BoundMutation({code.constant(part)}, {{{', '.join(items)}}}), ")
-        found: Bind = code.function(f"({''.join(bound)})")
-    except (SyntaxError, RecursionError, MemoryError):  # a literal with a hundred levels
-        return _unbound
-    return found
-
-
 def uuids_of(part: CompiledMutation, event: Event) -> dict[str, str]:
     """Return the values of the calls of ``randomUUID()`` of a mutation."""
     return uuid_values(part.cypher.uuids, f"{event.source}\n{event.id}\n{part.rule}\n{part.id}")
 
 
-def _always(_event: Event, _data: Values, _context: Values, _agent: str | None) -> bool:
-    return True
-
-
-def _unbound(_event: Event, _data: Values, _context: Values, _agent: str | None) -> tuple[BoundMutation, ...]:
-    raise LookupError
-
-
 def undecided(_event: Event, _data: Values, _context: Values, _agent: str | None) -> None:
-    """Decide nothing: the function of a condition of another form."""
+    """Decide nothing: the function of a rule that has none of its own."""
 
 
 def _given[T](value: T | None) -> T:
     if value is None:
         raise LookupError
     return value
+
+
+def _checked() -> None:
+    """Leave the binding to ``ParameterSource``: the values of the mutations are to be checked."""
+    raise LookupError
 
 
 def _root(reference: Reference) -> str:
@@ -249,6 +230,7 @@ class _Code:
             **{each.__name__: each for each in (type, str, int, float, bool)},
             "uuids": uuids_of,
             "given": _given,
+            "checked": _checked,
         }
         self._plain: dict[tuple[str, type], tuple[str, str]] = {}
         """Reference and type of a value -> its name, and the test that names it."""
@@ -262,6 +244,21 @@ class _Code:
         name = f"c{len(self._names)}"
         self._names[name] = value
         return name
+
+    def mutations(self, parts: Iterable[CompiledMutation]) -> str:
+        """Return the expression of the bound mutations of a rule."""
+        given = tuple(parts)
+        if any(part.cypher.ranges for part in given):
+            return "checked()"
+        return f"({''.join(f'{self._mutation(part)}, ' for part in given)})"
+
+    def _mutation(self, part: CompiledMutation) -> str:
+        items = [f"{self.constant(name)}: {self.value(source)}" for name, source in part.sources]
+        if part.cypher.clock:
+            items.append(f"**clock_values({self.constant(part.cypher.clock)}, event.time)")
+        if part.cypher.uuids:
+            items.append(f"**uuids({self.constant(part)}, event)")
+        return f"BoundMutation({self.constant(part)}, {{{', '.join(items)}}})"
 
     def conjunction(self, comparisons: Iterable[Comparison]) -> str:
         """Return the expression that decides comparisons, which holds if ``is_plain`` does."""

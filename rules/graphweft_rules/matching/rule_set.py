@@ -6,11 +6,12 @@ Matching is pure, so workers, replays and rule tests use it alike.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from graphweft_contracts import ContextRequest, Event
 from graphweft_contracts.rules_log import digest_of
@@ -32,6 +33,8 @@ from graphweft_rules.matching.parameters import Absent, Scope
 from graphweft_rules.matching.rule_functions import uuids_of
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.workflow import (
+    NO_RULES,
+    Candidates,
     CompiledInjection,
     CompiledInjectionRule,
     CompiledMutationRule,
@@ -118,6 +121,8 @@ class RuleSet:
         """The content of the rule files, by their paths from the root."""
         self.digest = digest_of(self.files) if self.files else ""
         """SHA-256 of the files' names and content; empty for rules without files."""
+        self._found: dict[str | None, Workflow] = {}
+        """Workflows that compile, as far as they have been looked up."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
         self._erasing = frozenset(type for pack in self.packs for type in pack.erasing)
         self._packed = {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
@@ -234,37 +239,38 @@ class RuleSet:
         return None
 
     def _workflow(self, name: str | None) -> Workflow | None:
-        try:
-            return self.workflows.get(name or "")
-        except RulesError:
-            return None
+        found = self._found.get(name)
+        if found is None:
+            with suppress(RulesError):
+                found = self.workflows.get(name or "")
+            if found is not None:
+                self._found[name] = found
+        return found
 
     def erases(self, type: str) -> bool:
         """Tell whether a pack removes data for events of this type."""
         return type in self._erasing
 
-    def match_event(self, event: Event, logged: LogTime | None = None) -> MatchResult:
+    def match_event(
+        self, event: Event, logged: LogTime | None = None, candidates: Candidates | None = None
+    ) -> MatchResult:
         """Return the mutations for an event; those of packs come first and need no workflow.
 
-        ``logged`` says when the log took the event; without it the event's own time counts.
+        ``logged`` says when the log took the event; without it the event's own time counts. ``candidates`` are those
+        of the event, if they are known.
 
         An error in a rule becomes ``failed`` and does not affect other rules. An error in a pack is raised.
         """
+        found = MatchResult()
         if event.type in self._types:
-            packed = self._by_packs(event, logged)
-            ruled = self._by_rules(event)
-            return MatchResult(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
-        return self._by_rules(event)
+            found.mutations = tuple(self._by_packs(event, logged))
+        _match_rules(candidates or self.candidates(event), event, found)
+        return found
 
-    def steps(self, event: Event, size: int) -> int:
-        """Return about how many steps the conditions for an event of so many bytes take at most together.
-
-        0 for a workflow that is not compiled yet.
-        """
-        if not self.is_compiled(event.workflow):
-            return 0
+    def candidates(self, event: Event) -> Candidates:
+        """Return the mutation rules among which those for an event are; compiles the workflow of the event."""
         workflow = self._workflow(event.workflow)
-        return 0 if workflow is None else workflow.mutations_for(event.type, event.agent).steps(size)
+        return NO_RULES if workflow is None else workflow.mutations_for(event.type, event.agent)
 
     def refusal(self, event: Event) -> str | None:
         """Return why a pack refuses an event, or None. A refused event has no mutations of that pack."""
@@ -289,36 +295,6 @@ class RuleSet:
         for pack in self.packs:
             for mutation, params in pack.match(event, logged):
                 yield BoundMutation(mutation=mutation, params=params)
-
-    def _by_rules(self, event: Event) -> MatchResult:
-        workflow = self._workflow(event.workflow)
-        if workflow is None:
-            return _NOTHING
-        agent = event.agent
-        candidates = workflow.mutations_for(event.type, agent)
-        if not candidates.rules:
-            return _NOTHING
-        data, context = event.data, event.context
-        scope: Scope | None = None
-        if candidates.are_few:
-            rules: Iterable[CompiledMutationRule] = candidates.rules
-        else:
-            scope = Scope.of_event(event)
-            rules = candidates.select(event, scope)
-        found = MatchResult()
-        for rule in rules:
-            try:
-                holds = rule.decide(event, data, context, agent)
-                if holds:
-                    found.mutations += rule.bind(event, data, context, agent)
-                if holds is not None:
-                    continue
-            except Exception:  # noqa: BLE001 - then the rule decides step by step, and says what is wrong
-                pass
-            if scope is None:
-                scope = Scope.of_event(event)
-            match_rule(rule, event, scope, found)
-        return found
 
     def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
         """Return the queries for a context request. ``now`` is the time of clock functions. Never raises."""
@@ -387,7 +363,26 @@ class RuleSet:
         return _bind(found, event, Scope.of_event(event)) if found else None
 
 
-_NOTHING: Final = MatchResult()
+def _match_rules(candidates: Candidates, event: Event, found: MatchResult) -> None:
+    """Add the mutations, skips and failures of the rules for an event."""
+    rules: Iterable[CompiledMutationRule] = candidates.rules
+    if not rules:
+        return
+    data, context, agent = event.data, event.context, event.agent
+    scope: Scope | None = None
+    if not candidates.are_few:
+        scope = Scope.of_event(event)
+        rules = candidates.select(event, scope)
+    for rule in rules:
+        try:
+            bound = rule.match(event, data, context, agent)
+        except Exception:  # noqa: BLE001 - then the rule decides step by step, and says what is wrong
+            bound = None
+        if bound is None:
+            scope = scope or Scope.of_event(event)
+            match_rule(rule, event, scope, found)
+        elif bound:
+            found.mutations += bound
 
 
 def match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: MatchResult) -> None:

@@ -33,14 +33,12 @@ from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.parameters import ParamError, ParameterSource, Reference, Scope, compile_param
 from graphweft_rules.matching.rule_functions import (
-    Bind,
     Comparison,
-    Decide,
     DecideGroup,
-    binder_of,
+    Match,
     comparisons_of,
-    decider_of,
     group_decider_of,
+    matcher_of,
     plain_case,
     undecided,
 )
@@ -80,14 +78,14 @@ class CompiledMutationRule:
     parts: tuple[CompiledMutation, ...]
 
     @cached_property
-    def decide(self) -> Decide:
-        """The function that decides the condition in the plain case."""
-        return decider_of(self.condition)
+    def comparisons(self) -> tuple[Comparison, ...] | None:
+        """Those that its condition joins, none without one; None for a condition of another form."""
+        return () if self.condition is None else comparisons_of(self.condition)
 
     @cached_property
-    def bind(self) -> Bind:
-        """The function that binds the parts in the plain case."""
-        return binder_of(self.parts)
+    def match(self) -> Match:
+        """The function that returns its mutations for an event in the plain case."""
+        return matcher_of(self.comparisons, self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +142,7 @@ class Candidates:
         self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
         self._steps: dict[int, int] = {}
         self.are_few: bool = len(rules) <= _FEW or (
-            len(rules) <= _FEW_QUICK and all(rule.decide is not undecided for rule in rules)
+            len(rules) <= _FEW_QUICK and all(rule.comparisons is not None for rule in rules)
         )
         """Whether all rules are tried, so ``select`` gives nothing away."""
         if self.are_few:
@@ -176,7 +174,7 @@ class Candidates:
             conditions = [
                 rule.condition
                 for number, rule in enumerate(self.rules)
-                if rule.condition is not None and number not in looked_up and rule.decide is undecided
+                if rule.condition is not None and number not in looked_up and rule.comparisons is None
             ]
             found = self._steps[magnitude] = sum(each.estimate((1 << magnitude) - 1) for each in conditions)
         return found
@@ -210,6 +208,10 @@ class Candidates:
         for together in self._together:
             numbers += together.select(event, scope)
         return [self.rules[number] for number in sorted(numbers)]
+
+
+NO_RULES: Final = Candidates(())
+"""Of an event without a workflow that compiles."""
 
 
 class Workflow:

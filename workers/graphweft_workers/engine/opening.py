@@ -11,8 +11,9 @@ from graphweft_contracts import InvalidEvent, QueryFailed
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
 from graphweft_workers.engine.failures.set_aside import counted_letter
 from graphweft_workers.engine.log.duplicates import REACH, RecentEvents
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.history import known_before
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.ports.bus import Bus
@@ -44,7 +45,7 @@ class Opening:
     before: PositionNote
     """The note of the last owner."""
     recent: RecentEvents
-    passed_over: PassedOver
+    passed_over: EffectLedger
     reached: Mapping[str, str] | None
     """By app: the offset that its graph has reached; None if the store keeps no positions."""
 
@@ -74,9 +75,9 @@ class PartitionOpening:
             before=before,
             recent=recent,
             passed_over=(
-                await PassedOver.as_lived(self._bus, number, after=start)
+                await ledger_as_lived(self._bus, number, after=start)
                 if again
-                else PassedOver.of_set_aside(number, aside)
+                else EffectLedger.of_set_aside(number, aside)
             ),
             reached=None if kept is None else await self._graph.reached(number),
         )

@@ -43,9 +43,10 @@ from graphweft_workers.engine.batch_reports import BatchReports, Warned
 from graphweft_workers.engine.failures.returned_rules import ReturnedRules
 from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.leases import Lease
-from graphweft_workers.engine.log.passed_over import PassedOver
-from graphweft_workers.engine.log.read import MatchedEvent, Range, ReadEntry, letter_of_lost
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
+from graphweft_workers.engine.log.read import LoggedEvent, Range, ReadEntry, letter_of_lost
 from graphweft_workers.engine.log.reading_window import APP_COST, ReadingWindow, TakenEntries, WindowsTogether
 from graphweft_workers.engine.log.series_store import MARKS_EVERY, write_marks
 from graphweft_workers.engine.log.turns import TurnClock, decode_in_turns, match_in_turns
@@ -291,8 +292,8 @@ class Partition:
             if self.positions.is_new(*self.positions.next(self._queues, self.recent)) or self.recent.due(1):
                 await self._commit_now(least=1)
 
-    async def _as_lived(self, after: CommittedPosition = _START) -> PassedOver:
-        return await PassedOver.as_lived(self._parts.bus, self.number, after=after)
+    async def _as_lived(self, after: CommittedPosition = _START) -> EffectLedger:
+        return await ledger_as_lived(self._parts.bus, self.number, after=after)
 
     async def _report_lost(self, batch: Batch) -> None:
         after = self._window.cursor.offset
@@ -310,11 +311,11 @@ class AppWriter:
         self,
         state: WorkerState,
         number: int,
-        passed_over: PassedOver,
+        passed_over: EffectLedger,
         recent: RecentEvents | None = None,
         *,
         reached: Mapping[str, str] | None = None,
-        as_lived: Callable[[], Awaitable[PassedOver]] | None = None,
+        as_lived: Callable[[], Awaitable[EffectLedger]] | None = None,
         again: str = "",
     ) -> None:
         """``recent`` are the recent events of the partition at the place of its reader; others: see ``OlderGraphs``."""
@@ -329,7 +330,7 @@ class AppWriter:
         self._checkpoints: BoundedDict[str, Checkpoint] = BoundedDict()
         """Where the graphs of apps stand, as far as that is known."""
 
-    async def apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:
+    async def apply(self, app_id: str, events: Sequence[LoggedEvent]) -> Checkpoint | None:
         """Apply events of an app, after the rest of a plan that its graph holds; return where the graph stands.
 
         None if the app has no graph. Raises ``GraphUnavailable``; a further call continues from the graph's checkpoint.
@@ -340,7 +341,7 @@ class AppWriter:
                 reached = await self._apply(app_id, list(some))
         return reached
 
-    async def _apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:
+    async def _apply(self, app_id: str, events: Sequence[LoggedEvent]) -> Checkpoint | None:
         """Apply events that have the same rules."""
         checkpoint, strikes = self._checkpoints.pop(app_id, None), 0  # unknown until the call returns
         if checkpoint is None:
@@ -356,20 +357,20 @@ class AppWriter:
         self._checkpoints[app_id] = reached
         return reached
 
-    async def _prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def _prepare(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Create the indexes that events need, and announce erasures, before the first row."""
         with contextlib.suppress(QueryFailed):
             await self.state.indexes.prepare(app_id, events)
         await self.state.indexes.prepare_packs(app_id, events)
         await self._announce_erasures(app_id, events)
 
-    async def _announce_erasures(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def _announce_erasures(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Tell responders to drop cached rows, before anything is erased: so nobody is told that it is, and then reads
         it in a responder that does not know. A batch that is applied again after a crash is announced again.
         """
         if self.state.purges is None or not events:
             return
         rules = events[0].rules  # all have the same
-        last = next((each for each in reversed(events) if rules.erases(each.event.type)), None)
-        if last is not None:
+        if any(map(rules.erases, {each.event.type for each in events})):
+            last = next(each for each in reversed(events) if rules.erases(each.event.type))
             await put_purge(self.state.purges, Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.merge_keys import looked_up
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.digest import canonical
 from graphweft_workers.replay.graph_diff import Example
 
@@ -60,7 +60,7 @@ class Causes:
         """For each example, up to five causes in log order. None has the event and the mutation of another one."""
         return [list(each.values()) for each in self._found]
 
-    def see(self, partition: int, before: Iterable[MatchedEvent], after: Iterable[MatchedEvent]) -> None:
+    def see(self, partition: int, before: Iterable[LoggedEvent], after: Iterable[LoggedEvent]) -> None:
         """Take what both sides make of one range of a partition."""
         old, new = {each.entry.offset: each for each in before}, {each.entry.offset: each for each in after}
         for offset in dict.fromkeys((*old, *new)):
@@ -74,7 +74,7 @@ class Causes:
                     self._see(f"{partition}:{offset}", side, event, others)  # type: ignore[arg-type]
 
     def _see(
-        self, position: str, side: Side, event: MatchedEvent, others: Mapping[tuple[str, str], BoundMutation]
+        self, position: str, side: Side, event: LoggedEvent, others: Mapping[tuple[str, str], BoundMutation]
     ) -> None:
         for bound in event.mutations:
             mutation = bound.mutation
@@ -89,7 +89,7 @@ class Causes:
         found: dict[_Effect, MutationDifference],
         position: str,
         side: Side,
-        event: MatchedEvent,
+        event: LoggedEvent,
         bound: BoundMutation,
     ) -> None:
         source, id = event.event.source, event.event.id
@@ -118,7 +118,7 @@ class Causes:
                 yield number
 
 
-def _rows(event: MatchedEvent | None) -> dict[tuple[str, str], BoundMutation]:
+def _rows(event: LoggedEvent | None) -> dict[tuple[str, str], BoundMutation]:
     return {} if event is None else {(each.mutation.rule, each.mutation.id): each for each in event.mutations}
 
 

@@ -24,7 +24,7 @@ from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.log.series_store import forget_marks
 from graphweft_workers.ports.blobs import BlobStore
@@ -179,7 +179,7 @@ class Erasure:
             return
         for number in partitions:
             cursor, recent = self._rules.cursor(number, ""), RecentEvents()
-            passed_over = await PassedOver.as_lived(log.bus, number)
+            passed_over = await ledger_as_lived(log.bus, number)
             async for page in log.pages(number):
                 kept = [entry for entry in page if not self._subject.holds(entry)]
                 read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)

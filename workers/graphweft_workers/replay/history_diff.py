@@ -18,7 +18,7 @@ from graphweft_rules import RuleSet
 from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.merge_keys import merge_keys
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived, ledger_by_other_rules
 from graphweft_workers.engine.log.read import Range
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
@@ -70,8 +70,8 @@ class HistoryComparison:
         """``ends`` has an offset for each partition to read; ``limit`` is that of examples of each sort."""
         self._log = log
         self._matchers: dict[Side, Matcher] = {
-            "before": (rules, PassedOver.as_lived),
-            "after": (FixedRules(given), PassedOver.by_other_rules),
+            "before": (rules, ledger_as_lived),
+            "after": (FixedRules(given), ledger_by_other_rules),
         }
         self._app_id = log.app_id
         self._limit = limit

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.read import Range
 from graphweft_workers.engine.log.turns import read_in_turns
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
 
-type Matcher = tuple[ActiveRules, Callable[[Bus, int], Awaitable[PassedOver]]]
+type Matcher = tuple[ActiveRules, Callable[[Bus, int], Awaitable[EffectLedger]]]
 """Rules, and a function that returns which entries of a partition have no effect by them."""
 
 
@@ -23,7 +23,7 @@ async def matched_log(
 
     Raises ``BusUnavailable``, and so ``RulesLost`` if an event of the app needs a lost rule set.
     """
-    ways: list[tuple[ActiveRules, RulesCursor, RecentEvents, PassedOver]] = []
+    ways: list[tuple[ActiveRules, RulesCursor, RecentEvents, EffectLedger]] = []
     for rules, passed_over in matchers:
         await rules.refresh()
         ways.append((rules, rules.cursor(partition, ""), RecentEvents(), await passed_over(log.bus, partition)))

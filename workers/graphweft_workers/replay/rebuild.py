@@ -19,7 +19,7 @@ from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
@@ -94,7 +94,7 @@ class Rebuild:
         self._replay = (
             Replay(log.bus, graph, rules, log.app_id, restoring=restoring)
             if given is None
-            else Replay(log.bus, graph, FixedRules(given), log.app_id, passed_over=PassedOver.by_other_rules)
+            else Replay(log.bus, graph, FixedRules(given), log.app_id, passed_over=ledger_by_other_rules)
         )
         self._preludes: list[Prelude] = []
         self._after_preludes = False

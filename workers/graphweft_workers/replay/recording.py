@@ -13,8 +13,8 @@ from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
 from graphweft_workers.engine.apply.apply import Applier
 from graphweft_workers.engine.apply.worker_state import WorkerState
-from graphweft_workers.engine.log.passed_over import PassedOver
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.order import Arranger, Step
@@ -101,17 +101,17 @@ class Recording:
         )
         self._arrangers = _Arrangers(rules, graph.dialect)
         self._state.applier = Applier(bus.log, self.letters, self._watched, self._arrangers, quarantine=False)
-        self._batch: list[MatchedEvent] = []
+        self._batch: list[LoggedEvent] = []
         self._single: dict[tuple[str, int], Writer] = {}
         """By statement and identity of the parameters of a row."""
         self._seen: State | None = None
 
-    def open(self, partition: int, passed_over: PassedOver) -> None:
+    def open(self, partition: int, passed_over: EffectLedger) -> None:
         """Go on with another partition."""
         self._partition = partition
         self._writer = AppWriter(self._state, partition, passed_over)
 
-    async def add(self, event: MatchedEvent, *, may_record: bool) -> None:
+    async def add(self, event: LoggedEvent, *, may_record: bool) -> None:
         """Apply an event, after those before it."""
         reasons = {id(each): self._writers.reason(each.mutation.cypher, each.params) for each in event.mutations}
         self.result.events += 1
@@ -178,7 +178,7 @@ class _Arrangers(Arrangers):
     singly = False
 
     @override
-    async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
+    async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
         return _Singly() if self.singly else await super().of(events)
 
 
@@ -191,7 +191,7 @@ class _Singly(Arranger):
         return [Step(mutation=bound, rows=[row]) for bound, row in rows]
 
 
-def writer_of(partition: int, event: MatchedEvent, bound: BoundMutation, reason: str) -> Writer:
+def writer_of(partition: int, event: LoggedEvent, bound: BoundMutation, reason: str) -> Writer:
     """Return a row with what is known about its event."""
     return Writer(
         partition=partition,

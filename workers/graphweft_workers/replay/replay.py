@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.history import known_before
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.read import Range, read_range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.ports.bus import Bus
@@ -56,7 +57,7 @@ class _Reading:
     to: str | None
     rules: RulesCursor
     recent: RecentEvents
-    passed_over: PassedOver
+    passed_over: EffectLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +80,12 @@ class Replay:
         app_id: str,
         *,
         batch_events: int = 1_000,
-        passed_over: Callable[[Bus, int], Awaitable[PassedOver]] = PassedOver.as_lived,
+        passed_over: Callable[[Bus, int], Awaitable[EffectLedger]] = ledger_as_lived,
         restoring: SnapshotSource | None = None,
     ) -> None:
         """Only the replay writes to ``graph``. It only reads the bus. ``restoring``, with snapshots, is for it alone.
 
-        ``passed_over`` returns what has no effect in a partition; ``PassedOver.by_other_rules`` is for other rules than
+        ``passed_over`` returns what has no effect in a partition; ``ledger_by_other_rules`` is for other rules than
         those of the log, and takes no snapshots.
         """
         self._bus = bus

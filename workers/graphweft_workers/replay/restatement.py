@@ -17,7 +17,8 @@ from graphweft_contracts import BusUnavailable, DeadLetter, InvalidEvent, wire
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.engine.failures.skips import MOST_OFFSETS, letter_of_skips
-from graphweft_workers.engine.log.passed_over import PassedOver, is_of_rules
+from graphweft_workers.engine.log.effect_ledger import is_of_rules
+from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.log.read import EXTRACT, Skip
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.offsets import is_after
@@ -111,7 +112,7 @@ class Restatement:
     async def _skips(self, partition: int, until: str) -> list[DeadLetter]:
         """Return the letters of what the new rules skip up to an offset."""
         causes: dict[tuple[str | None, ...], list[tuple[Skip, list[str]]]] = {}  # the first, and all offsets
-        matcher = (FixedRules(self._rules), PassedOver.by_other_rules)
+        matcher = (FixedRules(self._rules), ledger_by_other_rules)
         async for (read,) in matched_log(self._log, [matcher], partition, to=until):
             for skip in read.skips:
                 cause = (skip.event.workflow, skip.rule, skip.mutation, skip.message)

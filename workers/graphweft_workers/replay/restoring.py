@@ -11,7 +11,7 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.engine.apply.app_indexes import AppIndexes
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.plan.graph_marks import has_plan, loading
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -152,7 +152,7 @@ class SnapshotSource:
     async def _move(self, partition: int, before: Checkpoint, after: Checkpoint, note: str | None = None) -> None:
         await self._graph.apply(self._app_id, partition, [Write(before=before, after=after, note=note)])
 
-    async def open(self, partition: int, offset: str, end: str | None) -> tuple[PassedOver, str]:
+    async def open(self, partition: int, offset: str, end: str | None) -> tuple[EffectLedger, str]:
         """Return what to pass over in a partition, and from which offset to go on. The graph is at ``offset``."""
         known = self._reached.get(partition)
         start = known.offset if known is not None and is_after(known.offset, offset) else offset

@@ -13,7 +13,8 @@ from typing import Final
 
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
@@ -45,7 +46,7 @@ class Scan:
         self.partition = partition
         self.end = ""
         """The last entry up to the end that was given."""
-        self.passed_over = PassedOver(partition)
+        self.passed_over = EffectLedger(partition)
         self._hashes: dict[str, bytes] = {"": _START}
 
     @classmethod
@@ -62,7 +63,7 @@ class Scan:
                 if entry.offset in offsets:
                     scan._hashes[entry.offset] = log.value
 
-        scan.passed_over = await PassedOver.as_lived(bus, partition, watch=watch)
+        scan.passed_over = await ledger_as_lived(bus, partition, watch=watch)
         scan._hashes[scan.end] = at_end
         return scan
 

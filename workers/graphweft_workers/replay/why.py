@@ -23,8 +23,9 @@ from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.log.duplicates import Identity, RecentEvents
-from graphweft_workers.engine.log.passed_over import PassedOver
-from graphweft_workers.engine.log.read import MatchedEvent, read_range
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
+from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.log.series import SeriesPlace
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
@@ -83,7 +84,7 @@ class Why:
         """Statements of rows that may write the target."""
         self._singles: deque[tuple[int, str]] = deque(maxlen=MOST_SINGLE)
         """Partition and offset of these rows."""
-        self._passed_over: dict[int, PassedOver] = {}
+        self._passed_over: dict[int, EffectLedger] = {}
 
     async def keys(self) -> frozenset[tuple[str, str]]:
         """Return the (label, property) by which the rules of the log look nodes up."""
@@ -100,7 +101,7 @@ class Why:
         found = LogFindings(ends=await self._ends(), newest=deque(maxlen=self._limit))
         found.lost = sum((await missing_entries(self._log.bus, found.ends)).values())
         for partition, end in found.ends.items():
-            passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._log.bus, partition)
+            passed_over = self._passed_over[partition] = await ledger_as_lived(self._log.bus, partition)
             recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
             async for page in self._log.pages(partition, to=end):
                 read = read_range(partition, page, cursor, recent, only=self._app_id, passed_over=passed_over)
@@ -116,7 +117,7 @@ class Why:
         self._summary = self._rules.summary | summary_of(packs)
         return NodeWriters(target, self._summary)
 
-    def _add(self, found: LogFindings, partition: int, event: MatchedEvent, writers: NodeWriters) -> None:
+    def _add(self, found: LogFindings, partition: int, event: LoggedEvent, writers: NodeWriters) -> None:
         signature = frozenset(self._number(bound.mutation.cypher) for bound in event.mutations)
         offsets, signatures = self._offsets.setdefault(partition, ([], array("l")))
         offsets.append(event.entry.offset)

@@ -142,10 +142,6 @@ class Letters:
     complete: bool
     """Whether all dead letters that stand for many entries were read."""
 
-    def of(self, rule: str, mutation: str) -> DeadLetter | None:
-        """Return the dead letter of a mutation."""
-        return next((each for each in self.found if (each.rule, each.mutation) == (rule, mutation)), None)
-
     @property
     def set_aside(self) -> DeadLetter | None:
         """The dead letter that tells workers to pass over the entry."""

@@ -11,6 +11,7 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.reports.effects import EntryEffect, Letters, letters_of
@@ -142,17 +143,31 @@ async def explain(bus: Bus, decoder: Decoder, fate: EntryFate, *, make: Callable
     if seen.event is not None:
         names.add((seen.event.type, WHOLE))
     letters = await letters_of(bus, seen, names)
+    ledger = _ledger(fate, letters)
     return Reasons(
         fate=fate,
         activation=activation,
         ahead=ahead,
         judged=judged,
-        outcomes=[(bound, _outcome(bound, fate, letters)) for bound in judged.mutations],
+        outcomes=[(bound, _outcome(bound, fate, letters, ledger)) for bound in judged.mutations],
         letters=letters,
     )
 
 
-def _outcome(bound: BoundMutation, fate: EntryFate, letters: Letters) -> Outcome:
+def _ledger(fate: EntryFate, letters: Letters) -> EffectLedger:
+    """Return what the dead letters of an entry, and the entries behind it, say about its effect.
+
+    What an operator has set aside is in none of them: a worker may not know it yet.
+    """
+    found, relatives = EffectLedger(fate.seen.partition), fate.relatives
+    for letter in letters.found:
+        if letter is not letters.set_aside:
+            found.add_letter(letter)
+    found.add_entries(each.entry for each in (*relatives.retries, *relatives.drops))
+    return found
+
+
+def _outcome(bound: BoundMutation, fate: EntryFate, letters: Letters, ledger: EffectLedger) -> Outcome:
     offset, effect, relatives = fate.seen.entry.offset, fate.effect, fate.relatives
     name = (bound.mutation.rule, bound.mutation.id)
     if relatives.copy_of is not None:
@@ -161,16 +176,13 @@ def _outcome(bound: BoundMutation, fate: EntryFate, letters: Letters) -> Outcome
     # A worker that has passed it without heeding the letter has applied it.
     if aside is not None and effect.state != "applied" and (effect.state != "passed" or offset in aside.passed_over):
         return "set_aside"
-    if letters.of(*name) or any(
-        each.mutation in (None, WHOLE) for each in letters.found if each is not letters.set_aside
-    ):
-        return "dead_letter"
-    retried = {(each.retry.rule, each.retry.mutation) for each in relatives.retries if each.retry is not None}
-    if name in retried or any(mutation == WHOLE for _, mutation in retried):
-        return "retried"
-    dropped = [each.dropped for each in relatives.drops if each.dropped is not None]
-    if any((each.rule, each.mutation) == name or each.mutation in (None, WHOLE) for each in dropped):
-        return "dropped"
+    match ledger.row(offset, fate.seen.app_id or "", *name):
+        case None:
+            pass
+        case "retried" | "dropped" as found:
+            return found
+        case _:
+            return "dead_letter"
     match effect.state:
         case "in_plan":
             return "applied" if (*name, True) in effect.planned else "waiting"

@@ -12,7 +12,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.pack import Pack
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.core_schema import CORE_KEYS
 from graphweft_workers.ports.graph_store import PartitionGraph
 
@@ -56,12 +56,11 @@ class AppIndexes:
         packed = (index for pack in app.packs for index in pack.indexes)
         return frozenset(keys), (*packed, *sorted(app.search, key=lambda index: index.name))
 
-    async def prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def prepare(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""
         app = self._apps.get(app_id) or _Of()
         used: dict[tuple[int, str | None], RuleSet] = {}
-        for event in events:
-            rules, name = event.rules, event.event.workflow
+        for (_, name), rules in {(id(each.rules), each.event.workflow): each.rules for each in events}.items():
             if (id(rules), name) not in app.seen:
                 used[id(rules), name if name in rules.workflows else None] = rules
         for place in used.keys() & app.seen:  # workflows without rules are all alike
@@ -94,7 +93,7 @@ class AppIndexes:
         labels = rules.workflows[name].written_labels
         return frozenset(index for index in rules.search_indexes if index.label in labels)
 
-    async def prepare_packs(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def prepare_packs(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""
         app = self._apps.get(app_id)
         for pack in events[0].rules.packs_for({event.event.type for event in events}):

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.position_note import ParkedApp
-from graphweft_workers.engine.log.read import MatchedEvent, Skip
+from graphweft_workers.engine.log.read import LoggedEvent, Skip
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.support.timing import QueueTiming
@@ -70,7 +70,7 @@ class QueuedBatch:
     """The events of one app in one batch; ``start`` is the position before the batch."""
 
     start: CommittedPosition
-    events: Sequence[MatchedEvent] = ()
+    events: Sequence[LoggedEvent] = ()
     skips: Sequence[Skip] = ()
     """Counted once the events have taken effect: until then a restart may bring other rules."""
     size: int = 0

@@ -22,7 +22,7 @@ from graphweft_workers.engine.apply.app_troubles import TROUBLES, AppTroubles, Q
 from graphweft_workers.engine.apply.applied_metrics import count_applied
 from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
-from graphweft_workers.engine.log.read import MatchedEvent, Skip
+from graphweft_workers.engine.log.read import LoggedEvent, Skip
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.cancellation import is_being_cancelled
@@ -149,7 +149,7 @@ class AppQueues:
 
     def give(
         self,
-        events: Mapping[str, Sequence[MatchedEvent]],
+        events: Mapping[str, Sequence[LoggedEvent]],
         skips: Mapping[str, Sequence[Skip]],
         end: CommittedPosition,
         ends: Mapping[str, CommittedPosition],
@@ -171,7 +171,7 @@ class AppQueues:
                 if not queue.is_busy:
                     self._begun.append(queue)
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
-                size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
+                size = sum([each.size for each in own]) + size_of(each.entry for each in skipped)
                 queue.give(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size), before)
                 self._start(queue)
             queue.taken = ends.get(app_id, queue.taken)

@@ -14,7 +14,7 @@ from graphweft_workers.engine.apply.parked_apps import ParkedApps
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.apply.write_budget import SlowWrites
 from graphweft_workers.engine.log.position_note import PositionNote
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.offsets import later
@@ -38,7 +38,7 @@ class QueueWriter(Protocol):
     older: OlderGraphs
     parked: ParkedApps
 
-    async def apply(self, app_id: str, events: Sequence[MatchedEvent]) -> Checkpoint | None:
+    async def apply(self, app_id: str, events: Sequence[LoggedEvent]) -> Checkpoint | None:
         """See ``AppWriter.apply``."""
         ...
 

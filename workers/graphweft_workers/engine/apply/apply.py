@@ -20,7 +20,7 @@ from graphweft_workers.engine.apply.paced_writes import PacedWrites
 from graphweft_workers.engine.apply.write_budget import WriteBudget
 from graphweft_workers.engine.failures.quarantine import Quarantine
 from graphweft_workers.engine.failures.row_letters import RowLetters
-from graphweft_workers.engine.log.read import MatchedEvent, log_defect
+from graphweft_workers.engine.log.read import LoggedEvent, log_defect
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.order import Arranger, Step
 from graphweft_workers.engine.plan.plan import Plan, Row, resumed, rows_of, rules_of, steps_of, unwritten
@@ -40,7 +40,7 @@ _MOST_AHEAD: Final = 64
 class _Ahead(NamedTuple):
     """Events whose rows are arranged."""
 
-    events: Sequence[MatchedEvent]
+    events: Sequence[LoggedEvent]
     arranger: Arranger
     steps: Sequence[Step[Row]]
     known: int
@@ -83,7 +83,7 @@ class Applier:
         """By partition, and identity of the first event, which the value keeps."""
 
     async def apply(
-        self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent], *, strikes: int = 0
+        self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[LoggedEvent], *, strikes: int = 0
     ) -> Checkpoint:
         """Apply events after ``checkpoint``, given in the log's order; return where the graph stands afterwards.
 
@@ -128,7 +128,7 @@ class Applier:
             elif applied.count == len(writes) and run.is_end(writes[-1].after):
                 return writes[-1].after
 
-    async def prepare(self, partition: int, events: Sequence[MatchedEvent]) -> None:
+    async def prepare(self, partition: int, events: Sequence[LoggedEvent]) -> None:
         """Arrange the rows of events of one app while ``apply`` waits for the graph, which takes those before them.
 
         It never raises. If ``apply`` then gets other events, it arranges those.
@@ -142,7 +142,7 @@ class Applier:
         """Forget what was arranged for a partition: its events come no more."""
         self._ahead.pop(partition, None)
 
-    def _taken_ahead(self, partition: int, events: Sequence[MatchedEvent]) -> _Ahead | None:
+    def _taken_ahead(self, partition: int, events: Sequence[LoggedEvent]) -> _Ahead | None:
         """Return the rows of these events if they are arranged; forget them, and those of single batches of them."""
         ahead = self._ahead.get(partition)
         if not ahead:
@@ -154,7 +154,7 @@ class Applier:
             ahead.pop(id(event), None)
         return None
 
-    async def _arranged(self, events: Sequence[MatchedEvent]) -> _Ahead:
+    async def _arranged(self, events: Sequence[LoggedEvent]) -> _Ahead:
         known = self._arrangers.known
         arranger = await self._arrangers.of(events)
         rows, changes = rows_of(events), self._suspects.changes
@@ -168,7 +168,7 @@ class Applier:
         self._noted[partition, app_id] = rules_of(progress)
 
     async def resume(
-        self, partition: int, app_id: str, progress: Progress, events: Sequence[MatchedEvent], *, strikes: int = 0
+        self, partition: int, app_id: str, progress: Progress, events: Sequence[LoggedEvent], *, strikes: int = 0
     ) -> Checkpoint:
         """Continue the graph's unfinished plan; ``events`` must reach at least to its end."""
         failed = unwritten(progress)
@@ -187,7 +187,7 @@ class Applier:
         return await self._run(run, strikes)
 
     async def _apply_singly(
-        self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent]
+        self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[LoggedEvent]
     ) -> Checkpoint:
         """Apply event by event; a mutation that cannot be planned becomes a dead letter."""
         for event in events:
@@ -206,6 +206,6 @@ class Applier:
                 checkpoint = await self._run(PlanRun(partition=partition, app_id=app_id, plan=plan), 0)
         return checkpoint
 
-    async def refuse(self, partition: int, events: Sequence[MatchedEvent], failure: QueryFailed) -> None:
+    async def refuse(self, partition: int, events: Sequence[LoggedEvent], failure: QueryFailed) -> None:
         """Write dead letters for the events of an app that has no graph."""
         await self._letters.write_refused(partition, events, failure)

@@ -9,7 +9,7 @@ from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
 from graphweft_workers.engine.apply.older_graph import OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.graph_marks import has_plan
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.offsets import is_after
@@ -21,7 +21,7 @@ class OpenedGraph(NamedTuple):
     checkpoint: Checkpoint
     strikes: int
     """How often the server did not answer the first write after it."""
-    events: Sequence[MatchedEvent]
+    events: Sequence[LoggedEvent]
     """Those to apply, with those of the plan that the graph held; some may be in the graph."""
 
 
@@ -37,8 +37,8 @@ class GraphOpening:
     async def open(
         self,
         app_id: str,
-        events: Sequence[MatchedEvent],
-        prepare: Callable[[str, Sequence[MatchedEvent]], Awaitable[None]],
+        events: Sequence[LoggedEvent],
+        prepare: Callable[[str, Sequence[LoggedEvent]], Awaitable[None]],
     ) -> OpenedGraph | None:
         """Return where the graph of an app stands, after the rest of a plan that it holds.
 

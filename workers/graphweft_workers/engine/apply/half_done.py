@@ -11,7 +11,7 @@ from graphweft_workers.engine.apply.older_graph import OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.history import in_order
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.log.turns import read_in_turns
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_sealed
 from graphweft_workers.engine.plan.plan import begun_events, planned_end
@@ -69,8 +69,8 @@ class HalfDonePlans:
         self._has_rules[app_id] = None
 
     async def events_after(
-        self, app_id: str, events: Sequence[MatchedEvent], progress: Progress
-    ) -> Sequence[MatchedEvent]:
+        self, app_id: str, events: Sequence[LoggedEvent], progress: Progress
+    ) -> Sequence[LoggedEvent]:
         """Return the events of the graph's unfinished plan after ``events``, read from the log."""
         end, last = planned_end(progress), events[-1].entry.offset
         if end is None or not is_after(end, last):

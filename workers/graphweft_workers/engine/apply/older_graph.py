@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.position_note import PositionNote
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after, later
 
@@ -35,17 +35,17 @@ class OlderGraphs:
     def __init__(
         self,
         number: int,
-        passed_over: PassedOver,
+        passed_over: EffectLedger,
         obstacle: Obstacle,
         *,
         reached: Mapping[str, str] | None = None,
-        as_lived: Callable[[], Awaitable[PassedOver]] | None = None,
+        as_lived: Callable[[], Awaitable[EffectLedger]] | None = None,
         again: str = "",
     ) -> None:
         """``reached`` says which checkpoints the graphs of apps have reached, and ``as_lived`` returns what had no
         effect, for an app whose graph has not. Events up to ``again`` may take effect again.
         """
-        self.passed_over: PassedOver = passed_over
+        self.passed_over: EffectLedger = passed_over
         self._number = number
         self._obstacle = obstacle
         self._reached = dict(reached or {})
@@ -70,7 +70,7 @@ class OlderGraphs:
                 f"{reached}: it was deleted or replaced by an older one. All events of the app are read again"
             )
 
-    async def check_obstacle(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+    async def check_obstacle(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Raise ``NeedsRebuild`` if events are to take effect again, and the log alone does not bring them all back."""
         if app_id in self._without_obstacle or not (self._again or app_id in self._apps):
             return

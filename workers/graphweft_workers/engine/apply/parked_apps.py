@@ -11,9 +11,9 @@ from graphweft_workers.engine.apply.app_queue import REREAD_EVENTS, Parking, Que
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
 from graphweft_workers.engine.apply.older_graph import OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
-from graphweft_workers.engine.log.duplicates import REACH, RecentEvents
+from graphweft_workers.engine.log.duplicates import REACH, RecentEvents, identity_of
 from graphweft_workers.engine.log.history import known_before
-from graphweft_workers.engine.log.read import Range, ReadEntry, letter_of_lost
+from graphweft_workers.engine.log.read import LoggedEvent, Range, ReadEntry, letter_of_lost
 from graphweft_workers.engine.log.turns import TurnClock, decode_in_turns, match_in_turns
 from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
@@ -108,7 +108,9 @@ class ParkedApps:
     def _first_lost(self, app_id: str, entries: Sequence[ReadEntry]) -> tuple[int, str] | None:
         """Return the number of the app's first entry that needs a lost rule set, and the digest; None without one."""
         for number, each in enumerate(entries):
-            if isinstance(each.rules, MissingRules) and each.event is not None and each.event.appid == app_id:
+            if not isinstance(each, LoggedEvent):
+                continue
+            if isinstance(each.rules, MissingRules) and each.event.appid == app_id:
                 offset = each.entry.offset
                 if not self._older.passed_over.unread(offset, app_id) and not self._older.passed_over.event(
                     offset, app_id
@@ -124,7 +126,9 @@ class ParkedApps:
         """
         if parking.recent is not None:
             return True
-        return self._recent is not None and each.identity is not None and self._recent.is_repeated(each.identity)
+        if self._recent is None or not isinstance(each, LoggedEvent):
+            return False
+        return self._recent.is_repeated(identity_of(each.entry, each.event))
 
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
@@ -137,7 +141,7 @@ class ParkedApps:
 
 def _may_concern(app_id: str, each: ReadEntry) -> bool:
     """Tell whether an entry is an event of an app, or one that cannot be decoded."""
-    return each.error is not None or (each.event is not None and each.event.appid == app_id)
+    return each.event.appid == app_id if isinstance(each, LoggedEvent) else each.error is not None
 
 
 def _bounded(parking: Parking, entries: list[Entry]) -> list[Entry]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_contracts.clock import Clock
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.plan import FailedRows, Row
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import QuarantineTiming
@@ -131,7 +131,7 @@ class Quarantine:
                 found.setdefault(mutation, []).append(row)
         return [self._failed_rows(partition, self._failures[each], some) for each, some in found.items()]
 
-    def remember(self, partition: int, event: MatchedEvent, failed: FailedRows, letter: DeadLetter) -> None:
+    def remember(self, partition: int, event: LoggedEvent, failed: FailedRows, letter: DeadLetter) -> None:
         """Remember the dead letter that gets the next rows that are dropped."""
         about = event.event
         failures = self._failures.get((about.appid, about.workflow, failed.rule, failed.mutation, id(event.rules)))

@@ -12,7 +12,7 @@ from graphweft_workers.engine.failures.letter_payloads import LetterPayloads
 from graphweft_workers.engine.failures.quarantine import Quarantine
 from graphweft_workers.engine.failures.skips import MOST_OFFSETS
 from graphweft_workers.engine.log.history import in_order
-from graphweft_workers.engine.log.read import MatchedEvent, internal_error, letter_for
+from graphweft_workers.engine.log.read import LoggedEvent, internal_error, letter_for
 from graphweft_workers.engine.plan.plan import FailedRows
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.event_log import EventLog
@@ -35,7 +35,7 @@ class RowLetters:
         self._payloads = LetterPayloads()
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
 
-    async def write(self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]) -> None:
+    async def write(self, partition: int, failed: FailedRows, events: Sequence[LoggedEvent]) -> None:
         """Write the dead letters of failed rows of events; rows of other events are left out."""
         by_offset = {event.entry.offset: event for event in events}
         there = [by_offset[offset] for offset in failed.offsets if offset in by_offset]
@@ -44,12 +44,12 @@ class RowLetters:
         elif there:
             await self._write_quarantined(partition, failed, there)
 
-    async def write_refused(self, partition: int, events: Sequence[MatchedEvent], failure: QueryFailed) -> None:
+    async def write_refused(self, partition: int, events: Sequence[LoggedEvent], failure: QueryFailed) -> None:
         """Write the dead letters of all rows of events: the app has no graph."""
         names = [(event, (bound.mutation.rule, bound.mutation.id)) for event in events for bound in event.mutations]
         await self._put([_letter(partition, event, name, "query_error", str(failure)) for event, name in names])
 
-    async def write_defect(self, partition: int, event: MatchedEvent, name: tuple[str, str], error: Exception) -> None:
+    async def write_defect(self, partition: int, event: LoggedEvent, name: tuple[str, str], error: Exception) -> None:
         """Write the dead letter of a row that cannot be planned."""
         await self._put([_letter(partition, event, name, "internal_error", internal_error(error))])
 
@@ -80,7 +80,7 @@ class RowLetters:
             letter = letter_for(partition, entry, reason, message, event=event, rule=rule, mutation=mutation)
             await self._put([letter])
 
-    async def _write_quarantined(self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]) -> None:
+    async def _write_quarantined(self, partition: int, failed: FailedRows, events: Sequence[LoggedEvent]) -> None:
         first = events[0]
         offsets = tuple(event.entry.offset for event in events)
         letter = _letter(partition, first, failed.name, failed.reason, failed.message)
@@ -112,7 +112,7 @@ class RowLetters:
 
 
 def _letter(
-    partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
+    partition: int, event: LoggedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
 ) -> DeadLetter:
     found = (bound.mutation for bound in event.mutations)
     place = next((str(each.place) for each in found if (each.rule, each.id) == name), None)

@@ -42,9 +42,10 @@ def identity_of(entry: Entry, event: Event) -> Identity:
 
     Raises ``InvalidEvent`` if the entry is a retry but does not say of which mutation.
     """
-    retried = wire.retry_of(entry.fields)
-    if retried is not None and retried.rule != wire.WHOLE:
-        return (event.appid, retried.letter)
+    if wire.RETRY in entry.fields:
+        retried = wire.retry_of(entry.fields)
+        if retried is not None and retried.rule != wire.WHOLE:
+            return (event.appid, retried.letter)
     return (event.appid, event.source, event.id)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from graphweft_contracts import wire
 from graphweft_workers.engine.log.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
-from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
+from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
 from graphweft_workers.engine.log.series import AppRecord, SeriesPlace, number_of, raise_marks
 from graphweft_workers.engine.log.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
@@ -25,7 +25,7 @@ async def known_before(
     log: EventLog,
     partition: int,
     offset: str,
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
     *,
     reach: int = REACH,
     only: str | None = None,
@@ -89,7 +89,7 @@ async def known_before(
 
 
 async def _numbers_before(
-    log: EventLog, partition: int, offset: str, passed_over: PassedOver, *, only: str | None
+    log: EventLog, partition: int, offset: str, passed_over: EffectLedger, *, only: str | None
 ) -> dict[str, dict[str, int]]:
     """Return the highest number of each series of each app in all entries before an offset."""
     found: dict[str, dict[str, int]] = {}
@@ -139,7 +139,7 @@ async def copies(
                 yield entry.offset
 
 
-def _known(entry: Entry, passed_over: PassedOver = NOTHING) -> tuple[Identity, SeriesPlace | None, str] | None:
+def _known(entry: Entry, passed_over: EffectLedger = NOTHING) -> tuple[Identity, SeriesPlace | None, str] | None:
     """Return what tells whether an entry is a copy; None if it is no event."""
     try:
         event = entry.event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -21,8 +21,9 @@ from graphweft_rules import BoundMutation, MatchResult, RulesError, RuleSet, Ski
 from graphweft_rules.files.findings import errors
 from graphweft_rules.matching.pack import LogTime
 from graphweft_rules.matching.rule_set import FailedMutation, InvalidValue
-from graphweft_workers.engine.log.duplicates import Identity, RecentEvents, identity_of
-from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
+from graphweft_rules.matching.workflow import Candidates
+from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
 from graphweft_workers.engine.log.series import SeriesPlace, number_of
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
@@ -31,20 +32,45 @@ from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mutation")
 
-_NOTHING: Final = MatchResult()
+_RARE: Final = frozenset({wire.ACTIVATION, wire.DROPPED, wire.RETRY})
+"""The fields of entries that are not ordinary events."""
 EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
 
 
 @dataclass(slots=True, eq=False)  # frozen would double the cost, and there is one per event
-class MatchedEvent:
-    """One event with the mutations that it matches, in rule order, at least one."""
+class LoggedEvent:
+    """One event of the log, and what is found out about it on its way to the graph."""
 
     entry: Entry
     event: Event
-    mutations: tuple[BoundMutation, ...]
     rules: RuleSet
-    """The rules that were active at the event."""
+    """The rules that are active at the event."""
+    size: int = 0
+    """Bytes of the entry's fields."""
+    retried: wire.Retry | None = None
+    number: SeriesPlace | None = None
+    candidates: Candidates | None = None
+    """The rules among which those for the event are; None before they are looked up."""
+    steps: int = 0
+    """Of its conditions, about, at most; 0 before that is looked up."""
+    mutations: tuple[BoundMutation, ...] = ()
+    """The mutations that it matches, in rule order; none before it is matched."""
+
+
+@dataclass(slots=True, eq=False)
+class VoidEntry:
+    """An entry of the log that holds no event, or an invalid one."""
+
+    steps: ClassVar[int] = 0
+    entry: Entry
+    size: int
+    """Bytes of the entry's fields."""
+    error: Exception | None = None
+
+
+type ReadEntry = LoggedEvent | VoidEntry
+"""An entry of a range, decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +98,7 @@ class Defect:
 class Range:
     """The content of a contiguous range of one partition."""
 
-    apps: dict[str, list[MatchedEvent]] = field(default_factory=dict[str, list[MatchedEvent]])
+    apps: dict[str, list[LoggedEvent]] = field(default_factory=dict[str, list[LoggedEvent]])
     letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
     skips: list[Skip] = field(default_factory=list[Skip])
     defects: list[Defect] = field(default_factory=list[Defect])
@@ -98,50 +124,35 @@ class Range:
             raise RulesLost(self.lost[app_id])
 
 
-@dataclass(slots=True, eq=False)
-class ReadEntry:
-    """An entry of a range, decoded."""
-
-    entry: Entry
-    size: int
-    """Bytes of the entry's fields."""
-    event: Event | None = None
-    """None if the entry holds no event, or an invalid one."""
-    rules: RuleSet | None = None
-    """The rules that are active at the event."""
-    retried: wire.Retry | None = None
-    identity: Identity | None = None
-    number: SeriesPlace | None = None
-    error: Exception | None = None
-    steps: int = 0
-    """Of its conditions, about, at most; 0 before that is looked up."""
-
-
 def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[ReadEntry]:
     """Decode entries, in order. Never raises on content."""
     found: list[ReadEntry] = []
     for entry in entries:
         fields = entry.fields
-        decoded = ReadEntry(entry, sum(map(len, fields.values())))
-        found.append(decoded)
-        if entry.erased:
-            continue
-        if wire.ACTIVATION in fields and (only_announces(fields) or rules.knows(announced(fields))):
-            continue  # those without a record are counted where the rules are read
+        size = sum(map(len, fields.values()))
+        is_rare = not _RARE.isdisjoint(fields)
         try:
-            if wire.DROPPED in fields and entry.dropped() is not None:
+            if entry.erased or (is_rare and _is_void(entry, rules)):
+                found.append(VoidEntry(entry, size))
                 continue
             event = entry.event()
-            if wire.RETRY in fields:
+            decoded = LoggedEvent(entry, event, rules.at(event.appid, entry.offset), size)
+            if is_rare:
                 decoded.retried = wire.retry_of(fields)
-            decoded.identity = identity_of(entry, event)
             if event.sequence is not None:
                 decoded.number = number_of(entry, event)
-            decoded.rules = rules.at(event.appid, entry.offset)
-            decoded.event = event
+            found.append(decoded)
         except Exception as error:  # noqa: BLE001 - one entry must not stop the others
-            decoded.error = error
+            found.append(VoidEntry(entry, size, error))
     return found
+
+
+def _is_void(entry: Entry, rules: RulesCursor) -> bool:
+    """Tell whether an entry only activates rules, or only records that a dead letter was dropped."""
+    fields = entry.fields
+    if wire.ACTIVATION in fields and (only_announces(fields) or rules.knows(announced(fields))):
+        return True  # those without a record are counted where the rules are read
+    return wire.DROPPED in fields and entry.dropped() is not None
 
 
 def read_range(
@@ -152,7 +163,7 @@ def read_range(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
 ) -> Range:
     """Decode and match entries in order; see ``match_range``. Workflows are compiled when an event needs them."""
     decoded = decode_range(entries, rules)
@@ -166,7 +177,7 @@ def match_range(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
     into: Range | None = None,
 ) -> Range:
     """Match entries in order; an entry that could not be decoded becomes a dead letter of the range.
@@ -176,39 +187,30 @@ def match_range(
     """
     result = Range() if into is None else into
     nothing = passed_over.is_empty
-    for decoded in entries:
+    for each in entries:
         result.entries += 1
-        entry, event, active, error = decoded.entry, decoded.event, decoded.rules, decoded.error
-        if event is None or active is None:
+        if isinstance(each, VoidEntry):
             recent.is_copy(None)
-            if error is None or passed_over.entry(entry.offset):
-                continue
-            if isinstance(error, RefusedEvent):
-                result.letters.append(letter_for(partition, entry, error.reason, str(error)))
-            elif isinstance(error, UnreadableEvent):
-                result.letters.append(letter_for(partition, entry, "unreadable", str(error)))
-            elif isinstance(error, InvalidEvent):
-                result.letters.append(letter_for(partition, entry, "invalid_event", str(error)))
-            else:
-                result.letters.append(letter_for(partition, entry, "internal_error", internal_error(error)))
-                result.defects.append(defect_of(error))
+            _add_void(result, partition, each, passed_over)
             continue
-        if not nothing and passed_over.unread(entry.offset, event.appid):
+        entry, event = each.entry, each.event
+        offset, app_id = entry.offset, event.appid
+        if not nothing and passed_over.unread(offset, app_id):
             recent.is_copy(None)
             continue
-        copy = recent.is_copy(decoded.identity, decoded.number, entry.offset)
-        if copy and not _retries_only_copy(decoded, recent):
-            result.copied.append((event.appid, entry.offset))
+        copy = recent.is_copy(identity_of(entry, event), each.number, offset)
+        if copy and not _retries_only_copy(each, recent):
+            result.copied.append((app_id, offset))
             continue
-        if event.appid in without or (only is not None and event.appid != only):
+        if app_id in without or (only is not None and app_id != only):
             continue
-        if not nothing and passed_over.event(entry.offset, event.appid):
+        if not nothing and passed_over.event(offset, app_id):
             continue
-        if isinstance(active, MissingRules):
-            result.lost.setdefault(event.appid, active.digest)
+        if isinstance(each.rules, MissingRules):
+            result.lost.setdefault(app_id, each.rules.digest)
             continue
         try:
-            _read_event(result, partition, entry, event, rules=active, retried=decoded.retried, passed_over=passed_over)
+            _match_event(result, partition, each, passed_over)
         except Exception as error:  # noqa: BLE001
             message = internal_error(error)
             result.letters.append(
@@ -218,64 +220,42 @@ def match_range(
     return result
 
 
-def _read_event(
-    result: Range,
-    partition: int,
-    entry: Entry,
-    event: Event,
-    *,
-    rules: RuleSet,
-    retried: wire.Retry | None,
-    passed_over: PassedOver,
-) -> None:
-    """Add one event to the result; on an error nothing of the event is added."""
-    if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
+def _add_void(result: Range, partition: int, each: VoidEntry, passed_over: EffectLedger) -> None:
+    """Add the dead letter of an entry that could not be decoded."""
+    entry, error = each.entry, each.error
+    if error is None or passed_over.entry(entry.offset):
         return
-    logged: LogTime | None = None
-    if retried is not None:  # it is as old as the event, so it has no place among the entries around it
-        logged = LogTime(wire.recorded_at(entry.fields, entry.received))
-    elif rules.is_of_packs(event.type):
-        logged = LogTime(entry.received, partition)
-    one = None if retried is None or retried.mutation == WHOLE else retried
-    if one is not None and passed_over.row(entry.offset, event.appid, one.rule, one.mutation):
+    reason: DeadLetterReason = "internal_error"
+    if isinstance(error, RefusedEvent):
+        reason = error.reason
+    elif isinstance(error, InvalidEvent):
+        reason = "unreadable" if isinstance(error, UnreadableEvent) else "invalid_event"
+    is_defect = reason == "internal_error"
+    result.letters.append(letter_for(partition, entry, reason, internal_error(error) if is_defect else str(error)))
+    if is_defect:
+        result.defects.append(defect_of(error))
+
+
+def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: EffectLedger) -> None:
+    """Match one event, and add what becomes of it; on an error nothing of the event is added."""
+    entry, event, rules, retried = each.entry, each.event, each.rules, each.retried
+    matched: MatchResult | DeadLetter | None
+    if retried is None and not rules.is_of_packs(event.type):
+        matched = rules.match_event(event, None, each.candidates)
+    else:
+        matched = _match_logged(partition, each, passed_over)
+    if matched is None:
         return
-    packed: tuple[BoundMutation, ...] = ()
-    if logged is not None and (one is None or rules.is_packed(one.rule, one.mutation)):
-        refusal = rules.refusal(event)
-        if refusal is not None:
-            letter = letter_for(
-                partition, entry, "invalid_event", refusal, event=event, rule=event.type, mutation=WHOLE
-            )
-            result.letters.append(letter)
-            return
-        if one is not None:
-            packed = rules.packed_from(event, one.rule, one.mutation, logged)
-    matched = MatchResult(mutations=packed) if packed else _NOTHING
-    letters: list[DeadLetter] = []
+    if isinstance(matched, DeadLetter):
+        result.letters.append(matched)
+        return
     skips: list[Skip] = []
-    if one is None:
-        matched = rules.match_event(event, logged)
-        if not matched.mutations and not rules.knows(event):
-            skips.append(
-                Skip(entry=entry, event=event, reason="no_rules", message=_without_rules(rules, event.workflow))
-            )
-    elif not packed:
-        matched = _matched_one(rules, event, one)
-        if rules.find_mutation(event.workflow or "", one.rule, one.mutation) is None:
-            broken = rules.problem(event.workflow)
-            message = (
-                _broken(event.workflow, broken) + ", then retry this dead letter"
-                if broken is not None
-                else (
-                    f"the rule {one.rule!r} of workflow {event.workflow!r} no longer has a mutation {one.mutation!r}: "
-                    "restore it, then retry this dead letter"
-                )
-            )
-            letters.append(
-                letter_for(partition, entry, "missing_rule", message, event=event, rule=one.rule, mutation=one.mutation)
-            )
-    matched = passed_over.rest(entry.offset, event.appid, matched)
-    if letters or skips or matched.skipped or matched.failed:
+    if not matched.mutations and (retried is None or retried.mutation == WHOLE) and not rules.knows(event):
+        message = _without_rules(rules, event.workflow)
+        skips.append(Skip(entry=entry, event=event, reason="no_rules", message=message))
+    if not passed_over.is_empty:
+        matched = passed_over.rest(entry.offset, event.appid, matched)
+    if skips or matched.skipped or matched.failed:
         skips += [
             Skip(
                 entry=entry,
@@ -288,6 +268,7 @@ def _read_event(
             )
             for skipped in matched.skipped
         ]
+        letters: list[DeadLetter] = []
         for number, failed in enumerate(matched.failed):
             reason, message = failure_of(failed.error)
             letter = letter_for(
@@ -300,12 +281,51 @@ def _read_event(
         result.skips += skips
         result.defects += defects
     if matched.mutations:
-        found = MatchedEvent(entry, event, matched.mutations, rules)
+        each.mutations = matched.mutations
         events = result.apps.get(event.appid)
         if events is None:
-            result.apps[event.appid] = [found]
+            result.apps[event.appid] = [each]
         else:
-            events.append(found)
+            events.append(each)
+
+
+def _match_logged(partition: int, each: LoggedEvent, passed_over: EffectLedger) -> MatchResult | DeadLetter | None:
+    """Match an event of a pack, or a retry, for which it counts when the log took the event.
+
+    Return its dead letter if it is refused or its mutation is gone, and None if it has no effect.
+    """
+    entry, event, rules, retried = each.entry, each.event, each.rules, each.retried
+    if retried is None:
+        logged = LogTime(entry.received, partition)
+    elif (retried.rule, retried.mutation) == EXTRACT:
+        return None
+    else:  # it is as old as the event, so it has no place among the entries around it
+        logged = LogTime(wire.recorded_at(entry.fields, entry.received))
+    one = None if retried is None or retried.mutation == WHOLE else retried
+    if one is not None and passed_over.row(entry.offset, event.appid, one.rule, one.mutation):
+        return None
+    if one is None or rules.is_packed(one.rule, one.mutation):
+        refusal = rules.refusal(event)
+        if refusal is not None:
+            return letter_for(
+                partition, entry, "invalid_event", refusal, event=event, rule=event.type, mutation=WHOLE
+            )  # fmt: skip
+        if one is not None and (packed := rules.packed_from(event, one.rule, one.mutation, logged)):
+            return MatchResult(mutations=packed)
+    if one is None:
+        return rules.match_event(event, logged, each.candidates)
+    if rules.find_mutation(event.workflow or "", one.rule, one.mutation) is not None:
+        return _matched_one(rules, event, one)
+    broken = rules.problem(event.workflow)
+    message = (
+        _broken(event.workflow, broken) + ", then retry this dead letter"
+        if broken is not None
+        else (
+            f"the rule {one.rule!r} of workflow {event.workflow!r} no longer has a mutation {one.mutation!r}: "
+            "restore it, then retry this dead letter"
+        )
+    )
+    return letter_for(partition, entry, "missing_rule", message, event=event, rule=one.rule, mutation=one.mutation)
 
 
 def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> MatchResult:
@@ -418,13 +438,13 @@ def letter_of_lost(
     )
 
 
-def _retries_only_copy(decoded: ReadEntry, recent: RecentEvents) -> bool:
+def _retries_only_copy(each: LoggedEvent, recent: RecentEvents) -> bool:
     """Tell whether an entry that counts as a copy retries the only entry that it is a copy of, which was refused."""
-    retried, identity = decoded.retried, decoded.identity
-    if retried is None or retried.rule != wire.WHOLE or identity is None:
+    retried = each.retried
+    if retried is None or retried.rule != wire.WHOLE:
         return False
     _, _, rest = retried.letter.partition(":")
-    return recent.is_only_its_own_copy(identity, rest.split(":", 1)[0])
+    return recent.is_only_its_own_copy(identity_of(each.entry, each.event), rest.split(":", 1)[0])
 
 
 def letter_for(

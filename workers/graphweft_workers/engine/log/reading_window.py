@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_workers.engine.log.read import ReadEntry
+from graphweft_workers.engine.log.read import LoggedEvent, ReadEntry
 from graphweft_workers.ports.event_log import CommittedPosition
 
 MOST_ENTRIES: Final = 12_000
@@ -93,12 +93,11 @@ class ReadingWindow:
         before, apps = self._cost, self._apps
         held, size = self._entries, self._cost
         for each in entries:
-            event = each.event
-            if event is None and each.error is None:
+            app_id = each.event.appid if isinstance(each, LoggedEvent) else _NO_APP if each.error else None
+            if app_id is None:
                 self._void += 1
             else:
                 cost = each.size + _ENTRY_COST
-                app_id = _NO_APP if event is None else event.appid
                 waiting = apps.get(app_id)
                 if waiting is None:
                     waiting = apps[app_id] = deque()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -19,8 +19,8 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import NOTHING, PassedOver
-from graphweft_workers.engine.log.read import Range, ReadEntry, decode_range, match_range
+from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
+from graphweft_workers.engine.log.read import LoggedEvent, Range, ReadEntry, VoidEntry, decode_range, match_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
 from graphweft_workers.support.timing import TIMING
@@ -49,7 +49,7 @@ async def read_in_turns(
     recent: RecentEvents,
     *,
     only: str | None = None,
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
 ) -> Range:
     """Return the same as ``read_range``."""
     decoded = await decode_in_turns(entries, rules)
@@ -63,7 +63,7 @@ async def match_in_turns(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    passed_over: PassedOver = NOTHING,
+    passed_over: EffectLedger = NOTHING,
     turns: TurnClock | None = None,
     costs: AppCosts | None = None,
     most_s: float | None = None,
@@ -76,7 +76,11 @@ async def match_in_turns(
     """
     found = Range()
     out = {*without}
-    await _compile(entries, only, out)
+    events = [
+        each for each in entries
+        if isinstance(each, LoggedEvent) and each.event.appid not in out and only in (None, each.event.appid)
+    ]  # fmt: skip
+    await _look_up(events)
     turns = turns or TurnClock()
     shared = costs if only is None else None
     matching = partial(
@@ -87,12 +91,11 @@ async def match_in_turns(
         found.dear.update(apps)
         out.update(apps)
 
-    for each in entries:
-        event = each.event
-        if event is not None and each.rules is not None and event.appid not in out and only in (None, event.appid):
-            each.steps = each.rules.steps(event, each.size)
-            if each.steps > MOST_STEPS and shared is not None and shared.may_be_dear(event.appid, each.steps):
-                leave_out((event.appid,))
+    if shared is not None:
+        leave_out({
+            each.event.appid for each in events
+            if each.steps > MOST_STEPS and shared.may_be_dear(each.event.appid, each.steps)
+        })  # fmt: skip
 
     def is_long(each: ReadEntry) -> bool:
         return each.size > LARGE or each.steps > MOST_STEPS
@@ -103,7 +106,7 @@ async def match_in_turns(
             if most_s is not None and found.entries and turns.is_over(most_s):
                 return found
             if shared is not None and (over := shared.over()):
-                apps = {each.event.appid for each in left if each.event is not None}
+                apps = {each.event.appid for each in left if isinstance(each, LoggedEvent)}
                 leave_out(apps.intersection(over) - out)
             turn = turns.one(left, costs)
             if aside:
@@ -114,17 +117,21 @@ async def match_in_turns(
     return found
 
 
-async def _compile(entries: Iterable[ReadEntry], only: str | None, without: Collection[str]) -> None:
-    """Compile the workflows of events in a thread: one takes up to 0.1 s, and many would let the leases expire."""
+async def _look_up(events: Sequence[LoggedEvent]) -> None:
+    """Look up the rules of events and the steps of their conditions.
+
+    Workflows are compiled in a thread: one takes up to 0.1 s, and many would let the leases expire.
+    """
     wanted: dict[RuleSet, set[str]] = {}
-    for each in entries:
-        event, active = each.event, each.rules
-        if event is None or active is None or event.workflow is None or active.is_compiled(event.workflow):
-            continue
-        if event.appid not in without and only in (None, event.appid):
-            wanted.setdefault(active, set()).add(event.workflow)
+    for each in events:
+        workflow = each.event.workflow
+        if workflow is not None and not each.rules.is_compiled(workflow):
+            wanted.setdefault(each.rules, set()).add(workflow)
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
+    for each in events:
+        each.candidates = candidates = each.rules.candidates(each.event)
+        each.steps = candidates.steps(each.size)
 
 
 async def _aside(work: Callable[[], object]) -> None:
@@ -149,7 +156,7 @@ class TurnClock:
         """Tell whether so much time has passed since the first turn began."""
         return self._clock.monotonic() - self._begun > seconds
 
-    def one[T: Entry | ReadEntry](self, left: deque[T], costs: AppCosts | None = None) -> Iterator[T]:
+    def one[T: Entry | LoggedEvent | VoidEntry](self, left: deque[T], costs: AppCosts | None = None) -> Iterator[T]:
         """Take from the left until the turn is over: the clock is read after each, which takes 0.1 us.
 
         ``costs`` are told of events that take long, or might have.
@@ -161,7 +168,7 @@ class TurnClock:
             each = left.popleft()
             yield each
             before, now = now, monotonic()
-            if costs is None or not isinstance(each, ReadEntry) or each.event is None:
+            if costs is None or not isinstance(each, LoggedEvent):
                 pass
             elif now - before >= costs.least_s or each.steps > MOST_STEPS:
                 # Reading the time of the processor takes 1 us. What came before took no more than the clock says.

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.batch_query import Dialect
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 
@@ -37,7 +37,7 @@ class Arrangers:
         """How many rule sets have been active: an arranger of before may not know what the graph holds now."""
         return self._rules.known
 
-    async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
+    async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
         """Return an arranger for the rows of events of one app, ready to arrange them."""
         app_id, rules = events[0].event.appid, events[0].rules
         known = self._rules.known
@@ -65,7 +65,7 @@ class Arrangers:
         return Arranger(rules, self._dialect, workflows=workflows, summary=self._rules.summary)
 
     @staticmethod
-    async def _prepared(arranger: Arranger, events: Sequence[MatchedEvent]) -> Arranger:
+    async def _prepared(arranger: Arranger, events: Sequence[LoggedEvent]) -> Arranger:
         rows = [bound for event in events for bound in event.mutations]
         if not arranger.is_prepared(rows):
             await asyncio.to_thread(arranger.prepare, rows)

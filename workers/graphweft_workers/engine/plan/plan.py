@@ -14,12 +14,13 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason
-from graphweft_rules import BoundMutation, CompiledMutation
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_rules import BoundMutation
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.graph_marks import has_plan
 from graphweft_workers.engine.plan.order import Arranger, Step
 from graphweft_workers.engine.plan.plan_note import PlanNote, compact
@@ -33,7 +34,7 @@ _MOST_ITEMS: Final = 10_000
 class Row:
     """One mutation for one event."""
 
-    event: MatchedEvent
+    event: LoggedEvent
     bound: BoundMutation
     number: int
     """Its index in the log's order."""
@@ -117,7 +118,7 @@ class Plan:
     def of(
         cls,
         checkpoint: Checkpoint,
-        events: Sequence[MatchedEvent],
+        events: Sequence[LoggedEvent],
         arranger: Arranger,
         *,
         steps: Sequence[Step[Row]] | None = None,
@@ -209,7 +210,7 @@ class Plan:
             yield Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note)
 
 
-def arranged(events: Sequence[MatchedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
+def arranged(events: Sequence[LoggedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
     """Return the rows of events in the order in which they run; it does not depend on the graph."""
     return steps_of(rows_of(events), arranger)
 
@@ -274,7 +275,7 @@ def unwritten(progress: Progress) -> FailedRows | None:
 
 
 def resumed(
-    progress: Progress, events: Sequence[MatchedEvent], arranger: Arranger
+    progress: Progress, events: Sequence[LoggedEvent], arranger: Arranger
 ) -> tuple[Plan, Sequence[tuple[str, str, str]]]:
     """Return the rest of the graph's unfinished plan, with rows from ``events``, which hold the plan's events.
 
@@ -295,7 +296,7 @@ def resumed(
     return Plan(before=progress.checkpoint, end=note.end, steps=steps, arranger=arranger, rules=note.rules), gone
 
 
-def rows_of(events: Iterable[MatchedEvent]) -> list[Row]:
+def rows_of(events: Iterable[LoggedEvent]) -> list[Row]:
     """Return the rows of events, given in the log's order."""
     pairs = [(event, bound) for event in events for bound in event.mutations]
     return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]
@@ -309,18 +310,13 @@ def _of_rules(digest: str) -> str:
 
 def _note(plan: Plan) -> str:
     in_order = plan.rows if len(plan.steps) == 1 else sorted(plan.rows, key=attrgetter("number"))
-    numbers: dict[str, int] = {}
-    for row in in_order:
-        numbers.setdefault(row.event.entry.offset, len(numbers))
+    numbers = {event: number for number, event in enumerate(dict.fromkeys([row.event for row in in_order]))}
     steps: list[tuple[str, str, list[int]]] = []
-    last: CompiledMutation | None = None
     for step in plan.steps:
-        for row in step.rows:
-            mutation = row.bound.mutation
-            if mutation is not last:
-                last = mutation
-                if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
-                    steps.append((mutation.rule, mutation.id, []))
-            steps[-1][2].append(numbers[row.event.entry.offset])
+        for mutation, some in groupby(step.rows, attrgetter("bound.mutation")):
+            if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
+                steps.append((mutation.rule, mutation.id, []))
+            steps[-1][2].extend([numbers[row.event] for row in some])
     left_out = asdict(plan.failed) if plan.failed is not None else None
-    return PlanNote(end=plan.end, events=list(numbers), steps=steps, left_out=left_out, rules=plan.rules).encode()
+    events = [event.entry.offset for event in numbers]
+    return PlanNote(end=plan.end, events=events, steps=steps, left_out=left_out, rules=plan.rules).encode()

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final
 
 from graphweft_rules import BoundMutation
-from graphweft_workers.engine.log.read import MatchedEvent
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.order import MOST_ROWS, Step
 from graphweft_workers.engine.plan.plan import FailedRows, Plan, Row
 from graphweft_workers.engine.plan.suspects import Suspects
@@ -65,7 +65,7 @@ class PlanRun:
     """The row that timed out alone."""
     apart: Mapping[int, Row] = field(default_factory=dict[int, Row])
     """By ``id``: suspects, each in a step of its own."""
-    skipped: list[MatchedEvent] = field(default_factory=list[MatchedEvent])
+    skipped: list[LoggedEvent] = field(default_factory=list[LoggedEvent])
     """Events of suspects that failed and whose dead letters are not written yet; the rows are in ``plan.failed``."""
     _among: Sequence[Row] = field(init=False)
     """The rows that were arranged together with ``apart``."""

@@ -191,14 +191,13 @@ def _counts(raw: Any) -> Counter[str]:
     return Counter({str(name): int(number) for name, number in raw.items()})
 
 
-def loads_of(events: Iterable[tuple[str, Mapping[bytes, bytes]]]) -> dict[str, AppLoad]:
-    """Return the load of each app from the apps and the fields of entries."""
+def loads_of(events: Iterable[tuple[str, int]]) -> dict[str, AppLoad]:
+    """Return the load of each app from the apps and the sizes of entries."""
     found: dict[str, AppLoad] = {}
-    for app_id, fields in events:
+    for app_id, size in events:
         load = found.get(app_id)
         if load is None:
             load = found[app_id] = AppLoad()
         load.events += 1
-        for value in fields.values():
-            load.size += len(value)
+        load.size += size
     return found

@@ -13,7 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from graphweft_contracts import GraphweftError, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.log.read import ReadEntry
+from graphweft_workers.engine.log.read import LoggedEvent, ReadEntry
 from graphweft_workers.engine.usage.app_use import LETTERS, PARTITION, encode_letters
 from graphweft_workers.engine.usage.partition_usage import GraphMeasure, PartitionUsage, loads_of
 from graphweft_workers.ports.bus import Bus
@@ -80,7 +80,7 @@ class UsageReporter:
         if usage is None or end <= usage.end:
             return
         fresh = entries[usage.end - start :] if usage.end > start else entries
-        loads = loads_of((app_id, each.entry.fields) for each in fresh if (app_id := _app_of(each)) is not None)
+        loads = loads_of([(app_id, each.size) for each in fresh if (app_id := _app_of(each)) is not None])
         usage.add(loads, start, end, self._clock.now().timestamp())
         self._changed.add(partition)
         self._seen.update(dict.fromkeys(loads, partition))
@@ -187,6 +187,6 @@ class UsageReporter:
 
 def _app_of(decoded: ReadEntry) -> str | None:
     """Return the app for which an entry counts; what is no event counts for the app that owns the partition."""
-    if decoded.event is not None:
+    if isinstance(decoded, LoggedEvent):
         return decoded.event.appid
     return None if decoded.error is None else decoded.entry.owner

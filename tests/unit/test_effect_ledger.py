@@ -16,7 +16,8 @@ from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.engine.failures.corrections import corrected, event_of, publish
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.passed_over import PassedOver
+from graphweft_workers.engine.log.effect_ledger import EffectLedger
+from graphweft_workers.engine.log.ledger_reader import ledger_as_lived, ledger_by_other_rules
 from graphweft_workers.engine.log.read import letter_for, read_range
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
 from graphweft_workers.ports.event_log import Entry, EntryPlace
@@ -78,7 +79,7 @@ async def corrected_by(there: DeadLetter) -> list[Mapping[bytes, bytes]]:
 async def effects(rules: RuleSet, log: Sequence[Entry], *letters: DeadLetter, app: str = "a") -> list[tuple[str, str]]:
     bus = memory_bus([log])
     await bus.dead_letters.put(letters)
-    found = await PassedOver.as_lived(bus, 0)
+    found = await ledger_as_lived(bus, 0)
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     assert read.letters == []
     return [(each.entry.offset, bound.mutation.id) for each in read.apps.get(app, []) for bound in each.mutations]
@@ -152,7 +153,7 @@ async def by_other_rules(
 ) -> list[tuple[str, str]]:
     bus = memory_bus([log])
     await bus.dead_letters.put(letters)
-    found = await PassedOver.by_other_rules(bus, 0)
+    found = await ledger_by_other_rules(bus, 0)
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     return [(each.entry.offset, bound.mutation.id) for each in read.apps.get(app, []) for bound in each.mutations]
 
@@ -205,7 +206,7 @@ async def test_retries_before_a_restatement_are_void_and_later_ones_are_not(rule
     rules_log = MemoryRules()
     rules_log.activated.append(made)
     bus = replace(memory_bus([log]), rules=rules_log)
-    found = await PassedOver.as_lived(bus, 0)
+    found = await ledger_as_lived(bus, 0)
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     effects = [(each.entry.offset, bound.mutation.id) for each in read.apps["a"] for bound in each.mutations]
     assert effects == [("1", "one"), ("1", "two"), ("2", "one"), ("5", "two")]
@@ -271,7 +272,7 @@ def test_an_entry_without_an_event_is_of_the_app_that_owns_its_partition(rules: 
         assert (found.offset, found.app_id) == ("1", owner)
         # Its drop names the app, and takes the entry from its place.
         log = [*entries, replace(entries[0], offset="3", fields=drop_entry(found))]
-        passed_over = PassedOver(partition)
+        passed_over = EffectLedger(partition)
         passed_over.add_entries(log)
         assert passed_over.entry("1")
         read = read_range(partition, log, FixedRules(rules), RecentEvents(), passed_over=passed_over)

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import pytest
 from tests.neo4j.test_memory_events import APP, T0, event, write
+from tests.services.model_process import ModelProcess
+from tests.services.runtime_environments import MODEL_ENVIRONMENT_S
 
 from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
@@ -16,8 +18,6 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.embedder import make_embedder
 
 pytestmark = pytest.mark.integration
 
@@ -70,12 +70,14 @@ class Told:
         return [row[0] for row in (await self._searcher.search(APP, query, timeout_s=60)).table.rows]
 
 
-@pytest.fixture(params=["words", "minilm"])
+_MINILM: Final = pytest.param("minilm", marks=[pytest.mark.slow, pytest.mark.timeout(MODEL_ENVIRONMENT_S)])
+
+
+@pytest.fixture(params=["words", _MINILM])
 async def told(request: pytest.FixtureRequest, url: str, graph: FalkorDBStore) -> AsyncIterator[Told]:
     embedder: Embedder | None = None
     if request.param == "minilm":
-        pytest.importorskip("onnxruntime")
-        embedder = make_embedder(Settings(embedder="minilm"))
+        embedder = ModelProcess(request.getfixturevalue("model_python"))
     yield Told(url, graph, embedder)
     if embedder is not None:
         await embedder.aclose()

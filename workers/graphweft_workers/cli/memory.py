@@ -249,8 +249,7 @@ async def memory_embed(
     ] = False,
 ) -> int | None:
     """Make vectors of the memories that have none of the present embedder, such as after it has changed."""
-    from graphweft_workers.features.memory.embedding import embed_again
-    from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
+    from graphweft_workers.wiring.embedder import make_embedder, new_vectors, with_default_embedder
 
     settings = with_default_embedder(options.settings())
     embedder = make_embedder(settings)
@@ -258,7 +257,7 @@ async def memory_embed(
         raise InvalidSettings("there is no embedder: set GRAPHWEFT_EMBEDDER as the responder and the workers have it")
     await check_bus(settings)
     async with aclosing(embedder), running_graph(settings) as graph:
-        groups = embed_again(graph, app, embedder, time=SYSTEM_CLOCK.now(), again=again)
+        groups = new_vectors(graph, app, embedder, time=SYSTEM_CLOCK.now(), again=again)
         sent, outcome = await publish(settings, groups, options, harmless=True)
     said = f"{counted(sent.events, 'memory has', 'memories have')} a new vector of {embedder.model!r}"
     show(PlainReport({"embedded": sent.events, "model": embedder.model}, [said]), json=options.json)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import Event, InvalidSettings
 from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import openai_endpoint, require_package
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import datetime
+
+    from graphweft_workers.ports.graph_store import GraphStore
 
 _FORMS: Final = (
     "none, "
@@ -65,6 +71,15 @@ def with_default_embedder(settings: Settings) -> Settings:
     if not settings.embedded or "embedder" in settings.model_fields_set or not all(map(find_spec, MINILM_MODULES)):
         return settings
     return settings.model_copy(update={"embedder": "minilm"})
+
+
+def new_vectors(
+    graph: GraphStore, app_id: str, embedder: Embedder, *, time: datetime, again: bool
+) -> AsyncIterator[list[Event]]:
+    """Return the events with new vectors of an app's memories: see ``features.memory.embedding.embed_again``."""
+    from graphweft_workers.features.memory.embedding import embed_again
+
+    return embed_again(graph, app_id, embedder, time=time, again=again)
 
 
 def _openai(settings: Settings, model: str) -> Embedder:

@@ -131,7 +131,7 @@ class SearchQuery(BaseModel):
         description="Values of the parameters of `retrieval_query`.",
         json_schema_extra={"additionalProperties": False},
     )
-    told: SkipJsonSchema[tuple[str, ...]] = Field(
+    shown: SkipJsonSchema[tuple[str, ...]] = Field(
         default=(),
         description="Texts that the reader has already: memories with one of them are left out. Rules set it.",
     )

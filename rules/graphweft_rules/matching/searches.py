@@ -24,7 +24,7 @@ from graphweft_rules.files.model import InjectionSearch
 from graphweft_rules.matching.parameters import Absent, ParameterSource, Scope, compile_param
 from graphweft_rules.text_limits import RETRIEVAL, length_problem
 
-_MOST_TOLD: Final = 200
+_MOST_SHOWN: Final = 200
 """Messages of a chat that are looked at."""
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
@@ -57,12 +57,12 @@ class CompiledSearch:
         try:
             memory = None if self.memory is None else scope_of(self.memory, scope)
             text = "" if self.query is None else text_of(self.query, scope, self.history)
-            told = () if self.query is None or memory is None else _told(self.query, scope)
+            shown = () if self.query is None or memory is None else _shown_before(self.query, scope)
         except NotReadyError as error:
             return str(error)
         try:
             return SearchQuery(
-                text=text, memory=memory, told=told, retrieval_query=retrieval_query, params=params, **self.options
+                text=text, memory=memory, shown=shown, retrieval_query=retrieval_query, params=params, **self.options
             )
         except ValidationError as error:
             return f"invalid search: {said(error)}"
@@ -103,12 +103,12 @@ def text_of(source: ParameterSource, scope: Scope, history: int) -> str:
     raise NotReadyError(f"the search's query must be a text or a list of messages, not {_type(value)}")
 
 
-def _told(source: ParameterSource, scope: Scope) -> tuple[str, ...]:
+def _shown_before(source: ParameterSource, scope: Scope) -> tuple[str, ...]:
     """Return the texts of the messages before the last one: who sends a chat shows them to the model already."""
     value = source.resolve(scope)
     if not isinstance(value, list | tuple):
         return ()
-    return tuple(texts_of(cast("Sequence[Any]", value)[-_MOST_TOLD:])[:-1])
+    return tuple(texts_of(cast("Sequence[Any]", value)[-_MOST_SHOWN:])[:-1])
 
 
 def _type(value: Any) -> str:

@@ -22,16 +22,16 @@ class Arrangement:
     """The hits of a search with their rows, in the order of their scores until they are arranged."""
 
     def __init__(
-        self, columns: Sequence[str], most: int, periods: Sequence[Period] = (), told: Iterable[str] = ()
+        self, columns: Sequence[str], most: int, periods: Sequence[Period] = (), shown: Iterable[str] = ()
     ) -> None:
-        """``columns`` are those of the rows; at most ``most`` hits are shown, and no memory with a text of ``told``.
+        """``columns`` are those of the rows; at most ``most`` hits are shown, and no memory with a text of ``shown``.
 
         ``periods`` are the days that the question names: equal texts of these days are not one with those of others.
         """
         self._places = {name: place for place, name in enumerate(columns)}
         self._most = most
         self._periods = periods
-        self._told = frozenset(map(_plain, told))
+        self._before = frozenset(map(_plain, shown))
         self._telling: list[Shown] = []
         self._others: list[Shown] = []
         self._known: dict[tuple[object, ...], tuple[list[Shown], int]] = {}
@@ -64,7 +64,7 @@ class Arrangement:
                 self._telling.append((hit, row))
                 continue
             plain = _plain(text)
-            if plain in self._told:
+            if plain in self._before:
                 continue
             hits = self._others if tells_nothing(text, self._of(row, "role")) else self._telling
             day = str(self._of(row, "timestamp"))[:10]

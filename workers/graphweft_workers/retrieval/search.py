@@ -244,7 +244,7 @@ class _Search:
 
     async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
         """Read the first hits, until enough of them tell something."""
-        arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods, self._query.told)
+        arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods, self._query.shown)
         looked, count = 0, self._query.top_k + min(self._query.top_k, _MOST_MORE)
         while looked < len(hits) and not arrangement.full:
             arrangement.add(await self._rows(targets, hits[looked : looked + count]))

@@ -384,7 +384,7 @@ class ScopeIndexes:
         if version is None:
             raise _Outdated
         marks = self._marks_of(target)
-        before = await self._read_marks(app_id, [marks]) if marks is not None else {}
+        before: Marks = {} if marks is None else await self._read_marks(app_id, [marks])
         if marks is not None and self.graph.settle_s:  # what was written with the marks is seen then
             await self.clock.sleep(self.graph.settle_s)
         began = self.clock.monotonic()

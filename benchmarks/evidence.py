@@ -123,10 +123,10 @@ def _order(case: _Case, weights: Mapping[str, float]) -> list[str]:
     sums = linear(case.signals, weights)
     said = {turn.id: turn for turn in case.conversation.turns}
 
-    def place(at: int) -> tuple[bool, float, tuple[int, int]]:
+    def place(at: int) -> tuple[bool, float, int]:
         turn = said[case.keys[at]]
         role = "user" if turn.speaker == case.conversation.first else "assistant"
-        return tells_nothing(turn.text, role), -sums[at], case.signals.candidates[at]
+        return tells_nothing(turn.text, role), -sums[at], -case.signals.candidates[at][1]
 
     return [case.keys[at] for at in sorted(range(len(sums)), key=place)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import Self, TypedDict
 
 from graphweft_contracts.events import Name
@@ -130,6 +131,10 @@ class SearchQuery(BaseModel):
         description="Values of the parameters of `retrieval_query`.",
         json_schema_extra={"additionalProperties": False},
     )
+    shown: SkipJsonSchema[tuple[str, ...]] = Field(
+        default=(),
+        description="Texts that the reader has already: memories with one of them are left out. Rules set it.",
+    )
     filter_stop_words: bool = Field(default=True, description='Whether a search by words ignores words such as "the".')
 
     @field_validator("text")
@@ -197,13 +202,18 @@ def query_text(messages: Iterable[Any], history: int = 10) -> str:
     if history < 1:
         msg = "message_history_count must be at least 1"
         raise ValueError(msg)
+    return "\n".join(texts_of(messages)[-history:])
+
+
+def texts_of(messages: Iterable[Any]) -> list[str]:
+    """Return the texts of the messages of user and assistant: see ``query_text``."""
     kept: list[str] = []
     for message in messages:
         role = getattr(_of(message, "role"), "value", _of(message, "role"))
         text = _of(message, "text") or _of(message, "content")
         if role in _ASKED_ROLES and isinstance(text, str) and text.strip():
             kept.append(text)
-    return "\n".join(kept[-history:])
+    return kept
 
 
 def _of(message: Any, name: str) -> Any:

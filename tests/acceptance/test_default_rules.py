@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,7 @@ def test_the_first_context_without_any_rules_is_not_empty(tmp_path: Path) -> Non
         text = talk(tmp_path, "Where is my lamp?", "c1")
         for part in ("Where is my lamp?", "I will look.", "**refund**: 1"):
             assert part in text
+        assert re.search(r"\d\.\d{6}", text) is None, "no time has microseconds"
         assert "lamp" not in talk(tmp_path, "Where is my desk?", "c2", user="bob")
         assert told(tmp_path, "dlq", "list") == []
 

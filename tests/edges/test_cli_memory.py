@@ -269,6 +269,24 @@ def test_large_files_become_several_events(up: Up, tmp_path: Path) -> None:
     assert counted["rows"] == [{"n": 1_502}]
 
 
+def test_vectors_are_made_anew_for_another_embedder(up: Up) -> None:
+    up.ok("memory", "add", "--app", "anew", "--user", "ada", "--wait", "The train was late.", "I like tea.")
+    other = {**up.environment, "GRAPHWEFT_EMBEDDER": "hash:16"}
+
+    def embedded(*more: str) -> Any:
+        done = run(["memory", "embed", "--app", "anew", "--wait", "--json", *more], other, up.folder)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert embedded() == {"embedded": 2, "model": "hash:16"}
+    counted = "MATCH (m:Memory) RETURN m.embedding_model AS model, m.embedding_size AS size"
+    assert up.json("query", "--app", "anew", counted)["rows"] == [{"model": "hash:16", "size": 16}] * 2
+    assert embedded() == {"embedded": 0, "model": "hash:16"}
+    assert embedded("--again")["embedded"] == 2
+    done = run(["memory", "embed", "--app", "anew"], up.environment, up.folder)
+    assert (done.returncode, "GRAPHWEFT_EMBEDDER" in done.stderr) == (2, True)
+
+
 def test_single_memories_are_forgotten_in_whichever_chat_they_are(up: Up) -> None:
     for thread in ("t1", "t2"):
         up.ok(

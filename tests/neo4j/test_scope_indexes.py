@@ -62,6 +62,10 @@ class Writer:
         self._at: dict[str, Checkpoint] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._number = 0
+        self.late = timedelta(0)
+        """By how much the time of the next events differs."""
+        self.said: dict[str, str] = {}
+        """Text -> the id of its memory."""
         self.there: dict[tuple[str, str], list[str]] = {}
         """By app and user: the memories that have been written, and not yet begun to be forgotten."""
         self.gone: set[str] = set()
@@ -72,6 +76,19 @@ class Writer:
         await self._store.prepare(app, self._pack.keys, self._pack.indexes)
         self._at[app] = (await self._store.progress(app, 0)).checkpoint
         self._locks[app] = asyncio.Lock()
+
+    async def say(self, app: str, user: str, text: str) -> None:
+        """Add a memory without a vector."""
+        id = f"e{(number := self._next())}"
+        self.said[text] = memory_id("/test", id, 0)
+        messages = {"messages": [{"role": "user", "text": text}]}
+        await self._write(app, number, "memory.add", id, messages | {"user_id": user})
+
+    async def embed(self, app: str, text: str) -> None:
+        number = self._next()
+        [vector] = await self._embedder.embed([text])
+        embedded = {"memory_id": self.said[text], "model": self._embedder.model, "embedding": vector}
+        await self._write(app, number, "memory.embedded", f"v{number}", embedded)
 
     async def add(self, app: str, user: str, text: str, home: str) -> None:
         id = f"e{(number := self._next())}"
@@ -100,7 +117,7 @@ class Writer:
         return self._number
 
     async def _write(self, app: str, number: int, type: str, id: str, data: dict[str, Any]) -> None:
-        time = T0 - timedelta(days=30) + timedelta(minutes=number)
+        time = T0 - timedelta(days=30) + timedelta(minutes=number) + self.late
         event = Event.create(type, app_id=app, chat_id="c", data=data, id=id, source="/test", time=time)
         for mutation, params in self._pack.match(event):
             async with self._locks[app]:
@@ -433,3 +450,115 @@ async def test_a_scope_with_many_characters_has_no_index_on_neo4j(
     await fill_neo4j(store, neo4j_server.uri, "shop", await batches([({"user_id": "u"}, LONG)]))
     assert await few_characters(Both(store), monkeypatch) == (1, 0)
     await store.aclose()
+
+
+class Talk:
+    """A search of a user with an index, while events are applied."""
+
+    def __init__(self, store: GraphStore, written: frozenset[str] | None = frozenset()) -> None:
+        self.writer, self.background = Writer(store), Background()
+        versions = IndexVersions(GraphVersions(store, Breaker(), self.background), Cache(0))
+        self.both = Both(store, versions=versions)
+        self.both.indexes.written = lambda: written
+
+    async def ask(self, text: str = "dog", **more: Any) -> list[str]:
+        """Return the texts that are found by index and by server alike; the index was there before."""
+        asked = SearchQuery(**{"text": text, "memory": {"user_id": "u"}, "index_type": "hybrid", "top_k": 50} | more)
+        found = await self.both.ours.search("shop", asked, timeout_s=120)
+        assert found == await self.both.server.search("shop", asked, timeout_s=120)
+        return [row[0] for row in found.table.rows]
+
+    async def begin(self) -> None:
+        """Write memories of a user, and search until there are indexes."""
+        await self.writer.begin("shop")
+        for number in range(12):
+            await self.writer.add("shop", "u", f"dog number {number}", "Oslo")
+            await self.writer.add("shop", "v", f"dog of another {number}", "Rome")
+        for _ in range(3):
+            await self.ask()
+            await self.both.indexes.built()
+
+    def counts(self) -> tuple[int, int]:
+        """Return the kinds of records that the server searched, and the builds."""
+        return self.both.indexes.misses, self.both.indexes.builds
+
+
+async def test_an_index_lasts_while_another_user_talks(falkordb: GraphStore) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    before, hits = talk.counts(), talk.both.indexes.hits
+    for number in range(5):
+        await talk.writer.add("shop", "v", f"dog said now {number}", "Bern")
+        assert len(await talk.ask()) == 12
+        await talk.both.indexes.built()
+    assert talk.counts() == before
+    assert talk.both.indexes.hits == hits + 5 * 5
+    await talk.background.aclose()
+
+
+async def test_memories_of_the_user_are_added_to_the_index(falkordb: GraphStore) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    before = talk.counts()
+    for number in range(5):
+        await talk.writer.say("shop", "u", f"late dog {number}")
+        assert f"late dog {number}" in await talk.ask()
+        await talk.writer.embed("shop", f"late dog {number}")
+        found = await talk.ask("late dog", index_type="vector", of="memories")
+        assert f"late dog {number}" in found
+    assert talk.counts() == before
+    assert talk.both.indexes.added == 5
+    await talk.background.aclose()
+
+
+async def test_a_memory_that_is_older_than_others_makes_the_index_wrong(falkordb: GraphStore) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    talk.writer.late = timedelta(days=-400)
+    await talk.writer.say("shop", "u", "dog of long ago")
+    assert "dog of long ago" in await talk.ask()
+    assert talk.both.indexes.added == 0
+    await talk.background.aclose()
+
+
+@pytest.mark.parametrize("written", [frozenset({"Memory"}), None], ids=["memories", "anything"])
+async def test_marks_say_nothing_where_rules_may_write_memories(
+    falkordb: GraphStore, written: frozenset[str] | None
+) -> None:
+    talk = Talk(falkordb, written)
+    await talk.begin()
+    misses, _ = talk.counts()
+    await talk.writer.say("shop", "v", "dog")
+    await talk.ask()
+    assert talk.counts()[0] > misses
+    await talk.background.aclose()
+
+
+async def test_what_is_forgotten_or_ends_is_found_no_more(falkordb: GraphStore) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    await talk.writer.add("shop", "u", "dog in a new home", "Bern")
+    assert "home Bern" in await talk.ask("home")
+    assert "home Oslo" not in await talk.ask("home", of="facts", index_type="fulltext")
+    for _ in range(3):
+        await talk.ask()
+        await talk.both.indexes.built()
+    await talk.writer.forget("shop", "u")
+    assert "dog number 0" not in await talk.ask()
+    await talk.writer.erase("shop", "u")
+    assert await talk.ask() == []
+    await talk.background.aclose()
+
+
+async def test_an_index_is_built_while_its_user_and_others_talk(falkordb: GraphStore) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    talk.both.indexes.purge()
+    await talk.ask()
+    while talk.both.indexes.bytes == 0:  # each build reads while somebody writes
+        await talk.writer.say("shop", "v", "dog")
+        await talk.writer.say("shop", "u", "dog")
+        await talk.ask()
+    assert talk.both.indexes.outdated == 0
+    await talk.both.indexes.built()
+    await talk.background.aclose()

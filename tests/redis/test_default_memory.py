@@ -346,3 +346,23 @@ async def test_a_changed_embedder_is_named(url: str, graph: FalkorDBStore, tmp_p
         await until(lambda: "embedder_changed" in events_of(logs), beside=task)
     [line] = [entry for entry in logs if entry["event"] == "embedder_changed"]
     assert (line["app_id"], line["embedder"], line["memories"]) == (APP, "hash:128", "1 by 'hash:64'")
+
+
+async def test_a_chat_that_the_client_sends_is_not_shown_again(url: str, graph: FalkorDBStore) -> None:
+    earlier = ("My cat is called Tom.", "Tom is a nice name for a cat.")
+    await write(url, graph, [
+        said(1, ("user", earlier[0]), ("assistant", earlier[1])), said(2, ("user", "My cat Tom sleeps all day.")),
+    ])  # fmt: skip
+    messages = [
+        {"role": "user", "content": f" {earlier[0]} "}, {"role": "assistant", "content": earlier[1]},
+        {"role": "user", "content": "What does my cat Tom do?"},
+    ]  # fmt: skip
+    pipeline = pipeline_of(graph)
+    try:
+        shown = value(await ask(pipeline, "", context={"messages": messages}))
+        assert "sleeps all day" in shown
+        assert not any(text in shown for text in earlier)
+        alone = value(await ask(pipeline, "", context={"messages": messages[:1]}))
+        assert earlier[0] in alone, "the question itself may be in another chat"
+    finally:
+        await pipeline.aclose()

@@ -454,7 +454,7 @@ def real(model_python: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
 def test_minilm_knows_what_sentences_mean(real: dict[str, dict[str, Any]]) -> None:
     result = real["minilm"]
-    assert result["model"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert result["model"] == "all-MiniLM-L6-v2-int8"
     vectors = dict(zip(_TEXTS, result["batch"], strict=True))
     for vector in result["batch"]:
         assert len(vector) == 384
@@ -471,9 +471,10 @@ def test_minilm_knows_what_sentences_mean(real: dict[str, dict[str, Any]]) -> No
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
-def test_a_folder_with_a_model_gives_the_same_vectors(real: dict[str, dict[str, Any]]) -> None:
+def test_a_folder_with_the_model_gives_almost_the_same_vectors(real: dict[str, dict[str, Any]]) -> None:
     assert real["folder"]["model"] == "model"
-    assert real["folder"]["first"] == real["minilm"]["first"]
+    for one, other in zip(real["folder"]["first"], real["minilm"]["first"], strict=True):
+        assert math.sumprod(one, other) > 0.95  # of whole numbers, in place of 32-bit floats
 
 
 @pytest.mark.slow

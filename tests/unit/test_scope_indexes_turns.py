@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from graphweft_workers.ports.graph_store import GraphStore
 
 
+async def nothing() -> None:
+    """Do nothing."""
+
+
 class Unknown:
     """No version is known, so builds end before they read the graph."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[], Awaitable[None]] = nothing
         self.go = asyncio.Event()
 
     async def current(self, app_id: str, timeout_s: float) -> object | None:
         self.asked.append(app_id)
-        self.meanwhile()
+        await self.meanwhile()
         await self.go.wait()
         return None
 
@@ -45,25 +49,25 @@ def indexes_of(versions: Unknown) -> ScopeIndexes:
     return ScopeIndexes(cast("GraphStore", None), versions, 1_000_000, clock=VirtualClock())
 
 
-def search(indexes: ScopeIndexes, app: str, user: str) -> None:
+async def search(indexes: ScopeIndexes, app: str, user: str) -> None:
     """Search a scope often enough for an index."""
     for _ in range(2):
-        indexes.find(app, [memories({"user_id": user})], 1.0).close()
+        await indexes.find(app, [memories({"user_id": user})], 1.0)
 
 
 async def test_an_app_that_searches_all_the_time_lets_others_have_their_turn() -> None:
     versions = Unknown()
     indexes = indexes_of(versions)
 
-    def meanwhile() -> None:
+    async def meanwhile() -> None:
         if len(versions.asked) < 20:
-            search(indexes, "busy", f"user{len(versions.asked)}")
+            await search(indexes, "busy", f"user{len(versions.asked)}")
 
     versions.meanwhile = meanwhile
-    search(indexes, "busy", "first")
+    await search(indexes, "busy", "first")
     await asyncio.sleep(0)
-    search(indexes, "one", "u")
-    search(indexes, "other", "u")
+    await search(indexes, "one", "u")
+    await search(indexes, "other", "u")
     versions.go.set()
     await indexes.built()
     assert versions.built_for == ["busy", "one", "other", "busy"]
@@ -72,10 +76,10 @@ async def test_an_app_that_searches_all_the_time_lets_others_have_their_turn() -
 async def test_of_the_searches_that_wait_the_newest_of_an_app_is_built() -> None:
     versions = Unknown()
     indexes = indexes_of(versions)
-    search(indexes, "busy", "first")
+    await search(indexes, "busy", "first")
     await asyncio.sleep(0)
     for number in range(5):
-        search(indexes, "busy", f"user{number}")
+        await search(indexes, "busy", f"user{number}")
     versions.go.set()
     await indexes.built()
     assert indexes.builds == 2
@@ -84,9 +88,9 @@ async def test_of_the_searches_that_wait_the_newest_of_an_app_is_built() -> None
 async def test_a_scope_that_was_built_meanwhile_is_not_built_again() -> None:
     versions = Unknown()
     indexes = indexes_of(versions)
-    search(indexes, "app", "u")
+    await search(indexes, "app", "u")
     await asyncio.sleep(0)
-    search(indexes, "app", "u")
+    await search(indexes, "app", "u")
     versions.go.set()
     await indexes.built()
     assert indexes.builds == 1
@@ -96,10 +100,10 @@ async def test_apps_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(scope_indexes, "_MOST_WAITING", 3)
     versions = Unknown()
     indexes = indexes_of(versions)
-    search(indexes, "first", "u")
+    await search(indexes, "first", "u")
     await asyncio.sleep(0)
     for number in range(10):
-        search(indexes, f"app{number}", "u")
+        await search(indexes, f"app{number}", "u")
     versions.go.set()
     await indexes.built()
     assert versions.built_for == ["first", "app0", "app1", "app2"]
@@ -108,9 +112,9 @@ async def test_apps_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_nothing_that_waits_is_built_after_the_end() -> None:
     versions = Unknown()
     indexes = indexes_of(versions)
-    search(indexes, "one", "u")
+    await search(indexes, "one", "u")
     await asyncio.sleep(0)
-    search(indexes, "other", "u")
+    await search(indexes, "other", "u")
     await indexes.aclose()
     await indexes.built()
     assert versions.asked == ["one"]
@@ -129,10 +133,10 @@ class Slow(Unknown):
 async def test_a_build_that_takes_too_long_ends_and_its_app_pauses(clock: VirtualClock) -> None:
     versions = Slow()
     indexes = ScopeIndexes(cast("GraphStore", None), versions, 1_000_000, clock=clock)
-    search(indexes, "slow", "one")
+    await search(indexes, "slow", "one")
     await asyncio.sleep(0)
-    search(indexes, "other", "u")
-    search(indexes, "slow", "two")
+    await search(indexes, "other", "u")
+    await search(indexes, "slow", "two")
     await indexes.built()
     assert versions.built_for == ["slow", "other"]
     assert (indexes.failed, indexes.outdated) == (1, 1)

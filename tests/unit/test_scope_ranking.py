@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -10,7 +11,7 @@ import pytest
 
 from graphweft_workers.retrieval.periods import Period
 from graphweft_workers.retrieval.questions import read_question
-from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit
 from graphweft_workers.retrieval.scope_ranking import FITTING, WEIGHTS, rank
 from graphweft_workers.retrieval.signals import MOST_CANDIDATES, KindIndex, Near, find_signals
 from graphweft_workers.text.terms import terms
@@ -265,8 +266,8 @@ def test_a_neighbour_of_a_hit_is_no_hit() -> None:
 def test_more_hits_than_candidates_are_all_returned() -> None:
     count = MOST_CANDIDATES + 60
     nodes = [turn(place, f"lamp {place}", thread=f"t{place}") for place in range(count)]
-    found = order("lamp", *nodes)
-    assert len(found) == len(set(found)) == count
+    hits = rank(read_question("lamp", today=TODAY), [KindIndex(of=0, index=index_of(nodes))], Near(), limit=count)
+    assert len(hits) == len({hit.key for hit in hits}) == count
 
 
 def test_scores_say_whether_anything_fits() -> None:
@@ -349,3 +350,50 @@ def test_a_question_has_a_bounded_number_of_days() -> None:
     """Each is compared with every day of a scope."""
     days = " and ".join(f"{day} {month}" for month in ("may", "june", "july") for day in range(1, 31))
     assert len(read_question(f"What was on {days}?", today=TODAY).periods) == 12
+
+
+def test_an_index_to_which_nodes_were_added_ranks_like_a_new_one() -> None:
+    rnd = random.Random(4)
+    words = ["lamp", "cat", "tom", "oslo", "blue", "seven", "yesterday", "live", "moved", "name"]
+    nodes = [
+        turn(place, " ".join(rnd.choices(words, k=rnd.randint(1, 9))) + rnd.choice([".", "?"]),
+             who=rnd.choice(["", "Ann", "Bob"]), role=rnd.choice(["user", "assistant"]), thread=rnd.choice("abc"))
+        for place in range(200)
+    ]  # fmt: skip
+    index = index_of(rnd.sample(nodes[:150], 150))
+    for first in range(150, 200, 5):
+        index.add(rnd.sample(nodes[first : first + 5], 5))
+    whole = index_of(nodes)
+    for _ in range(50):
+        asked = read_question(f"Where does my {' '.join(rnd.choices(words, k=3))} live", today=TODAY)
+        found = [rank(asked, [KindIndex(of=0, index=each)], Near()) for each in (index, whole)]
+        assert found[0] == found[1]
+    assert index.bytes == pytest.approx(whole.bytes, rel=0.1)
+
+
+def test_only_later_nodes_can_be_added() -> None:
+    index = index_of([turn(2, "lamp"), turn(1, "cat")])
+    for node, why in ((turn(1, "lamp"), "one id"), (turn(3, "lamp", at=-1), "later")):
+        with pytest.raises(Unfit, match=why):
+            index.add([node])
+    assert index.keys == ["00001", "00002"]
+
+
+MOVES: Final = ("I live in Oslo.", "I moved to Bergen.", "My new flat is in Stavanger.")
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("Where do I live?", 2), ("What is my address?", 2), ("Where did I live in August?", 0),
+        ("Where did I live in March?", 1), ("Where does Ann live?", 0),
+    ],
+)  # fmt: skip
+def test_what_is_now_is_what_was_told_last(question: str, first: int) -> None:
+    nodes = [turn(place, text, thread=f"t{place}", at=at) for place, text, at in zip(
+        range(3), MOVES, (0, 200, 340), strict=False
+    )]  # fmt: skip
+    asked = read_question(question, today=date(2027, 7, 30))
+    index = index_of(nodes)
+    [best, *_] = rank(asked, [KindIndex(of=0, index=index)], Near())
+    assert int(best.key) == first

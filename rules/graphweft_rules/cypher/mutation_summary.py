@@ -39,6 +39,8 @@ class MutationSummary:
     picks: frozenset[Pick] = frozenset()
     picks_any: bool = False
     """A mutation may take the first match of anything."""
+    written: frozenset[str] | None = frozenset()
+    """Labels of nodes, and types of relationships, that may be written; None: any may."""
 
     def __or__(self, other: MutationSummary) -> MutationSummary:
         """Return the summary of the mutations of both; ``self`` if that adds nothing."""
@@ -52,6 +54,7 @@ class MutationSummary:
             anywhere=self.anywhere or other.anywhere,
             picks=self.picks | other.picks,
             picks_any=self.picks_any or other.picks_any,
+            written=None if self.written is None or other.written is None else self.written | other.written,
         )
 
     def within(self, other: MutationSummary) -> bool:
@@ -62,6 +65,7 @@ class MutationSummary:
             and self.anywhere <= other.anywhere
             and self.picks <= other.picks
             and self.picks_any <= other.picks_any
+            and (other.written is None or (self.written is not None and self.written <= other.written))
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -72,6 +76,7 @@ class MutationSummary:
             "anywhere": self.anywhere,
             "picks": sorted([p.kind, sorted(p.names), sorted(p.labels), sorted(p.by)] for p in self.picks),
             "picks_any": self.picks_any,
+            "written": None if self.written is None else sorted(self.written),
         }
 
     @classmethod
@@ -84,6 +89,7 @@ class MutationSummary:
                 "anywhere": bool() as anywhere,
                 "picks": picks,
                 "picks_any": bool() as picks_any,
+                "written": written,
             }:
                 return cls(
                     shared=None if shared is None else texts(shared),
@@ -91,6 +97,7 @@ class MutationSummary:
                     anywhere=anywhere,
                     picks=frozenset(map(_pick, items(picks))),
                     picks_any=picks_any,
+                    written=None if written is None else texts(written),
                 )
             case _:
                 raise ValueError("the value is not a summary of mutations")
@@ -98,7 +105,7 @@ class MutationSummary:
 
 EMPTY: Final = MutationSummary()
 """No mutations."""
-UNKNOWN: Final = MutationSummary(shared=None, anywhere=True, picks_any=True)
+UNKNOWN: Final = MutationSummary(shared=None, anywhere=True, picks_any=True, written=None)
 """Mutations of which nothing is known: rows keep their order as far as needed for any mutations."""
 
 

@@ -52,13 +52,17 @@ def summary_of(cyphers: Iterable[Cypher]) -> MutationSummary:
     groups: set[frozenset[str]] = set()
     anywhere = False
     picks: set[Pick] = set()
+    written: set[str] | None = set()
     for query in dict.fromkeys(cypher.outline for cypher in cyphers):
         labels, reader = labels_of(query), entities_of(query)
         shared = None if shared is None or labels.dynamic else shared | labels.shared
         groups.update(labels.groups)
         anywhere |= labels.anywhere
         if isinstance(reader, str):
+            written = None
             continue
+        of_query = _written(reader)
+        written = None if written is None or of_query is None else written | of_query
         groups.update(frozenset(thing.names) for thing in reader.things if thing.kind == "node")
         picks.update(map(_pick, reader.searched) if reader.picks else ())
     return MutationSummary(
@@ -66,7 +70,20 @@ def summary_of(cyphers: Iterable[Cypher]) -> MutationSummary:
         groups=frozenset(group for group in groups if len(group) > 1),
         anywhere=anywhere,
         picks=frozenset(pick for pick in picks if pick.names),
+        written=None if written is None else frozenset(written),
     )
+
+
+def _written(reader: EntityReader) -> set[str] | None:
+    """Return the labels and types that a query may write; None: any."""
+    found: set[str] = set()
+    for act in reader.acts:
+        if act.access == "read":
+            continue
+        if act.thing.kind == "node" and not act.thing.known:
+            return None
+        found |= act.thing.names | ({act.label} if act.label else set())
+    return found
 
 
 def _pick(thing: Entity) -> Pick:

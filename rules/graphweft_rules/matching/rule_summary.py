@@ -24,7 +24,7 @@ from graphweft_rules.text_limits import (
     keys_problem,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raise it when the analysis of queries finds more or other things: an old summary would then hold too little."""
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from graphweft_contracts.memory import SCOPE_PATTERN, MemoryScope
-from graphweft_contracts.search import SearchOptions, SearchQuery, query_text
+from graphweft_contracts.search import SearchOptions, SearchQuery, query_text, texts_of
 from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.part_parser import read_parts
 from graphweft_rules.cypher.parts import ExpressionPart, PatternError, ProjectionItem, ProjectionPart
@@ -24,6 +24,8 @@ from graphweft_rules.files.model import InjectionSearch
 from graphweft_rules.matching.parameters import Absent, ParameterSource, Scope, compile_param
 from graphweft_rules.text_limits import RETRIEVAL, length_problem
 
+_MOST_SHOWN: Final = 200
+"""Messages of a chat that are looked at."""
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
 _TYPES: Final[dict[type, str]] = {
@@ -55,10 +57,13 @@ class CompiledSearch:
         try:
             memory = None if self.memory is None else scope_of(self.memory, scope)
             text = "" if self.query is None else text_of(self.query, scope, self.history)
+            shown = () if self.query is None or memory is None else _shown_before(self.query, scope)
         except NotReadyError as error:
             return str(error)
         try:
-            return SearchQuery(text=text, memory=memory, retrieval_query=retrieval_query, params=params, **self.options)
+            return SearchQuery(
+                text=text, memory=memory, shown=shown, retrieval_query=retrieval_query, params=params, **self.options
+            )
         except ValidationError as error:
             return f"invalid search: {said(error)}"
 
@@ -96,6 +101,14 @@ def text_of(source: ParameterSource, scope: Scope, history: int) -> str:
             raise NotReadyError("the search's query is a list without messages: give each item a role and a text")
         return query_text(messages, history)
     raise NotReadyError(f"the search's query must be a text or a list of messages, not {_type(value)}")
+
+
+def _shown_before(source: ParameterSource, scope: Scope) -> tuple[str, ...]:
+    """Return the texts of the messages before the last one: who sends a chat shows them to the model already."""
+    value = source.resolve(scope)
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(texts_of(cast("Sequence[Any]", value)[-_MOST_SHOWN:])[:-1])
 
 
 def _type(value: Any) -> str:

@@ -7,12 +7,13 @@ left out: it is in the values of a search.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from typing import Any, Final
+
+from graphweft_rules.output.look_alikes import plain
 
 _KNOWN: Final = frozenset({"fact", "preference"})
 _SAID: Final = frozenset({"memory", ""})
@@ -23,11 +24,6 @@ _ROLES: Final = frozenset({
     "summary", "memory", "quoted",
 })  # fmt: skip
 """Words before a text that say what it is. An author may have any of them as a name."""
-_LOOK_ALIKES: Final = str.maketrans(
-    "\u0430\u0441\u0501\u0435\u04bb\u0456\u0458\u04cf\u043c\u043d\u043e\u0440\u0455\u0442\u0443\u0445\u03b1\u03b5\u03b9\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0131\u0251\u0261",
-    "acdehijlmhopstyxaeivoptuxiag",
-)
-"""Cyrillic, Greek and other letters that look like Latin ones, folded."""
 _NO_LETTERS: Final = re.compile(r"[\W\d_]+")
 _NUMBERS: Final = frozenset({int, float})
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -174,8 +170,7 @@ def _who(name: str, role: str) -> str:
 @lru_cache(maxsize=1024)
 def _has_role(name: str) -> bool:
     """Tell whether a word of a name is that of a role or kind, or looks like it."""
-    plain = unicodedata.normalize("NFKD", name).casefold().translate(_LOOK_ALIKES)
-    shown = "".join(char for char in plain if unicodedata.category(char) not in {"Mn", "Me", "Cf"})
+    shown = "".join(map(plain, name)).casefold()
     words = [word for word in _NO_LETTERS.split(shown) if word]
     return not _ROLES.isdisjoint({*words, "".join(words)})
 

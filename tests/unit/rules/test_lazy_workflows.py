@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def test_a_workflow_that_does_not_compile_is_the_only_one_concerned() -> None:
 
 def test_nothing_is_known_about_the_nodes_of_a_workflow_that_does_not_compile() -> None:
     assert RuleSet.of_stored(BROKEN, (), DIALECTS).summary.mutations == UNKNOWN
-    assert RuleSet.of_stored(files(Good=GOOD), (), DIALECTS).summary.mutations == EMPTY
+    good = RuleSet.of_stored(files(Good=GOOD), (), DIALECTS).summary.mutations
+    assert good == replace(EMPTY, written=frozenset({"Alpha"}))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
@@ -196,6 +198,7 @@ def test_a_summary_of_another_shape_or_format_is_none() -> None:
         "anywhere": (None, 1, "yes"),
         "picks": (None, [[]], [["node", ["A"], ["A"]]], [["path", [], [], []]], [["node", "A", [], []]]),
         "picks_any": (None, 1),
+        "written": ("ab", [1], {"a": 1}),
     }.items():
         wrong += [{**good, "mutations": {**mutations, key: value}} for value in values]
         wrong.append({**good, "mutations": {name: each for name, each in mutations.items() if name != key}})
@@ -211,7 +214,7 @@ def test_the_summary_of_known_queries_has_this_format() -> None:
         b="MATCH (x:Alpha {k: $k})-[r:KNOWS]->(y) WITH y LIMIT 1 SET y.v = 1",
     )
     assert RuleSet.of_files(files(W=given)).summary.to_json() == {
-        "format": 2,
+        "format": 3,
         "mutations": {
             "shared": ["Alpha", "Beta", "Delta", "Gamma"],
             "groups": [["Alpha", "Beta"], ["Delta", "Gamma"]],
@@ -222,6 +225,7 @@ def test_the_summary_of_known_queries_has_this_format() -> None:
                 ["relationship", ["KNOWS"], ["Alpha"], ["k"]],
             ],
             "picks_any": False,
+            "written": None,
         },
         "keys": [["Alpha", "k"]],
         "asks_for_facts": False,

@@ -182,6 +182,11 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
                 "memory_list",
                 "List the memories of a scope, the latest first. The command reads the graph and needs no responder.",
             ),
+            "embed": CommandPlace(
+                "memory",
+                "memory_embed",
+                "Make vectors of the memories that have none of the present embedder, such as after it has changed.",
+            ),
             "forget": CommandPlace(
                 "memory",
                 "memory_forget",

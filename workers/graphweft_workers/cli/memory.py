@@ -19,6 +19,7 @@ from pydantic_core import from_json, to_json
 from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import BusUnavailable, Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
@@ -237,6 +238,30 @@ async def memory_forget(
         said.append(f"unknown: {', '.join(unknown)}; `graphweft memory list` shows the ids")
     show(PlainReport({"forgotten": len(known), "unknown": unknown}, said), json=options.json)
     return 2 if unknown else None
+
+
+@command
+async def memory_embed(
+    app: App,
+    options: PublishOptions,
+    again: Annotated[
+        bool, typer.Option("--again", help="All memories, also those that have a vector of this embedder.")
+    ] = False,
+) -> int | None:
+    """Make vectors of the memories that have none of the present embedder, such as after it has changed."""
+    from graphweft_workers.wiring.embedder import make_embedder, new_vectors, with_default_embedder
+
+    settings = with_default_embedder(options.settings())
+    embedder = make_embedder(settings)
+    if embedder is None:
+        raise InvalidSettings("there is no embedder: set GRAPHWEFT_EMBEDDER as the responder and the workers have it")
+    await check_bus(settings)
+    async with aclosing(embedder), running_graph(settings) as graph:
+        groups = new_vectors(graph, app, embedder, time=SYSTEM_CLOCK.now(), again=again)
+        sent, outcome = await publish(settings, groups, options, harmless=True)
+    said = f"{counted(sent.events, 'memory has', 'memories have')} a new vector of {embedder.model!r}"
+    show(PlainReport({"embedded": sent.events, "model": embedder.model}, [said]), json=options.json)
+    return None if outcome is None or outcome.complete else 1
 
 
 @command

@@ -68,14 +68,16 @@ class GatewayOptions:
 async def up(data: Data = None, rules: Rules = None) -> None:
     """Run everything on this machine: bus, graph and services. Ctrl-C stops it.
 
-    The services are a mutation worker and an injection responder. A memory worker runs too if you set
-    GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER, GRAPHWEFT_MEMORY_KEEP_DAYS or
-    GRAPHWEFT_MEMORY_KEEP_COUNT, and the archive role if you set GRAPHWEFT_ARCHIVE_URL or GRAPHWEFT_ARCHIVE_TRIM.
+    The services are a mutation worker and an injection responder. A memory worker runs too if graphweft[local] is
+    installed, or if you set GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER,
+    GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT, and the archive role if you set GRAPHWEFT_ARCHIVE_URL or
+    GRAPHWEFT_ARCHIVE_TRIM.
     """
     from graphweft_workers.processes.supervisor import Supervisor
     from graphweft_workers.support.logs import set_up_logs
+    from graphweft_workers.wiring.embedder import with_default_embedder
 
-    settings = Settings.load(data=data, rules=rules)
+    settings = with_default_embedder(Settings.load(data=data, rules=rules))
     set_up_logs(settings.log_level, settings.log_format)
     supervisor = Supervisor(settings, say)
     loop = asyncio.get_running_loop()
@@ -89,6 +91,8 @@ async def up(data: Data = None, rules: Rules = None) -> None:
             none = f"because {settings.rules} holds none"
             used = f"{used} and {defaults}, {none} of that name" if supervisor.uses_own_rules else f"{defaults}, {none}"
         say(f"graphweft is up on {settings.data} with {used}; Ctrl-C stops it")
+        if "embedder" in settings.model_fields_set and settings.embedder != "none":
+            say(f"memories are found by meaning, with the embedder {settings.embedder}")
         if not supervisor.uses_own_rules and (near := project_near(Path.cwd(), settings.rules)):
             warn(f"{near} has rules: to use them, stop this and start it in the folder {near.parent}")
         if supervisor.console:

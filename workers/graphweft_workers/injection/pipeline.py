@@ -113,6 +113,7 @@ class ContextPipeline:
             IndexVersions(self._versions, self.cache),
             index_bytes,
             embedder.model if embedder is not None else None,
+            written=lambda: active.summary.written,
             clock=clock,
             timing=timing.retrieval,
         )

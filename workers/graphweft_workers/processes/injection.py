@@ -136,8 +136,8 @@ async def _name_other_models(graph: GraphStore, model: str) -> None:
             if models := await other_models(graph, app_id, model, timeout_s=CHECK_S):
                 logger.warning(
                     "embedder_changed", app_id=app_id, embedder=model, memories=models_text(models),
-                    next="searches find these memories by words only: set GRAPHWEFT_EMBEDDER to the model that "
-                    "embedded them",
+                    next="searches find these memories by words only: run `graphweft memory embed --app` with the "
+                    "app, or set GRAPHWEFT_EMBEDDER to the model that embedded them",
                 )  # fmt: skip
 
 

@@ -21,14 +21,17 @@ type Shown = tuple[Hit, Row]
 class Arrangement:
     """The hits of a search with their rows, in the order of their scores until they are arranged."""
 
-    def __init__(self, columns: Sequence[str], most: int, periods: Sequence[Period] = ()) -> None:
-        """``columns`` are those of the rows; at most ``most`` hits are shown.
+    def __init__(
+        self, columns: Sequence[str], most: int, periods: Sequence[Period] = (), shown: Iterable[str] = ()
+    ) -> None:
+        """``columns`` are those of the rows; at most ``most`` hits are shown, and no memory with a text of ``shown``.
 
         ``periods`` are the days that the question names: equal texts of these days are not one with those of others.
         """
         self._places = {name: place for place, name in enumerate(columns)}
         self._most = most
         self._periods = periods
+        self._before = frozenset(map(_plain, shown))
         self._telling: list[Shown] = []
         self._others: list[Shown] = []
         self._known: dict[tuple[object, ...], tuple[list[Shown], int]] = {}
@@ -60,10 +63,13 @@ class Arrangement:
             if self._of(row, "kind") != _MEMORY or not isinstance(text, str):
                 self._telling.append((hit, row))
                 continue
+            plain = _plain(text)
+            if plain in self._before:
+                continue
             hits = self._others if tells_nothing(text, self._of(row, "role")) else self._telling
             day = str(self._of(row, "timestamp"))[:10]
             fit = max((period.fit(day) for period in self._periods), default=0.0)
-            said = (*(self._of(row, name) for name in _AUTHOR), " ".join(text.casefold().split()), fit)
+            said = (*(self._of(row, name) for name in _AUTHOR), plain, fit)
             if (known := self._known.get(said)) is None:
                 self._known[said] = (hits, len(hits))
                 hits.append((hit, row))
@@ -82,3 +88,8 @@ class Arrangement:
     def _of(self, row: Row, name: str) -> Any:
         place = self._places.get(name)
         return None if place is None else row[place]
+
+
+def _plain(text: str) -> str:
+    """Return a text in the form that is equal for texts that say the same."""
+    return " ".join(text.casefold().split())

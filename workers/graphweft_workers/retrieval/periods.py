@@ -62,6 +62,20 @@ class Period:
             return 0.7
         return 1.0 if self.day == of_month else 0.4
 
+    def end(self, today: date) -> str:
+        """Return the last of its days, such as ``2026-02-28``; without a year, of the last time that it was.
+
+        Empty if it names a day alone.
+        """
+        if self.first:
+            return self.last
+        year = self.year or today.year
+        if self.year is None and (self.month is None or self.month > today.month):
+            year -= 1
+        if self.month is None:
+            return "" if self.year is None else f"{year}-12-31"
+        return f"{year:04}-{self.month:02}-{self.day or 31:02}"
+
 
 type _Reader = Callable[[re.Match[str], date], Sequence[Period]]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
 from typing import Final
 
 from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, read_periods
+from graphweft_workers.retrieval.topics import alike
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
 
 _LONGEST_END: Final = 1_000
 """Characters of a question in which days, times, numbers and persons are looked for."""
+_ANY_DAY: Final = "9999-12-31"
 _MOST_PERIODS: Final = 12
 """Each is compared with every day of a scope."""
 _WHEN: Final = re.compile(
@@ -21,6 +23,8 @@ _WHEN: Final = re.compile(
 )
 _COUNTED: Final = re.compile(r"\bhow (?:many|much|often|old|long|far|tall|big|high)\b")
 _FIRST_PERSON: Final = re.compile(r"\b(?:i|me|my|mine|we|our|us)\b")
+_NOT_NOW: Final = re.compile(r"\b(?:did|was|were|had|used to|first|before|originally|when|ever)\b")
+"""Words of a question that does not ask how things are now."""
 _TIME_WORDS: Final = frozenset(
     terms(
         "yesterday today tonight tomorrow ago last next week weekend month year day since recently soon morning "
@@ -46,6 +50,10 @@ class RankedQuestion:
     is_count: bool = False
     is_own: bool = False
     """Whether it is in the first person: it asks about the user's own turns."""
+    alike: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """The terms that count like one of its terms, that one among them; of questions about oneself."""
+    until: str = ""
+    """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
 
 
 def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> RankedQuestion:
@@ -55,13 +63,21 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     periods, rest = read_periods(last, today)
     said = text[:-_LONGEST_END] + rest if periods else text
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
+    is_own = _FIRST_PERSON.search(last) is not None
+    topics = alike(wanted) if is_own else {}
+    ends = [end for period in periods if (end := period.end(today))]
+    until = max(ends, default="") if topics else ""
+    if is_own and not periods and not _NOT_NOW.search(last):
+        until = _ANY_DAY
     return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
         periods=tuple(periods[:_MOST_PERIODS]),
         is_when=_WHEN.search(last) is not None,
         is_count=_COUNTED.search(last) is not None,
-        is_own=_FIRST_PERSON.search(last) is not None,
+        is_own=is_own,
+        alike=topics,
+        until=until,
     )
 
 

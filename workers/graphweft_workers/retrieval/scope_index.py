@@ -13,8 +13,9 @@ import heapq
 import math
 import sys
 from array import array
+from bisect import insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -42,12 +43,14 @@ _VECTORS_BYTES: Final = 1_000
 _COLUMN_BYTES: Final = 128
 """Of a component of all vectors, without its lanes."""
 _PAIR_BYTES: Final = sys.getsizeof((None, None))
+_NUMBER_BYTES: Final = sys.getsizeof(2**20)
 _TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * LANE_BYTES)
 """Of the two lists of a term: an array has room for up to 7 more items, and for a sixteenth more."""
 _POSTING_BYTES: Final = 2 * LANE_BYTES + 1
+_ALWAYS: Final = (None, None)
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-_TIME, _NUMBER, _EMPTY, _ASKS, _SHORT, _USERS = 1, 2, 4, 8, 16, 32
+_TIME, _NUMBER, EMPTY, ASKS, _SHORT, _USERS = 1, 2, 4, 8, 16, 32
 _FEW: Final = 4
 """Terms of a short turn, without stop words."""
 
@@ -96,6 +99,8 @@ class Vectors:
         self.numbers = array("I")
         """The node of each vector."""
         self.dimensions = 0
+        self.later: list[int] = []
+        """Nodes that got a vector later: a few, which a server always compares."""
         self.error = 0.0
         """How far a vector may be from its whole numbers."""
         self._usual = True
@@ -183,146 +188,171 @@ class Vectors:
 
 
 class ScopeIndex:
-    """The nodes of one target, latest first."""
+    """The nodes of one target, numbered from the oldest; of equal times, from the last key. Later ones can be added."""
 
     def __init__(self, nodes: Sequence[IndexedNode]) -> None:
-        """Raises ``Unfit`` for nodes that share a key."""
-        self.keys: list[str] = sorted(node.key for node in nodes)
-        if any(one == other for one, other in zip(self.keys, self.keys[1:], strict=False)):
+        """``read`` reads the nodes. Raises ``Unfit`` for nodes that share a key."""
+        self._waiting = _in_order(nodes)
+        """Nodes that are not read yet, the next one last."""
+        self._waiting.reverse()
+        self.keys: list[str] = []
+        self.numbers: dict[str, int] = {}
+        """The number of each key."""
+        if len({node.key for node in nodes}) < len(nodes):
             raise Unfit("two of its nodes have one id")
-        ordered = sorted(nodes, key=lambda node: node.key)
-        ordered.sort(key=lambda node: node.time, reverse=True)
-        self.keys = [node.key for node in ordered]
-        self._size = sum(map(sys.getsizeof, self.keys))
+        self._size = 0
         """Bytes of all strings, pairs and postings, never too few: a character takes up to 4."""
         self._by_key = array("I")
         """The numbers of the nodes in the order of their keys; empty if servers may sort these differently."""
-        if all(map(str.isascii, self.keys)):
-            self._by_key.extend(sorted(range(len(self.keys)), key=self.keys.__getitem__))
+        self._sorts_keys = all(node.key.isascii() for node in nodes)
         self.vectors: Vectors | None = None
-        self._validity: list[tuple[str | None, str | None]] | None = None
-        if any(node.begins is not None or node.ends is not None for node in ordered):
-            self._validity = [(node.begins, node.ends) for node in ordered]
-            self._size += sum(
-                _PAIR_BYTES + sys.getsizeof(begins) + sys.getsizeof(ends) for begins, ends in self._validity
-            )
-        self.days = [node.time[:10] for node in ordered]
-        self._size += sum(map(sys.getsizeof, self.days))
+        self.newest = ""
+        """The time of the last node."""
+        self._validity: list[tuple[str | None, str | None]] = []
+        self._is_limited = False
+        """Whether the validity of a node begins or ends."""
+        self.days: list[str] = []
         self.lengths = array("I")
         self.total_length = 0
         self._postings: dict[str, tuple[array[int], array[int]]] = {}
-        self._numbers: dict[str, int] = {}
+        self._term_numbers: dict[str, int] = {}
         """The number of each term, in the sequences of the nodes."""
         self._terms: list[str] = []
         self._sequences = array("I")
         self._starts = array("I", [0])
-        self._flags = bytearray()
+        self.flags = bytearray()
+        """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
         self.before = array("I")
         """The turn before each node in its session; the node itself if there is none."""
         self.after = array("I")
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
-        self.mean = 1.0
-        """The mean length of the nodes."""
-        self.norms = array("f")
-        """What the length of each node divides its counts by: the part of BM25 that does not depend on the question."""
-        self.window_norms = array("f")
-        """The same of a turn with its neighbours."""
-        self.session_norms = array("f")
+        self.session_lengths = array("I", [0])
+        self._last: dict[str, tuple[int, str]] = {}
+        """The last turn of each thread, and its time."""
         self.authors = array("I")
+        self._authors: dict[str, int] = {}
         self.names: list[frozenset[str]] = []
         """The terms of each author's name."""
-        self._ordered = ordered
 
     def read(self, count: int) -> bool:
-        """Read the terms of the next ``count`` nodes; return whether all are read."""
-        postings = self._postings
-        first = len(self.lengths)
-        for number, node in enumerate(self._ordered[first : first + count], first):
-            self.lengths.append(node.length)
-            self.total_length += node.length
-            of_node = node.terms.split(" ") if node.terms else []
-            self._flags.append(_flags_of(node, of_node))
-            for term, times in Counter(of_node).items():
-                held = postings.get(term)
-                if held is None:
-                    held = postings[term] = array("I"), array("I")
-                    self._numbers[term] = len(self._terms)
-                    self._terms.append(term)
-                    self._size += _TERM_BYTES + sys.getsizeof(term)
-                held[0].append(number)
-                held[1].append(times)
-                self._size += _POSTING_BYTES
-            self._sequences.extend(map(self._numbers.__getitem__, of_node))
-            self._starts.append(len(self._sequences))
-        if len(self.lengths) < len(self._ordered):
+        """Read the next ``count`` nodes; return whether all are read."""
+        for _ in range(min(count, len(self._waiting))):
+            self._read(self._waiting.pop())
+        if self._waiting:
             return False
-        self._link()
-        self._ordered = []
+        if self._sorts_keys and len(self._by_key) != len(self.keys):
+            self._by_key = array("I", sorted(range(len(self.keys)), key=self.keys.__getitem__))
         return True
 
-    def _link(self) -> None:
-        """Find the neighbours, the session and the author of each turn."""
-        nodes = self._ordered
-        self.before = array("I", range(len(nodes)))
-        self.after = array("I", range(len(nodes)))
-        self.sessions = array("I", bytes(LANE_BYTES * len(nodes)))
-        self.authors = array("I", bytes(LANE_BYTES * len(nodes)))
-        session_lengths = [0]
-        last: dict[str, int] = {}
-        known: dict[str, int] = {}
-        for number in range(len(nodes) - 1, -1, -1):  # the oldest first
-            node = nodes[number]
-            author = known.get(node.who)
-            if author is None:
-                author = known[node.who] = len(self.names)
-                self.names.append(frozenset(terms_of(node.who)))
-                self._size += sys.getsizeof(self.names[-1]) + sum(map(sys.getsizeof, self.names[-1]))
-            self.authors[number] = author
-            if not node.thread:
-                continue
-            previous = last.get(node.thread)
-            last[node.thread] = number
-            if previous is not None and _is_near(nodes[previous].time, node.time):
-                self.before[number], self.after[previous] = previous, number
-                self.sessions[number] = self.sessions[previous]
-            else:
-                self.sessions[number] = len(session_lengths)
-                session_lengths.append(0)
-            session_lengths[self.sessions[number]] += node.length
-        self._weigh(session_lengths)
+    def add(self, nodes: Sequence[IndexedNode]) -> None:
+        """Add nodes that are later than all others. Raises ``Unfit``, before anything is added, if one is not."""
+        ordered = _in_order(nodes)
+        if len({node.key for node in nodes} - self.numbers.keys()) < len(nodes):
+            raise Unfit("two of its nodes have one id")
+        if ordered and ordered[0].time <= self.newest:
+            raise Unfit("a node that was added is not later than the others")
+        if self._sorts_keys and not all(node.key.isascii() for node in nodes):
+            raise Unfit("servers may sort the key of a node that was added differently")
+        for node in ordered:
+            self._read(node)
+            if self._sorts_keys:
+                insort(self._by_key, len(self.keys) - 1, key=self.keys.__getitem__)
 
-    def _weigh(self, session_lengths: Sequence[int]) -> None:
-        lengths = self.lengths
-        self.mean = mean = (self.total_length / len(lengths) if lengths else 0.0) or 1.0
-        usual = sum(session_lengths) / max(1, len(session_lengths) - 1) or 1.0
-        self.norms = array("f", [K1 * (1 - B + B * length / mean) for length in lengths])
-        of_windows = (
-            length + (lengths[before] if before != number else 0) + (lengths[after] if after != number else 0)
-            for number, (length, before, after) in enumerate(zip(lengths, self.before, self.after, strict=True))
+    def _read(self, node: IndexedNode) -> None:
+        number = len(self.keys)
+        self.keys.append(node.key)
+        self.numbers[node.key] = number
+        self.newest = node.time
+        day = sys.intern(node.time[:10])
+        self.days.append(day)
+        self._size += sys.getsizeof(node.key) + _NUMBER_BYTES + sys.getsizeof(day)
+        if node.begins is None and node.ends is None:
+            self._validity.append(_ALWAYS)
+        else:
+            self._validity.append((node.begins, node.ends))
+            self._is_limited = True
+            self._size += _PAIR_BYTES + sys.getsizeof(node.begins) + sys.getsizeof(node.ends)
+        self.lengths.append(node.length)
+        self.total_length += node.length
+        of_node = node.terms.split(" ") if node.terms else []
+        self.flags.append(_flags_of(node, of_node))
+        for term, times in Counter(of_node).items():
+            held = self._postings.get(term)
+            if held is None:
+                held = self._postings[term] = array("I"), array("I")
+                self._term_numbers[term] = len(self._terms)
+                self._terms.append(term)
+                self._size += _TERM_BYTES + sys.getsizeof(term) + _NUMBER_BYTES
+            held[0].append(number)
+            held[1].append(times)
+            self._size += _POSTING_BYTES
+        self._sequences.extend(map(self._term_numbers.__getitem__, of_node))
+        self._starts.append(len(self._sequences))
+        self._link(number, node)
+
+    def _link(self, number: int, node: IndexedNode) -> None:
+        """Find the turn before a node, its session and its author."""
+        self.before.append(number)
+        self.after.append(number)
+        author = self._authors.get(node.who)
+        if author is None:
+            author = self._authors[node.who] = len(self.names)
+            self.names.append(frozenset(terms_of(node.who)))
+            self._size += sys.getsizeof(node.who) + sys.getsizeof(self.names[-1])
+            self._size += sum(map(sys.getsizeof, self.names[-1]))
+        self.authors.append(author)
+        session = 0
+        if node.thread:
+            previous, time = self._last.get(node.thread, (number, ""))
+            if previous == number:
+                self._size += sys.getsizeof(node.thread) + _PAIR_BYTES + _NUMBER_BYTES + sys.getsizeof(node.time)
+            self._last[node.thread] = number, node.time
+            if previous != number and _is_near(time, node.time):
+                self.before[number], self.after[previous] = previous, number
+                session = self.sessions[previous]
+            else:
+                session = len(self.session_lengths)
+                self.session_lengths.append(0)
+            self.session_lengths[session] += node.length
+        self.sessions.append(session)
+
+    @property
+    def mean(self) -> float:
+        """The mean length of the nodes."""
+        return (self.total_length / len(self.lengths) if self.lengths else 0.0) or 1.0
+
+    @property
+    def session_mean(self) -> float:
+        """The mean length of the sessions."""
+        return sum(self.session_lengths) / max(1, len(self.session_lengths) - 1) or 1.0
+
+    def window_length(self, number: int) -> int:
+        """Return the length of a turn with the one before and the one after."""
+        lengths, before, after = self.lengths, self.before[number], self.after[number]
+        return (
+            lengths[number] + (lengths[before] if before != number else 0) + (lengths[after] if after != number else 0)
         )
-        self.window_norms = array("f", [K1 * (1 - B + B * length / (3 * mean)) for length in of_windows])
-        self.session_norms = array("f", [K1 * (1 - B + B * length / usual) for length in session_lengths])
 
     @property
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self._by_key, self.lengths, self._postings, self._validity, self.days, self._numbers,
-            self._terms, self._sequences, self._starts, self._flags, self.before, self.after, self.sessions,
-            self.authors, self.names, self.norms, self.window_norms, self.session_norms,
+            self.keys, self.numbers, self._by_key, self.lengths, self._postings, self._validity, self.days,
+            self._term_numbers, self._terms, self._sequences, self._starts, self.flags, self.before, self.after,
+            self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
     def postings(self, term: str, valid: frozenset[int] | None, limit: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the latest ``limit`` nodes that hold a term, and how often each does."""
+        """Return the latest ``limit`` nodes that hold a term, the oldest first, and how often each does."""
         if term not in self._postings:
             return (), ()
         numbers, times = self._postings[term]
         if valid is None:
-            return numbers[:limit], times[:limit]
-        pairs = list(islice((pair for pair in zip(numbers, times, strict=True) if pair[0] in valid), limit))
+            return (numbers, times) if len(numbers) <= limit else (numbers[-limit:], times[-limit:])
+        pairs = [pair for pair in zip(numbers, times, strict=True) if pair[0] in valid][-limit:]
         return [number for number, _ in pairs], [held for _, held in pairs]
 
     def holding(self, term: str) -> int:
@@ -331,7 +361,7 @@ class ScopeIndex:
 
     def number_of(self, term: str) -> int | None:
         """Return the number of a term in the sequences; None for an unknown one."""
-        return self._numbers.get(term)
+        return self._term_numbers.get(term)
 
     def term(self, number: int) -> str:
         """Return the term with a number."""
@@ -343,27 +373,27 @@ class ScopeIndex:
 
     def tells_time(self, number: int) -> bool:
         """Tell whether a node names a time."""
-        return bool(self._flags[number] & _TIME)
+        return bool(self.flags[number] & _TIME)
 
     def tells_number(self, number: int) -> bool:
         """Tell whether a node names a number."""
-        return bool(self._flags[number] & _NUMBER)
+        return bool(self.flags[number] & _NUMBER)
 
     def is_empty(self, number: int) -> bool:
         """Tell whether a turn tells nothing."""
-        return bool(self._flags[number] & _EMPTY)
+        return bool(self.flags[number] & EMPTY)
 
     def asks(self, number: int) -> bool:
         """Tell whether a turn ends with a question."""
-        return bool(self._flags[number] & _ASKS)
+        return bool(self.flags[number] & ASKS)
 
     def is_short(self, number: int) -> bool:
         """Tell whether a turn has few words."""
-        return bool(self._flags[number] & _SHORT)
+        return bool(self.flags[number] & _SHORT)
 
     def is_of_user(self, number: int) -> bool:
         """Tell whether a turn is the user's; what is known beside turns is about the user."""
-        return bool(self._flags[number] & _USERS)
+        return bool(self.flags[number] & _USERS)
 
     def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> TermMatches:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""
@@ -372,7 +402,7 @@ class ScopeIndex:
         for term in terms:
             numbers: Sequence[int]
             times: Sequence[int]
-            numbers, times = self._postings.get(term, ((), ()))
+            numbers, times = (held[:] for held in self._postings.get(term, ((), ())))  # nodes may be added meanwhile
             if valid is not None and numbers:
                 pairs = [pair for pair in zip(numbers, times, strict=True) if pair[0] in valid]
                 numbers, times = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -386,8 +416,8 @@ class ScopeIndex:
             if len(selection.whole) < sum(map(bool, holding.values())):
                 found = {term: numbers for term, numbers, _ in postings}
                 allowed = {number for term in selection.whole for number in found[term]}
-                if selection.cut is not None:  # the latest nodes have the first numbers
-                    allowed.update(found[selection.cut][: selection.room])
+                if selection.cut is not None and selection.room:  # the latest nodes have the last numbers
+                    allowed.update(found[selection.cut][-selection.room :])
         return TermMatches(
             total=total,
             length=length,
@@ -422,7 +452,7 @@ class ScopeIndex:
                 if number in counts:
                     counts[number][term] = held
         return [
-            Candidate(self.keys[number], self.keys[number], lengths[number], held, of, number)
+            Candidate(self.keys[number], self.keys[number], lengths[number], held, of, -number)
             for number, held in counts.items()
         ]
 
@@ -433,6 +463,8 @@ class ScopeIndex:
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
         near = self.vectors.near(vector, count)
+        if self.vectors.later:
+            near = [*near, *self.vectors.later]
         if len(near) > 2 * count:
             near = self._without_ties(near, self.vectors.apart(vector), count)
         return [self.keys[number] for number in near]
@@ -447,13 +479,20 @@ class ScopeIndex:
 
     def valid(self, at: str | None) -> frozenset[int] | None:
         """Return the numbers of the nodes that are valid then; None for all."""
-        if at is None or self._validity is None:
+        if at is None or not self._is_limited:
             return None
         return frozenset(
             number
             for number, (begins, ends) in enumerate(self._validity)
             if (begins is None or begins <= at) and (ends is None or ends > at)
         )
+
+
+def _in_order(nodes: Iterable[IndexedNode]) -> list[IndexedNode]:
+    """Return nodes in the order of their numbers."""
+    ordered = sorted(nodes, key=lambda node: node.key, reverse=True)
+    ordered.sort(key=lambda node: node.time)
+    return ordered
 
 
 def node_of(row: Sequence[Any]) -> IndexedNode:
@@ -474,8 +513,8 @@ def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
     return (
         _TIME * has_time(of_node)
         | _NUMBER * has_number(of_node)
-        | _EMPTY * (is_turn and bool(node.said) and tells_nothing(node.said, node.role))
-        | _ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
+        | EMPTY * (is_turn and bool(node.said) and tells_nothing(node.said, node.role))
+        | ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
         | _SHORT * (is_turn and tells_words(of_node) < _FEW)
         | _USERS * (node.role == "user" or not is_turn)
     )

@@ -1,8 +1,9 @@
-"""The indexes of scopes that this process keeps, each for one version of its graph.
+"""The indexes of scopes that this process keeps, each for one state of what its scope holds.
 
-An answer counts only if the graph is still at the index's version, as read after the search began. Otherwise the server
-answers, and an index is built beside it, from the second search of a scope on. One is built at a time, and apps take
-turns.
+An index is right while the graph has the version that it was built from, as read after the search began. If the graph
+has moved on, the marks of its scope (``scope_marks``) say whether that concerns it. Memories that were added meanwhile
+are added to it; after any other change the server answers, and the index is built anew beside it, from the second
+search of a scope on. One is built at a time, and apps take turns.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of
+from graphweft_workers.retrieval.scope_marks import MARKED, Marks, TargetMarks, marks_of, reading
 from graphweft_workers.retrieval.statements import Statement
-from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 
@@ -44,12 +45,16 @@ _FROM: Final = 2
 """The search of a scope at which its index is built: most scopes are searched once."""
 _LOOK: Final = 10
 """Steps of a build between two looks at the version."""
+_MOST_ADDED: Final = 200
+"""Nodes that are added to an index at once."""
+_MOST_LATER: Final = 200
+"""Added nodes that have a vector or wait for one: the server compares them with each question."""
 _MOST_WAITING: Final = 1_000
 """Apps that wait for a build."""
 
 
 class _Outdated(Exception):
-    """The graph has changed during a build, or something was erased."""
+    """The scope has changed during a build, or something was erased."""
 
 
 async def read_index(rows: Iterable[Sequence[Any]]) -> ScopeIndex:
@@ -85,9 +90,18 @@ class VersionSource(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Kept:
+    """An index, and the last version of the graph and marks for which it was right."""
+
     index: ScopeIndex
     version: object
+    marks: Marks
     bytes: int
+    at: float
+    """Monotonic time at which the marks were read."""
+    without_vector: dict[str, None] = field(default_factory=dict[str, None])
+    """The keys of added nodes that had no vector yet."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while it is compared with the graph."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,27 +116,6 @@ class _Scope:
 type _Due = Sequence[tuple[_Key, SearchTarget, _Scope]]
 
 
-@dataclass(slots=True, eq=False)
-class Lookup:
-    """The indexes that there are for the targets of a search, by the place of the target.
-
-    They may be of an earlier version: an answer that used one counts only if ``right`` still has it.
-    """
-
-    indexes: Mapping[int, ScopeIndex]
-    _reading: asyncio.Task[object | None] | None
-    _settle: Callable[[object | None], dict[int, ScopeIndex]]
-
-    async def right(self) -> Mapping[int, ScopeIndex]:
-        """Return the indexes that are right for the graph as it was after the search began; call it once."""
-        return self._settle(await self._reading) if self._reading is not None else {}
-
-    def close(self) -> None:
-        """Read the version no longer."""
-        if self._reading is not None:
-            self._reading.cancel()
-
-
 @dataclass(slots=True)
 class ScopeIndexes:
     """Keeps the most recently used indexes, up to ``limit`` bytes in total; 0 keeps none.
@@ -135,6 +128,8 @@ class ScopeIndexes:
     limit: int
     model: str | None = None
     """The model whose vectors are indexed; None indexes none."""
+    written: Callable[[], frozenset[str] | None] = frozenset
+    """Returns the labels and types that rules may write, or may have written; None: any. Rules set no marks."""
     clock: Clock = SYSTEM_CLOCK
     timing: RetrievalTiming = TIMING.retrieval
     bytes: int = 0
@@ -148,6 +143,8 @@ class ScopeIndexes:
     failed: int = 0
     """Builds that the graph did not answer, that took too long, or whose nodes are too many or unfit."""
     evicted: int = 0
+    added: int = 0
+    """Nodes that were added to indexes."""
     _kept: OrderedDict[_Key, _Kept] = field(default_factory=OrderedDict[_Key, _Kept])
     _scopes: BoundedDict[_Key, _Scope] = field(default_factory=BoundedDict[_Key, _Scope])
     _apps: BoundedDict[str, float] = field(default_factory=BoundedDict[str, float])
@@ -171,38 +168,139 @@ class ScopeIndexes:
             "index_outdated": self.outdated,
             "index_failed": self.failed,
             "index_evicted": self.evicted,
+            "index_added": self.added,
         }
 
-    def find(self, app_id: str, targets: Sequence[SearchTarget], timeout_s: float) -> Lookup:
-        """Look for the indexes of targets, and begin to read the version of the graph; build missing ones beside.
+    async def find(self, app_id: str, targets: Sequence[SearchTarget], timeout_s: float) -> Mapping[int, ScopeIndex]:
+        """Return the indexes of targets, by their place, that are right for the graph as it is from now on.
 
-        Close the result.
+        Build missing ones beside.
         """
         if not self.limit:
-            return Lookup({}, None, lambda _: {})
+            return {}
         keys = {of: key for of, target in enumerate(targets) if (key := _key_of(app_id, target)) is not None}
-        kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}
-        reading = begun(self.versions.current(app_id, min(timeout_s, self.timing.version_s))) if kept else None
+        right: dict[int, ScopeIndex] = {}
+        if any(key in self._kept for key in keys.values()):
+            version = await self.versions.current(app_id, min(timeout_s, self.timing.version_s))
+            kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}  # something may be erased
+            if version is not None:
+                same = frozenset(of for of, each in kept.items() if each.version is version)
+                others = {of: each for of, each in kept.items() if of not in same}
+                same |= await self._compared(app_id, targets, others, version)
+                for of in same:
+                    if self._kept.get(keys[of]) is kept[of]:
+                        self._kept.move_to_end(keys[of])
+                        right[of] = kept[of].index
+        self.hits += len(right)
+        self.misses += len(targets) - len(right)
+        if missing := [(key, targets[of]) for of, key in keys.items() if of not in right]:
+            self._build_later(app_id, missing)
+        return right
 
-        def settle(version: object | None) -> dict[int, ScopeIndex]:
-            right: dict[int, ScopeIndex] = {}
-            for of, each in kept.items():
-                if self._kept.get(keys[of]) is not each:  # something was erased, or there was no room
-                    continue
-                if version is not None and each.version is version:
-                    self._kept.move_to_end(keys[of])
-                    right[of] = each.index
-                elif version is not None:
-                    self._drop(keys[of])
-            self.hits += len(right)
-            self.misses += len(targets) - len(right)
-            if missing := [(key, targets[of]) for of, key in keys.items() if of not in right]:
-                self._build_later(app_id, missing)
-            return right
+    async def _compared(
+        self, app_id: str, targets: Sequence[SearchTarget], kept: Mapping[int, _Kept], version: object
+    ) -> frozenset[int]:
+        """Return the places of the indexes that are right for a later version of the graph, by the marks in it.
 
-        if reading is None:
-            settle(None)
-        return Lookup({of: each.index for of, each in kept.items()}, reading, settle)
+        Added memories are added to them first. Indexes that are wrong are dropped.
+        """
+        concerned = {of: self._marks_of(targets[of]) for of in kept}
+        began = self.clock.monotonic()
+        now: Marks = {}
+        if wanted := [marks for marks in concerned.values() if marks is not None]:
+            try:
+                now = await self._read_marks(app_id, wanted)
+            except (QueryFailed, GraphUnavailable):
+                return frozenset()
+        found: set[int] = set()
+        for of, marks in concerned.items():
+            each = kept[of]
+            async with each.lock:
+                if each.at > began:  # another search compared it with later marks
+                    found.add(of)
+                elif marks is not None and await self._is_right(app_id, targets[of], each, marks, now):
+                    each.version, each.marks, each.at = version, now, began
+                    found.add(of)
+                elif (key := _key_of(app_id, targets[of])) is not None and self._kept.get(key) is each:
+                    self._drop(key)
+        return frozenset(found)
+
+    async def _is_right(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
+        """Tell whether an index is right for the marks, once what was added to its scope is added to it."""
+        if not marks.are_kept(kept.marks, now):
+            return False
+        if not marks.are_same(kept.marks, now):
+            if not await self._extended(app_id, target, kept):
+                return False
+        elif kept.marks.get(marks.vectors) == now.get(marks.vectors):
+            return True
+        return await self._add_vectors(app_id, target, kept)
+
+    def _marks_of(self, target: SearchTarget) -> TargetMarks | None:
+        """Return the marks of a target; None if they do not tell all changes."""
+        written = self.written()
+        return None if written is None or written & MARKED else marks_of(target)
+
+    async def _read_marks(self, app_id: str, of: Iterable[TargetMarks]) -> Marks:
+        text, params = reading([id for each in of for id in each.ids])
+        table = await self.graph.read(app_id, text, params, timeout_s=self.timing.version_s)
+        return {str(id): str(value) for id, value in table.rows}
+
+    async def _extended(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
+        """Add the memories that were added to a scope; return whether the index then has as many as the scope."""
+        index, dialect = kept.index, self.graph.dialect
+        if self.graph.settle_s or target.time is None:  # the mark may be seen before the memory
+            return False
+
+        async def ask(asked: Statement) -> Table:
+            return await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
+
+        try:
+            later, sizes = await asyncio.gather(
+                ask(statements.later(dialect, target, after=index.newest, limit=_MOST_ADDED + 1)),
+                ask(statements.size_of_nodes(dialect, target)),
+            )
+            nodes = [node_of(row) for row in later.rows]
+            if len(nodes) > _MOST_ADDED or len(index.keys) + len(nodes) > _MOST_NODES:
+                return False
+            length = index.total_length + sum(node.length for node in nodes)
+            if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0][:2]):
+                return False
+            index.add(nodes)
+        except (QueryFailed, GraphUnavailable, Unfit):
+            return False
+        self.added += len(nodes)
+        if index.vectors is not None:
+            kept.without_vector.update(dict.fromkeys(node.key for node in nodes))
+        key = _key_of(app_id, target)
+        if key is not None and self._kept.get(key) is kept:
+            size = index.bytes + _bytes_of(key)
+            self.bytes += size - kept.bytes
+            kept.bytes = size
+            while self.bytes > self.limit:
+                self._evict()
+        return True
+
+    async def _add_vectors(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
+        """Note the nodes that have got a vector: the server compares these with each question.
+
+        Return whether they are few enough for that.
+        """
+        vectors, missing = kept.index.vectors, kept.without_vector
+        if self.model is None or vectors is None or not missing:
+            return True
+        if len(missing) + len(vectors.later) > _MOST_LATER:
+            return False
+        asked = statements.with_vectors(self.graph.dialect, target, list(missing), model=self.model)
+        try:
+            rows = (await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)).rows
+        except (QueryFailed, GraphUnavailable):
+            return False
+        for (key,) in rows:
+            if key in missing:
+                del missing[key]
+                vectors.later.append(kept.index.numbers[key])
+        return True
 
     def purge(self) -> None:
         """Drop all indexes, and those that are being built."""
@@ -283,27 +381,54 @@ class ScopeIndexes:
     async def _build(self, app_id: str, key: _Key, target: SearchTarget) -> None:
         purged = self._purged
         version = await self.versions.current(app_id, self.timing.version_s)
+        if version is None:
+            raise _Outdated
+        marks = self._marks_of(target)
+        before: Marks = {} if marks is None else await self._read_marks(app_id, [marks])
+        if marks is not None and self.graph.settle_s:  # what was written with the marks is seen then
+            await self.clock.sleep(self.graph.settle_s)
         began = self.clock.monotonic()
 
-        async def check() -> None:
+        async def check() -> object:
+            """Return the version of the graph if the scope is as it was."""
             now = await self.versions.current(app_id, self.timing.version_s)
-            if version is None or now is not version or purged != self._purged:
+            if now is None or purged != self._purged:
                 raise _Outdated
-            if not self.versions.may_keep(app_id, version, began):
+            if marks is None and now is not version:
                 raise _Outdated
+            # Marks were read first: what was written with them is seen by now.
+            seen = began if marks is None else self.clock.monotonic() + self.graph.settle_s
+            if not self.versions.may_keep(app_id, now, seen):
+                raise _Outdated
+            if marks is None or now is version:
+                return now
+            found = await self._read_marks(app_id, [marks])
+            if not marks.are_kept(before, found):
+                raise _Outdated
+            if marks.are_same(before, found):
+                return now
+            if self.graph.settle_s:
+                raise _Outdated
+            return version  # what was added is added at the next search
 
         await check()
-        index = await self._read(app_id, target, check)
-        await check()
+        index, without_vector = await self._read(app_id, target, check)
+        now = await check()
         size = index.bytes + _bytes_of(key)
         self._check_size(size)
         self._drop(key)
-        self._kept[key] = _Kept(index=index, version=version, bytes=size)
+        self._kept[key] = _Kept(
+            index=index, version=now, marks=before, bytes=size, at=began, without_vector=without_vector
+        )
         self.bytes += size
         while self.bytes > self.limit:
             self._evict()
 
-    async def _read(self, app_id: str, target: SearchTarget, check: Callable[[], Awaitable[None]]) -> ScopeIndex:
+    async def _read(
+        self, app_id: str, target: SearchTarget, check: Callable[[], Awaitable[object]]
+    ) -> tuple[ScopeIndex, dict[str, None]]:
+        """Return an index, and the keys of the nodes without a vector if it has vectors."""
+
         async def ask(asked: Statement) -> Table:
             return await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
 
@@ -327,19 +452,22 @@ class ScopeIndexes:
             self._check_size(index.bytes)
         if target.vector is not None and self.model is not None:
             index.vectors = vectors = Vectors()
-            places = {key: number for number, key in enumerate(index.keys)}
+            missing = dict.fromkeys(index.keys)
             for step, first in enumerate(range(0, len(index.keys), _VECTORS), 1):
                 began = self.clock.monotonic()
                 if step % _LOOK == 0:
                     await check()
                 keys = index.keys[first : first + _VECTORS]
                 rows = (await ask(statements.vectors(dialect, target, keys, model=self.model))).rows
-                vectors.add(sorted((places[key], vector) for key, vector in rows))
+                vectors.add(sorted((index.numbers[key], vector) for key, vector in rows))
+                for key, _ in rows:
+                    missing.pop(key, None)
                 self._check_size(index.bytes)
                 await self.clock.sleep((self.clock.monotonic() - began) * self.timing.rest)
             while await self._rested(lambda: not vectors.close(_TURN // 4)):
                 pass
-        return index
+            return index, missing
+        return index, {}
 
     def _check_size(self, size: int) -> None:
         if size > self.limit:

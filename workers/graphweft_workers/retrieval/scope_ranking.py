@@ -10,6 +10,7 @@ Each signal says what it measures:
 - ``date``, ``when``, ``number``: it is of a day that the question names, or names a time or a number that is asked for.
 - ``own``, ``named``: the question is in the first person and it is the user's, or it names its author. The latter
   counts less, because questions name the wrong person, too.
+- ``latest``: of all that says as much, the user told it last, or last before the time that is asked about.
 - ``asks``, ``empty``, ``short``: it ends with a question, tells nothing, or has few words.
 - ``vector``: it is near by meaning. ``first_hits``: it holds words that the first hits have in common.
 """
@@ -36,6 +37,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "number": 0.15,
     "own": 0.45,
     "named": 0.3,
+    "latest": 0.6,
     "asks": -0.2,
     "empty": -0.2,
     "short": -0.2,
@@ -71,7 +73,7 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
     def hit(at: tuple[int, int], score: float) -> Hit:
         part = parts[at[0]]
         key = part.index.keys[at[1]]
-        return Hit(key, key, score, part.of, at[1])
+        return Hit(key, key, score, part.of, -at[1])
 
     hits = ranked(
         hit(at, min(1.0, max(LEAST, value * factor))) for at, value in zip(signals.candidates, values, strict=True)

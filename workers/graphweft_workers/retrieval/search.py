@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
@@ -244,7 +244,7 @@ class _Search:
 
     async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
         """Read the first hits, until enough of them tell something."""
-        arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods)
+        arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods, self._query.shown)
         looked, count = 0, self._query.top_k + min(self._query.top_k, _MOST_MORE)
         while looked < len(hits) and not arrangement.full:
             arrangement.add(await self._rows(targets, hits[looked : looked + count]))
@@ -257,15 +257,11 @@ class _Search:
         """Return the hits, by indexes of scopes where these are right; and why there is no vector, if so."""
         if scopes is None:
             return await self._by(kind, targets)
-        lookup = scopes.find(self._app_id, targets, self._left_s())
-        try:
-            self._indexed = {id(targets[of]): index for of, index in lookup.indexes.items()}
-            found = await self._by(kind, targets)  # while the version is read
-            right = await lookup.right()
-        finally:
-            lookup.close()
-        if len(right) == len(lookup.indexes):
-            return found
+        finding = scopes.find(self._app_id, targets, self._left_s())
+        if kind in {"vector", "hybrid"} and self._vector is None:
+            right, self._vector = await asyncio.gather(finding, self._embedded())
+        else:
+            right = await finding
         self._indexed = {id(targets[of]): index for of, index in right.items()}
         return await self._by(kind, targets)
 
@@ -333,8 +329,10 @@ class _Search:
         turns.sort(key=lambda turn: turn[0])  # ties: the latest
         return _falling([hit for _, hit in turns[: self._query.top_k]])
 
-    async def _by_words(self, targets: Sequence[SearchTarget]) -> list[Hit]:
+    async def _by_words(self, targets: Sequence[SearchTarget], more: Collection[str] = ()) -> list[Hit]:
+        """Return fulltext hits; ``more`` are terms beside those of the question."""
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
+        terms += sorted(set(more) - set(terms))
         found = {of: self._indexed[id(each)] for of, each in enumerate(targets) if id(each) in self._indexed}
         limit = max(self._width, self._query.top_k)
         return await by_words(self._ask, self._dialect, targets, terms, limit=limit, indexes=found)
@@ -373,11 +371,9 @@ class _Search:
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
         cosines: dict[tuple[int, int], float] = {}
-        wanted = {str(hit.handle): hit for hit in near}
-        for place, index in enumerate(indexes) if wanted else ():
-            for number, key in enumerate(index.keys):
-                if (hit := wanted.get(key)) is not None and hit.of == place:
-                    cosines[place, number] = cosine(hit)
+        for hit in near:
+            if (number := indexes[hit.of].numbers.get(str(hit.handle))) is not None:
+                cosines[hit.of, number] = cosine(hit)
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
         return rank(self._asked, parts, compared, limit=self._width), degraded
@@ -397,7 +393,7 @@ class _Search:
         table = await self._ask(statements.nodes(self._dialect, target, after="", limit=MOST_WHOLE + 1))
         rows = table.rows
         if len(rows) > MOST_WHOLE:
-            words = await self._by_words([target])
+            words = await self._by_words([target], {each for some in self._asked.alike.values() for each in some})
             found = [*words[: self._width], *(hit for hit in near if hit.of == of)]
             keys = dict.fromkeys(str(hit.handle) for hit in found)
             rows = (await self._ask(statements.nodes_of(self._dialect, target, list(keys)))).rows

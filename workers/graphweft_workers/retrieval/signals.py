@@ -16,12 +16,12 @@ from typing import Final
 
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
-from graphweft_workers.retrieval.scope_index import ScopeIndex
+from graphweft_workers.retrieval.scope_index import ASKS, EMPTY, ScopeIndex
 from graphweft_workers.text.terms import STOP_WORDS, terms
 
 PASSAGE: Final = 80
 """Terms of a passage: a long turn counts as its best one."""
-MOST_POSTINGS: Final = 5_000
+MOST_POSTINGS: Final = 3_000
 """Of a question, over all its terms: one takes about 2 us. Of the first term beyond, the latest count."""
 MOST_CANDIDATES: Final = 150
 """Records of which all signals are computed."""
@@ -39,10 +39,14 @@ _REQUEST_WORDS: Final = frozenset(
     terms("tell know remember remind recall say please everything anything something give show mention talk")
 )
 """Words of requests, which say nothing about what is asked for."""
+_BASE: Final = K1 * (1 - B)
+"""The part of BM25's divisor that does not depend on a length."""
 _NEAR: Final = 0.35
 """A cosine from which on a record is about what is asked for."""
 _FEW: Final = 8
 """Records that may hold a word that tells records apart, or else half of all."""
+_NEARLY: Final = 0.999
+_MOST_LATEST: Final = 5
 _SHARE: Final = 1 / 3
 """Part of the question's words that says enough if all records hold them."""
 
@@ -128,16 +132,17 @@ class _Finder:
         self._held: list[list[tuple[str, float, Mapping[int, int]]]] = [[] for _ in parts]
         """By part: each term, its weight, and how often each record holds it."""
         self._sessions: list[dict[int, float]] = [{} for _ in parts]
+        self._means = [part.index.mean for part in parts]
         self._weights = {term: idf(self._total, self._holding(term)) for term in asked.terms}
 
     def found(self, weights: Mapping[str, float], limit: int) -> Signals:
         """Return the signals of the candidates, and up to ``limit`` records with the rest."""
         self._count()
         days = self._on_days()
-        candidates, rest = self._candidates(days, limit)
+        candidates, rest, near = self._candidates(days, limit)
         signals = Signals(candidates, rest)
         asked_for = sum(self._weights.values()) or 1.0
-        covered, around, window = self._around(candidates)
+        covered, around, window = ([each[place] for each in near] for place in range(3))
         if candidates:
             signals.reach = min(1.0, max(max(around) / asked_for, *days.values(), *self._near.cosines.values(), 0.0))
         nearest = max(self._near.cosines.values(), default=0.0)
@@ -165,13 +170,15 @@ class _Finder:
         values["asks"] = self._flagged(candidates, "asks")
         values["empty"] = self._flagged(candidates, "is_empty")
         values["short"] = self._flagged(candidates, "is_short")
+        values["latest"] = self._latest(candidates, covered)
         values["vector"] = self._vectors(candidates, values["words"])
         values["first_hits"] = self._like_first_hits(candidates, linear(signals, weights))
         return signals
 
     def _holding(self, term: str) -> int:
-        """Return how many records hold a term, valid or not."""
-        return sum(part.index.holding(term) for part in self._parts)
+        """Return how many records hold a term, or one that counts like it, valid or not; those with two count twice."""
+        alike = self._asked.alike.get(term, (term,))
+        return sum(part.index.holding(each) for part in self._parts for each in alike)
 
     def _count(self) -> None:
         """Add the terms to the scores of records and sessions, the rarest first."""
@@ -181,19 +188,31 @@ class _Finder:
             if not held or room <= 0:
                 continue
             for place, part in enumerate(self._parts):
-                numbers, times = part.index.postings(term, part.valid, room)
+                numbers, times = self._postings(part, term, room)
                 room -= len(numbers)
                 self._add(place, part.index, numbers, times, term)
 
+    def _postings(self, part: KindIndex, term: str, room: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the latest ``room`` records that hold a term or one that counts like it, and how often each does."""
+        if (alike := self._asked.alike.get(term)) is None:
+            return part.index.postings(term, part.valid, room)
+        held: Counter[int] = Counter()
+        for each in sorted(alike):
+            held.update(dict(zip(*part.index.postings(each, part.valid, room), strict=True)))
+        latest = sorted(held)[-room:]
+        return latest, [held[number] for number in latest]
+
     def _add(self, place: int, index: ScopeIndex, numbers: Sequence[int], times: Sequence[int], term: str) -> None:
-        words, norms, weight = self._words[place], index.norms, self._weights[term]
+        words, lengths, weight = self._words[place], index.lengths, self._weights[term]
+        slope = K1 * B / self._means[place]
         for number, held in zip(numbers, times, strict=True):
-            words[number] = words.get(number, 0.0) + weight * held / (held + norms[number])
+            words[number] = words.get(number, 0.0) + weight * held / (held + _BASE + slope * lengths[number])
         self._held[place].append((term, weight, dict(zip(numbers, times, strict=True))))
-        of_sessions, session_norms = self._sessions[place], index.session_norms
+        of_sessions, session_lengths = self._sessions[place], index.session_lengths
+        slope = K1 * B / index.session_mean
         for session, held in Counter(map(index.sessions.__getitem__, numbers)).items():
             if session:
-                score = weight * held / (held + session_norms[session])
+                score = weight * held / (held + _BASE + slope * session_lengths[session])
                 of_sessions[session] = of_sessions.get(session, 0.0) + score
 
     def _shares_words(self) -> bool:
@@ -232,61 +251,108 @@ class _Finder:
 
     def _candidates(
         self, days: Mapping[tuple[int, str], float], limit: int
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return the records of which all signals are computed, and the next ones.
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[float, float, float]]]:
+        """Return the records of which all signals are computed, and the next ones; of the former also ``_around``.
 
         They hold a word, are near, are of a day that is asked for, or answer a question that holds a word.
         """
         rough = {(place, number): score for place, words in enumerate(self._words) for number, score in words.items()}
         best = max(rough.values(), default=0.0) or 1.0
-        for place, number in list(rough):
+        for place, words in enumerate(self._words):
             index = self._parts[place].index
-            answer = index.after[number]
-            if index.asks(number) and answer != number and self._after_question((place, answer)):
-                rough[place, answer] = rough.get((place, answer), 0.0) + rough[place, number] / 2
+            flags, after = index.flags, index.after
+            for number, score in words.items():
+                if flags[number] & ASKS and after[number] != number and self._after_question((place, after[number])):
+                    answer = (place, after[number])
+                    rough[answer] = rough.get(answer, 0.0) + score / 2
         for key, cosine in self._near.cosines.items():
             rough[key] = rough.get(key, 0.0) + max(0.0, cosine) * best
         left = _MOST_OF_DAYS
         for place, part in enumerate(self._parts) if days else ():
-            for number, day in enumerate(part.index.days):
-                fit = days.get((place, day), 0.0)
+            for number in range(len(part.index.days) - 1, -1, -1):  # the latest first
+                fit = days.get((place, part.index.days[number]), 0.0)
                 if fit and left and (part.valid is None or number in part.valid):
                     rough[place, number] = rough.get((place, number), 0.0) + fit * best
                     left -= 1
-        empty = [part.index.is_empty for part in self._parts]
-        keyed = ((empty[place](number), -score, (place, number)) for (place, number), score in rough.items())
-        found = [key for _, _, key in heapq.nsmallest(max(limit, _MOST_LOOKED_AT), keyed)]
+        found = self._best(rough, max(limit, _MOST_LOOKED_AT))
         looked_at, rest = found[:_MOST_LOOKED_AT], found[_MOST_LOOKED_AT:]
-        _, _, window = self._around(looked_at)
+        covered, around, window = self._around(looked_at)
+        near = dict(zip(looked_at, zip(covered, around, window, strict=True), strict=True))
         most = max(window, default=0.0) or 1.0
+        empty = [part.index.is_empty for part in self._parts]
         better = {key: rough[key] / best + score / most for key, score in zip(looked_at, window, strict=True)}
-        looked_at.sort(key=lambda key: (empty[key[0]](key[1]), -better[key], key))
-        return looked_at[:MOST_CANDIDATES], [*looked_at[MOST_CANDIDATES:], *rest]
+        looked_at.sort(key=lambda key: (empty[key[0]](key[1]), -better[key], key[0], -key[1]))
+        more = max(0, limit - MOST_CANDIDATES)
+        candidates = looked_at[:MOST_CANDIDATES]
+        return candidates, [*looked_at[MOST_CANDIDATES:], *rest][:more], [near[key] for key in candidates]
+
+    def _best(self, rough: Mapping[tuple[int, int], float], count: int) -> list[tuple[int, int]]:
+        """Return the ``count`` best records; those that tell nothing are behind all others."""
+        flags = [part.index.flags for part in self._parts]
+        keys = list(rough)
+        if len(keys) > count:  # a sort of numbers is quick: it leaves few to compare by all
+            telling = sorted((score for (place, number), score in rough.items() if not flags[place][number] & EMPTY),
+                             reverse=True)  # fmt: skip
+            if len(telling) >= count:
+                least = telling[count - 1]
+                keys = [key for key, score in rough.items() if score >= least and not flags[key[0]][key[1]] & EMPTY]
+        keys.sort(key=lambda key: (flags[key[0]][key[1]] & EMPTY, -rough[key], key[0], -key[1]))
+        return keys[:count]
 
     def _around(self, keys: Sequence[tuple[int, int]]) -> tuple[list[float], list[float], list[float]]:
         """Return what each record covers, what it covers with its neighbours, and BM25 of these together."""
         covered: list[float] = []
         around: list[float] = []
         window: list[float] = []
+        held = self._held_by(keys)
+        of_terms = [[weight for _, weight, _ in of_part] for of_part in self._held]
+        none: dict[int, int] = {}
         for place, number in keys:
-            index = self._parts[place].index
-            norm, before, after = index.window_norms[number], index.before[number], index.after[number]
-            own = near = score = 0.0
-            for _, weight, held in self._held[place]:
-                of_this = times = held.get(number, 0)
-                if before != number:
-                    times += held.get(before, 0)
-                if after != number:
-                    times += held.get(after, 0)
-                if of_this:
-                    own += weight
-                if times:
-                    near += weight
-                    score += weight * times / (times + norm)
-            covered.append(own)
+            index, of_part = self._parts[place].index, held[place]
+            before, after = index.before[number], index.after[number]
+            own = of_part.get(number, none)
+            times = own
+            if (before != number and before in of_part) or (after != number and after in of_part):
+                times = dict(own)
+                for other in (before, after):
+                    if other != number:
+                        for term, count in of_part.get(other, none).items():
+                            times[term] = times.get(term, 0) + count
+            if not times:
+                covered.append(0.0)
+                around.append(0.0)
+                window.append(0.0)
+                continue
+            norm = _BASE + K1 * B * index.window_length(number) / (3 * self._means[place])
+            weights = of_terms[place]
+            near = score = mine = 0.0
+            for term, count in times.items():
+                weight = weights[term]
+                near += weight
+                score += weight * count / (count + norm)
+            for term in own:
+                mine += weights[term]
+            covered.append(mine)
             around.append(near)
             window.append(score)
         return covered, around, window
+
+    def _held_by(self, keys: Sequence[tuple[int, int]]) -> list[dict[int, dict[int, int]]]:
+        """Return, by part, the terms that records and their neighbours hold: the place of each in ``_held``, and times.
+
+        Records that hold none are missing.
+        """
+        found: list[dict[int, dict[int, int]]] = []
+        for place, part in enumerate(self._parts):
+            index = part.index
+            numbers = {number for at, number in keys if at == place}
+            numbers |= {index.before[number] for number in numbers} | {index.after[number] for number in numbers}
+            of_part: dict[int, dict[int, int]] = {}
+            for term, (_, _, held) in enumerate(self._held[place]):
+                for number in held.keys() & numbers:
+                    of_part.setdefault(number, {})[term] = held[number]
+            found.append(of_part)
+        return found
 
     def _day_of(self, key: tuple[int, int]) -> tuple[int, str]:
         place, number = key
@@ -294,12 +360,16 @@ class _Finder:
 
     def _best_of_sessions(self, candidates: Sequence[tuple[int, int]]) -> list[float]:
         """Return the sum of the best three turns of the session of each candidate."""
-        scores: dict[tuple[int, int], list[float]] = {}
+        scores: dict[tuple[int, int], list[float]] = {
+            (place, session): []
+            for place, number in candidates
+            if (session := self._parts[place].index.sessions[number])
+        }
         for place, words in enumerate(self._words):
             sessions = self._parts[place].index.sessions
             for number, score in words.items():
-                if session := sessions[number]:
-                    scores.setdefault((place, session), []).append(score)
+                if (of_session := scores.get((place, sessions[number]))) is not None:
+                    of_session.append(score)
         best: dict[tuple[int, int], float] = {}
         values: list[float] = []
         for place, number in candidates:
@@ -382,6 +452,34 @@ class _Finder:
             return False
         return not index.names[index.authors[number]].isdisjoint(self._asked.terms)
 
+    def _latest(self, candidates: Sequence[tuple[int, int]], covered: Sequence[float]) -> list[float]:
+        """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
+
+        It counts half where the question has no topic: then two texts with the same words may tell different things.
+        """
+        until = self._asked.until
+        most = max(covered, default=0.0)
+        if not until or not most:
+            return []
+        told = [
+            at
+            for at, ((place, number), share) in enumerate(zip(candidates, covered, strict=True))
+            if share > _NEARLY * most
+            and (index := self._parts[place].index).is_of_user(number)
+            and not index.is_empty(number)
+            and index.days[number] <= until
+        ]
+        told.sort(key=lambda at: self._time_of(candidates[at]), reverse=True)
+        first = 1.0 if self._asked.alike else 0.5
+        values = [0.0] * len(candidates)
+        for place, at in enumerate(told[:_MOST_LATEST]):
+            values[at] = first / 2**place
+        return values
+
+    def _time_of(self, key: tuple[int, int]) -> tuple[str, int]:
+        place, number = key
+        return self._parts[place].index.days[number], number
+
     def _flagged(self, candidates: Sequence[tuple[int, int]], name: str, applies: bool = True) -> list[float]:
         if not applies:
             return []
@@ -416,14 +514,12 @@ class _Finder:
             if count > 1 and term not in self._weights and held <= most:
                 added.append((-count * idf(self._total, held), term))
         weights = {term: -score for score, term in sorted(added)[:_MOST_ADDED]}
-        by_part = [
-            {known: weight for term, weight in weights.items() if (known := part.index.number_of(term)) is not None}
-            for part in self._parts
-        ]
-        values: list[float] = []
-        for place, number in candidates:
-            holds = by_part[place].keys() & set(self._parts[place].index.sequence(number)[: 4 * PASSAGE])
-            values.append(math.fsum(by_part[place][each] for each in holds))  # in whatever order
+        values = [0.0] * len(candidates)
+        for term, weight in weights.items():
+            held_by = [frozenset(part.index.postings(term, None, part.index.holding(term))[0]) for part in self._parts]
+            for at, (place, number) in enumerate(candidates):
+                if number in held_by[place]:
+                    values[at] += weight
         return _scaled(values)
 
 

@@ -151,6 +151,20 @@ def nodes(dialect: GraphDialect, target: SearchTarget, *, after: str, limit: int
     return Statement(f"{source} WITH n ORDER BY {key} LIMIT $__gw_limit RETURN {key}, {shown}", params | values)
 
 
+def later(dialect: GraphDialect, target: SearchTarget, *, after: str, limit: int) -> Statement:
+    """Like ``nodes``, of the nodes of the scope that are later than a time, in any order."""
+    assert target.key is not None
+    assert target.time is not None
+    whole = replace(target, valid_at=None)
+    source, params = dialect.within(whole)
+    time = f"coalesce(n.{dialect.quoted(target.time)}, '')"  # an expression: the index of the scope finds fewer nodes
+    source = _where(source, [*_conditions(dialect, whole, "n"), f"{time} > $__gw_after"])
+    values = {**_values(whole), "__gw_after": after, "__gw_limit": limit}
+    shown = _indexed(dialect, target, _text_side(target))
+    key = f"n.{dialect.quoted(target.key)}"
+    return Statement(f"{source} WITH n LIMIT $__gw_limit RETURN {key}, {shown}", params | values)
+
+
 def nodes_of(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str]) -> Statement:
     """Like ``nodes``, of the nodes of the scope with one of the keys, in any order."""
     assert target.key is not None
@@ -173,6 +187,12 @@ def _indexed(dialect: GraphDialect, target: SearchTarget, text: TextSide) -> str
 
 def vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:
     """Return the vectors of the model that nodes of the scope with one of the keys have: key, vector."""
+    asked = with_vectors(dialect, target, keys, model=model)
+    return replace(asked, text=f"{asked.text}, n.{dialect.quoted(_vector_side(target).property)}")
+
+
+def with_vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:
+    """Return the nodes of the scope with one of the keys that have a vector of the model: key."""
     side = _vector_side(target)
     assert target.key is not None
     key = dialect.quoted(target.key)
@@ -183,7 +203,7 @@ def vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *,
         conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
     vector = f"n.{dialect.quoted(side.property)}"
-    return Statement(f"{_where(source, [*conditions, f'{vector} IS NOT NULL'])} RETURN n.{key}, {vector}", params)
+    return Statement(f"{_where(source, [*conditions, f'{vector} IS NOT NULL'])} RETURN n.{key}", params)
 
 
 def of_another_size(dialect: GraphDialect, target: SearchTarget, vector: Sequence[float], *, model: str) -> Statement:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Final
 
-from graphweft_workers.text.look_alikes import plain
+from graphweft_rules.output.look_alikes import plain
 from graphweft_workers.text.secret_keys import key_pattern
 from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, SecretShape
 from graphweft_workers.text.secret_signs import LONG, holds_none, may_break, may_name_a_secret, signs_of

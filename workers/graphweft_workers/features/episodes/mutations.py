@@ -47,6 +47,7 @@ from graphweft_workers.features.declarations import compiled, shared_terms, stor
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, PROFILE, RELATION
+from graphweft_workers.retrieval.scope_marks import OF_EPISODES, mark_params, marking
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
 ATTRIBUTE: Final = "Attribute"
@@ -195,6 +196,11 @@ class EpisodeMutations:
         """See ``Pack.match``. A refused episode has no mutations: see ``refusal``."""
         said = self._read(event)[0]
         logged = logged or LogTime.of(event)
+        event_marks = (event.source, event.id, utc_text(logged.time))
+        said = [
+            (each, params | mark_params(OF_EPISODES[each.id], {}, *event_marks) if each.id in OF_EPISODES else params)
+            for each, params in said
+        ]
         if event.type == "memory.erase":
             erasure = erasure_of(MemoryErase.model_validate(event.data), logged)
             return [(each, params | erasure if each.id in _TIMED else params) for each, params in said]
@@ -232,7 +238,14 @@ class EpisodeMutations:
 @cache
 def _compiled() -> tuple[CompiledMutation, ...]:
     """Return the mutations, which do not depend on ontologies."""
-    return compiled(_FILE, ((rule, id, text) for rule, mutations in _TEXTS.items() for id, text in mutations.items()))
+    return compiled(
+        _FILE,
+        (
+            (rule, id, marking(OF_EPISODES[id], text) if id in OF_EPISODES else text)
+            for rule, mutations in _TEXTS.items()
+            for id, text in mutations.items()
+        ),
+    )
 
 
 def _check_storable(value: Any) -> None:

@@ -13,12 +13,12 @@ from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.output.formats import facts_block, without_marks
+from graphweft_rules.output.look_alikes import is_invisible
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.expansion import Expansion
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
-from graphweft_workers.text.look_alikes import is_invisible
 from graphweft_workers.text.redaction import (
     REDACTED,
     is_value,

@@ -1,16 +1,20 @@
-"""Embeds memories: emits a ``memory.embedded`` event for each message."""
+"""Embeds memories: emits a ``memory.embedded`` event for each message, or anew for what a graph holds."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import datetime
 from itertools import batched
 from typing import Final
+from uuid import uuid4
 
-from graphweft_contracts import Event, channels
+from graphweft_contracts import Event, MemoryMessage, channels
 from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.features.declarations import SOURCE
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.memory")
@@ -18,6 +22,12 @@ logger = get_logger("graphweft.memory")
 _ADD: Final = "memory.add"
 _TEXTS_AT_ONCE: Final = 256
 """Texts whose vectors are in memory at a time; the embedder chooses the size of its requests."""
+_READ_S: Final = 60.0
+_WITHOUT: Final = (
+    f"MATCH (m:{MEMORY_LABEL}) WHERE coalesce(m.id, '') > $after AND m.chat_id IS NOT NULL "
+    "AND ($again OR coalesce(m.embedding_model, '') <> $model) "
+    "WITH m ORDER BY m.id LIMIT $limit RETURN m.id, m.chat_id, m.role, m.text, m.author_name"
+)
 
 
 class EmbeddingJob(Job):
@@ -91,3 +101,30 @@ class EmbeddingJob(Job):
             message="the embedder refuses this text or returns a zero vector: usually the text is blank or too long "
             "for the model; a search finds the memory by words and by time only",
         )  # fmt: skip
+
+
+async def embed_again(
+    graph: GraphStore, app_id: str, embedder: Embedder, *, time: datetime, again: bool
+) -> AsyncIterator[list[Event]]:
+    """Yield events with new vectors of an app's memories: of those without one of this model, or ``again`` of all.
+
+    The graph says which memories there are, so nothing that was erased is read again. A text that the embedder refuses
+    has no event. Raises ``EmbedderUnavailable``, and as ``GraphStore.read`` does.
+    """
+    run, after, model = uuid4().hex, "", embedder.model
+    while True:
+        asked = {"after": after, "again": again, "model": model, "limit": _TEXTS_AT_ONCE}
+        rows = (await graph.read(app_id, _WITHOUT, asked, timeout_s=_READ_S)).rows
+        if not rows:
+            return
+        texts = [MemoryMessage(role=role, text=text, author_name=name).searched for _, _, role, text, name in rows]
+        vectors = await embed_each(embedder, texts)
+        yield [
+            Event.create(
+                "memory.embedded", app_id=app_id, chat_id=str(chat), id=derived_id(id, "embedded again", model, run),
+                source=SOURCE, time=time, data={"memory_id": str(id), "model": model, "embedding": vector},
+            )
+            for (id, chat, *_), given in zip(rows, vectors, strict=True)
+            if given is not None and (vector := as_vector(given)) is not None
+        ]  # fmt: skip
+        after = str(rows[-1][0])

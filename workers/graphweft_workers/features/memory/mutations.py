@@ -29,6 +29,7 @@ from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
+from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
 from graphweft_workers.text.terms import EventTerms, scope_term
 
 _FILE: Final = "graphweft:memory"
@@ -173,6 +174,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 """Mutation -> (event type, Cypher)."""
+_MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
+"""Mutations that change what a search finds."""
 
 
 _REFUSABLE: Final = frozenset({"memory.summarized"})
@@ -188,7 +191,8 @@ class MemoryMutations:
     erasing = frozenset({"memory.erase", "memory.forget"})
 
     def __init__(self) -> None:
-        self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in _TEXTS.items()))
+        texts = {id: (rule, marking(id, text) if id in _MARKED else text) for id, (rule, text) in _TEXTS.items()}
+        self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in texts.items()))
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
@@ -209,7 +213,12 @@ class MemoryMutations:
         if (plain := _without_nul(event.data)) is not event.data:
             event = event.model_copy(update={"data": plain})
         try:
-            return [(self._by_id[id], params) for id, params in say(event, logged)] if say else (), None
+            said = say(event, logged) if say else ()
+            event_marks = (event.source, event.id, utc_text(logged.time))
+            return [
+                (self._by_id[id], params | mark_params(id, event.data, *event_marks) if id in _MARKED else params)
+                for id, params in said
+            ], None
         except InvalidEvent as error:
             return (), str(error)
 

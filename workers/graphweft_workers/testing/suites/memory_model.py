@@ -97,19 +97,12 @@ async def batches(
                 )
             )
             if has:
-                embed = next(mutation for mutation in pack.mutations if mutation.id == "embed").cypher.statement
-                written.append(
-                    (
-                        embed,
-                        {
-                            "memory_id": message["id"],
-                            "embedding": vector,
-                            "model": embedder.model,
-                            "chat_id": "c",
-                            "size": len(vector),
-                        },
-                    )
-                )
+                embedded_data = {"memory_id": message["id"], "model": embedder.model, "embedding": vector}
+                vector_event = Event.create(
+                    "memory.embedded", app_id="a", chat_id="c", data=embedded_data, id=f"v{message['id']}",
+                    source=source, time=T0,
+                )  # fmt: skip
+                written += [(mutation.cypher.statement, params) for mutation, params in pack.match(vector_event)]
         made.append(MemoryBatch(written=written, memories=memories))
     return made
 

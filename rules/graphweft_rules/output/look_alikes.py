@@ -1,4 +1,4 @@
-"""Characters that look like others, or like nothing: secrets are also found in such a disguise. Pure."""
+"""Characters that look like others, or like nothing: secrets and roles are also found in such a disguise. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final
 
 _LOOK_ALIKES: Final = str.maketrans(
-    "аАеЕоОрРсСхХуУкКмМтТвВнНіІїЇѕЅјЈԁԛԝһҺΑαΒΕΖΗΙΚκΜΝΟοΡρΤτΥυΧχνιıɑɡℓ\u2044\u2215\u2236\ua789\u02d0\u02f8\u201a\u201e\u2212",
-    "aAeEoOpPcCxXyYkKmMtTbBhHiIiIsSjJdqwhHAaBEZHIKkMNOoPpTtYuXxviiagl//::::'\"-",
+    "аАеЕоОрРсСхХуУкКмМтТвВнНіІїЇѕЅјЈԁԛԝһҺΑαΒΕΖΗΙΚκΜΝΟοΡρΤτΥυΧχνιεıɑɡℓ\u04cf\u2044\u2215\u2236\ua789\u02d0\u02f8\u201a\u201e\u2212",
+    "aAeEoOpPcCxXyYkKmMtTbBhHiIiIsSjJdqwhHAaBEZHIKkMNOoPpTtYuXxvieiagll//::::'\"-",
 )
 
 

@@ -1,0 +1,148 @@
+"""What a user is told by a new installation, by words alone and by meaning: the right answer is first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from tests.neo4j.test_memory_events import APP, T0, event, write
+from tests.services.model_process import ModelProcess
+from tests.services.runtime_environments import MODEL_ENVIRONMENT_S
+
+from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_contracts.search import SearchQuery
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.retrieval.search import Searcher
+
+pytestmark = pytest.mark.integration
+
+TODAY: Final = datetime(2026, 6, 20, 12, tzinfo=UTC)
+MOVES: Final = (
+    (datetime(2026, 1, 10, 9, tzinfo=UTC), "I live in Oslo."),
+    (datetime(2026, 3, 5, 9, tzinfo=UTC), "I moved to Bergen."),
+    (datetime(2026, 6, 10, 9, tzinfo=UTC), "My new flat is in Stavanger, I have been here since Monday."),
+)
+OTHERS: Final = (
+    (datetime(2026, 2, 14, 9, tzinfo=UTC), "I bought a red bicycle."),
+    (datetime(2026, 4, 2, 9, tzinfo=UTC), "I am allergic to nuts."),
+    (datetime(2026, 6, 11, 9, tzinfo=UTC), "The concert was wonderful."),
+)
+SEATS: Final = (
+    (datetime(2026, 2, 1, 9, tzinfo=UTC), "I prefer the window seat."),
+    (datetime(2026, 5, 1, 9, tzinfo=UTC), "I prefer an aisle seat these days."),
+)
+
+
+def seconds(at: datetime) -> int:
+    return int((at - T0).total_seconds())
+
+
+def said(number: int, text: str, at: datetime, role: str = "user") -> Event:
+    data = {"user_id": "u1", "messages": [{"role": role, "text": text}]}
+    return event("memory.add", number, data, chat=f"c{number}", at=seconds(at))
+
+
+class Told:
+    """What was told, and a search of it."""
+
+    def __init__(self, url: str, graph: FalkorDBStore, embedder: Embedder | None) -> None:
+        self._url, self._graph, self._embedder = url, graph, embedder
+        self._searcher = Searcher(graph, embedder, clock=PastClock(TODAY, SYSTEM_CLOCK))
+
+    async def write(self, events: Sequence[Event]) -> None:
+        vectors: list[Event] = []
+        if self._embedder is not None:
+            texts = [each.data["messages"][0]["text"] for each in events]
+            for number, (made, vector) in enumerate(zip(events, await self._embedder.embed(texts), strict=True)):
+                data = {
+                    "memory_id": memory_id("/test", made.id, 0), "model": self._embedder.model, "embedding": vector,
+                }  # fmt: skip
+                vectors.append(event("memory.embedded", 100_000 + number, data, chat=made.chatid))
+        await write(self._url, self._graph, [*events, *vectors])
+
+    async def ask(self, question: str, top_k: int = 5, **more: Any) -> list[str]:
+        query = SearchQuery(text=question, memory=MemoryScope(user_id="u1"), top_k=top_k, fill="latest", **more)
+        return [row[0] for row in (await self._searcher.search(APP, query, timeout_s=60)).table.rows]
+
+
+_MINILM: Final = pytest.param("minilm", marks=[pytest.mark.slow, pytest.mark.timeout(MODEL_ENVIRONMENT_S)])
+
+
+@pytest.fixture(params=["words", _MINILM])
+async def told(request: pytest.FixtureRequest, url: str, graph: FalkorDBStore) -> AsyncIterator[Told]:
+    embedder: Embedder | None = None
+    if request.param == "minilm":
+        embedder = ModelProcess(request.getfixturevalue("model_python"))
+    yield Told(url, graph, embedder)
+    if embedder is not None:
+        await embedder.aclose()
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where do I live?", MOVES[2][1]), ("Where am I living now?", MOVES[2][1]),
+        ("What is my address?", MOVES[2][1]), ("In which city is my home?", MOVES[2][1]),
+        ("Where did I live in February?", MOVES[0][1]),
+        ("Where did I live in April?", MOVES[1][1]), ("Which seat do I prefer?", SEATS[1][1]),
+        ("What did I buy in February?", OTHERS[0][1]), ("What am I allergic to?", OTHERS[1][1]),
+        ("What did I say last week?", MOVES[2][1]),
+    ],
+)  # fmt: skip
+async def test_what_was_told_last_is_first(told: Told, question: str, answer: str) -> None:
+    events = [said(number, text, at) for number, (at, text) in enumerate((*MOVES, *OTHERS, *SEATS), 1)]
+    await told.write(events)
+    assert (await told.ask(question))[0] == answer
+
+
+async def test_all_of_a_small_scope_answers_what_is_known_of_the_user(told: Told) -> None:
+    await told.write([said(number, text, at) for number, (at, text) in enumerate((*MOVES, *OTHERS), 1)])
+    assert set(await told.ask("What do you know about me?", 10)) == {text for _, text in (*MOVES, *OTHERS)}
+
+
+CAT: Final = "My cat is called Tom and he is three years old."
+ASKED: Final = ("What is my cat called?", "How old is my cat?", "Do you remember my cat Tom?", "Who is Tom?")
+
+
+async def test_a_fact_is_first_after_a_thousand_other_turns(told: Told) -> None:
+    events = [said(1, CAT, TODAY - timedelta(days=90))]
+    topics = ("train", "invoice", "garden", "printer", "holiday", "recipe", "bridge", "novel")
+    for number in range(2, 1_002):
+        at = TODAY - timedelta(days=80) + timedelta(minutes=number)
+        if number % 20 == 0:
+            events.append(said(number, f"{ASKED[number // 20 % 4][:-1]} on day {number}?", at))
+        else:
+            topic = topics[number % 8]
+            events.append(said(number, f"The {topic} of step {number} was {('late', 'new', 'fine')[number % 3]}.", at))
+    await told.write(events)
+    for question in ASKED:
+        assert (await told.ask(question))[0] == CAT
+
+
+async def test_the_row_with_the_name_is_before_its_neighbour(told: Told) -> None:
+    texts = ("My cat is called Tom.", "He is four.", "He sleeps all day.")
+    made = [
+        event("memory.add", number, {
+            "user_id": "u1", "thread_id": "t", "messages": [{"role": "user", "text": text}],
+        }, chat="t", at=seconds(TODAY - timedelta(days=1)) + 60 * number)
+        for number, text in enumerate(texts, 1)
+    ]  # fmt: skip
+    await told.write(made)
+    for question in ("Tom", "Who is Tom?", "What do you know about Tom?"):
+        assert (await told.ask(question))[0] == texts[0]
+
+
+@pytest.mark.parametrize(
+    ("stored", "question"),
+    [("My sister lives in Zürich.", "zurich"), ("我的狗叫小白", "狗"), ("ฉันปวดหัวทุกเช้า", "ปวดหัว")],
+)
+async def test_a_memory_is_found_without_its_accents_and_by_one_character(
+    told: Told, stored: str, question: str
+) -> None:
+    await told.write([said(1, stored, TODAY - timedelta(days=3)), said(2, "The train was late.", TODAY)])
+    assert (await told.ask(question, 1))[0] == stored

@@ -1,0 +1,128 @@
+"""Marks: nodes of our own that say when something that a search may find has changed last. Pure.
+
+A mutation that changes what a search finds writes its mark in the same query: the mark of a scope if it concerns the
+nodes of one scope, else the one mark that it has in the app. So a mark that is unchanged says that nothing of the scope
+has changed, whatever else the app does. Each mutation has marks of its own, because rows of different mutations that
+write one node could not share queries. Rules write no marks: see ``MARKED``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from graphweft_contracts.memory import derived_id
+from graphweft_workers.ports.dialect import SearchTarget
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
+from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
+from graphweft_workers.text.terms import scope_term
+
+MARK: Final = f"{INTERNAL_PREFIX}Scope"
+MARKED: Final = frozenset({
+    MEMORY_LABEL, SUMMARY, FACT, PREFERENCE, EPISODE, ENTITY, RELATION, "EXTRACTED_FROM", "STATES",
+})  # fmt: skip
+"""Labels and types whose changes only marks tell. If rules may write one of them, marks say nothing."""
+BY_SCOPE: Final[Mapping[str, tuple[str, ...]]] = {
+    "add": ("user_id", "thread_id"),
+    "add_unowned": ("thread_id",),
+    "summarize": ("user_id",),
+    "facts": ("user_id",),
+    "validity": ("user_id",),
+    "preferences": ("user_id",),
+    "preference_times": ("user_id",),
+}
+"""Mutation -> the scopes of its event that have a mark each."""
+EMBED: Final = "embed"
+ERASING: Final = (
+    "forget", "erase", "erase_summaries", "erase_facts", "erase_preferences", "erase_preference_times",
+    "erase_validity",
+)  # fmt: skip
+OF_EPISODES: Final[Mapping[str, str]] = {
+    name: f"episodes {name}"
+    for name in (
+        "add", "add_unowned", "entities", "relations", "erase_episodes", "erase_entities", "erase_relations",
+        "clear_entities", "rebuild_entities", "rebuild_relations",
+    )
+}  # fmt: skip
+"""Mutation of episodes -> the name of its mark."""
+_READ: Final = f"MATCH (c:{MARK}) WHERE c.id IN $ids RETURN c.id, c.at"
+_KNOWN: Final = ("summarize", "facts", "validity", "preferences", "preference_times")
+
+type Marks = Mapping[str, str]
+"""The value of each mark that there is, by its id."""
+
+
+def marking(mutation: str, text: str) -> str:
+    """Return the query of a mutation that also writes its marks: the parameters are those of ``mark_params``."""
+    count = len(BY_SCOPE.get(mutation, ())) or 1
+    marks = [f"MERGE (mark{at}:{MARK} {{id: $mark{at}}}) SET mark{at}.at = $marked " for at in range(count)]
+    return f"{''.join(marks)}WITH mark0 {text}"
+
+
+def mark_params(mutation: str, scopes: Mapping[str, Any], *event: str) -> dict[str, Any]:
+    """Return the marks of a mutation for an event with the scopes; ``event`` tells it from all others."""
+    names = BY_SCOPE.get(mutation, ())
+    marks = [_of(mutation, name, value) if (value := scopes.get(name)) else _of(mutation, name) for name in names]
+    params = {f"mark{at}": mark for at, mark in enumerate(marks or [_of(mutation)])}
+    return {**params, "marked": derived_id("mark", *event)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMarks:
+    """The marks that concern a target."""
+
+    always: tuple[str, ...]
+    """All of these must be unchanged."""
+    by_scope: tuple[tuple[str, ...], ...] = ()
+    """All of one of these must be unchanged, and at least one of it must be there."""
+    vectors: str = ""
+    """The mark of vectors, if the nodes have some."""
+
+    @property
+    def ids(self) -> Iterable[str]:
+        """All of them."""
+        return (*self.always, *(each for some in self.by_scope for each in some), *filter(None, (self.vectors,)))
+
+    def are_kept(self, before: Marks, now: Marks) -> bool:
+        """Tell whether nothing that a scope holds was changed or removed."""
+        return all(before.get(each) == now.get(each) for each in self.always)
+
+    def are_same(self, before: Marks, now: Marks) -> bool:
+        """Tell whether nothing of the scope has changed but its vectors."""
+        return self.are_kept(before, now) and (not self.by_scope or any(
+            all(before.get(each) == now.get(each) for each in some) and any(each in now for each in some)
+            for some in self.by_scope
+        ))  # fmt: skip
+
+
+def marks_of(target: SearchTarget) -> TargetMarks | None:
+    """Return the marks that concern a target; None: there are none that would tell all changes of its scope."""
+    [label, *others] = target.labels
+    scope = {**target.origin_scope, **target.scope}
+    if others:
+        return None
+    if label == MEMORY_LABEL:
+        writers = {"user_id": ("add",), "thread_id": ("add", "add_unowned")}
+        by_scope = tuple(
+            tuple(_of(mutation, name, scope[name]) for mutation in some)
+            for name, some in writers.items()
+            if name in scope
+        )
+        vectors = _of(EMBED) if target.vector is not None else ""
+        return TargetMarks(always=tuple(map(_of, ERASING)), by_scope=by_scope, vectors=vectors) if by_scope else None
+    if label in {FACT, PREFERENCE, SUMMARY}:
+        if "user_id" not in scope:  # a fact of a thread may be ended by another thread of its user
+            return None
+        of_user = (_of(mutation, "user_id", scope["user_id"]) for mutation in _KNOWN)
+        return TargetMarks(always=(*map(_of, ERASING), *of_user))
+    return TargetMarks(always=tuple(OF_EPISODES.values())) if label in {EPISODE, ENTITY, RELATION} else None
+
+
+def reading(ids: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """Return the query for marks and its parameters: rows of id and value."""
+    return _READ, {"ids": list(dict.fromkeys(ids))}
+
+
+def _of(mutation: str, name: str = "", value: str = "") -> str:
+    return f"{mutation} {scope_term(name, value)}" if value else f"{mutation} {name}".strip()

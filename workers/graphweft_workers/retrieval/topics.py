@@ -1,0 +1,44 @@
+"""Words that tell the same of a person: "I moved to Bergen" answers "Where do I live?". Pure.
+
+A small table of English, for questions of users about themselves: where they live and work, what something is called,
+whom they are with, when they were born. A model knows more of them; a new installation has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from graphweft_workers.text.terms import terms
+
+_TOPICS: Final = (
+    ("live reside home address", "live reside home address move relocate flat apartment house settle"),
+    ("work job employer profession", "work job employer hired profession career company joined"),
+    ("called name", "called name"),
+    ("married wife husband partner spouse single", "married wife husband partner spouse engaged divorced single"),
+    ("birthday born age", "birthday born age old"),
+)
+"""Words of a question, and the words of texts that tell about them."""
+
+
+def _table() -> Mapping[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for asked, told in _TOPICS:
+        told_terms = frozenset(terms(told))
+        found.update(dict.fromkeys(terms(asked), told_terms))
+    return found
+
+
+_ALIKE: Final = _table()
+
+
+def alike(asked: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return, for each term of a question about oneself that has a topic, the terms that tell about it.
+
+    Only the first term of a topic has them, so that the topic counts once.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for term in asked:
+        if (told := _ALIKE.get(term)) is not None and told not in found.values():
+            found[term] = told - (frozenset(asked) - {term})
+    return found

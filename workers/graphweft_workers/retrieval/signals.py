@@ -41,7 +41,7 @@ _REQUEST_WORDS: Final = frozenset(
 """Words of requests, which say nothing about what is asked for."""
 _BASE: Final = K1 * (1 - B)
 """The part of BM25's divisor that does not depend on a length."""
-_NEAR: Final = 0.35
+_NEAR: Final = 0.45
 """A cosine from which on a record is about what is asked for."""
 _FEW: Final = 8
 """Records that may hold a word that tells records apart, or else half of all."""

@@ -46,7 +46,9 @@ OF_EPISODES: Final[Mapping[str, str]] = {
     )
 }  # fmt: skip
 """Mutation of episodes -> the name of its mark."""
-_READ: Final = f"MATCH (c:{MARK}) WHERE c.id IN $ids RETURN c.id, c.at"
+_AT: Final = ("at", "also_at")
+"""The property of a mark, by its place in its query: rows that write one property in two places share no query."""
+_READ: Final = f"MATCH (c:{MARK}) WHERE c.id IN $ids RETURN c.id, coalesce({', '.join(f'c.{each}' for each in _AT)})"
 _KNOWN: Final = ("summarize", "facts", "validity", "preferences", "preference_times")
 
 type Marks = Mapping[str, str]
@@ -56,7 +58,10 @@ type Marks = Mapping[str, str]
 def marking(mutation: str, text: str) -> str:
     """Return the query of a mutation that also writes its marks: the parameters are those of ``mark_params``."""
     count = len(BY_SCOPE.get(mutation, ())) or 1
-    marks = [f"MERGE (mark{at}:{MARK} {{id: $mark{at}}}) SET mark{at}.at = $marked " for at in range(count)]
+    marks = [
+        f"MERGE (mark{place}:{MARK} {{id: $mark{place}}}) SET mark{place}.{at} = $marked "
+        for place, at in zip(range(count), _AT, strict=False)
+    ]
     return f"{''.join(marks)}WITH mark0 {text}"
 
 

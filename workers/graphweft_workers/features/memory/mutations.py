@@ -84,6 +84,11 @@ def _tie(label: str) -> str:
     )
 
 
+_WITHOUT_SUMMARY: Final = (
+    f"OPTIONAL MATCH ({{0}})-[:EXTRACTED_FROM]->(s:{SUMMARY}) WITH {{0}}, count(s) AS many WHERE many = 0"
+)
+"""No pattern in a condition: a query that the analysis of Cypher cannot read may write any label, so that no rows share
+a query."""
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
     "add_unowned": ("memory.add", _ADD),
@@ -158,11 +163,11 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "erase_facts": (
         "memory.erase",
-        f"MATCH (f:{FACT} {{user_id: $user_id}}) WHERE NOT (f)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE f",
+        f"MATCH (f:{FACT} {{user_id: $user_id}}) {_WITHOUT_SUMMARY.format('f')} DETACH DELETE f",
     ),
     "erase_preferences": (
         "memory.erase",
-        f"MATCH (p:{PREFERENCE} {{user_id: $user_id}}) WHERE NOT (p)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE p",
+        f"MATCH (p:{PREFERENCE} {{user_id: $user_id}}) {_WITHOUT_SUMMARY.format('p')} DETACH DELETE p",
     ),
     "erase_preference_times": (
         "memory.erase",

@@ -133,6 +133,7 @@ class SearchQuery(BaseModel):
     )
     shown: SkipJsonSchema[tuple[str, ...]] = Field(
         default=(),
+        exclude=True,
         description="Texts that the reader has already: memories with one of them are left out. Rules set it.",
     )
     filter_stop_words: bool = Field(default=True, description='Whether a search by words ignores words such as "the".')

@@ -724,7 +724,8 @@ async def test_other_bodies_paths_and_methods_are_refused(gateway: Gateway) -> N
 def test_a_question_says_what_a_request_says() -> None:
     """A field that the bus knows and HTTP does not would be missed by nobody for long."""
     ours, theirs = (model.model_json_schema()["properties"] for model in (ContextQuestion, ContextRequest))
-    assert ours.keys() - {"budget_ms"} == theirs.keys() - {"id", "deadline_ms", "reply_to"}
+    headers = {"traceparent", "tracestate"}
+    assert ours.keys() - {"budget_ms"} == theirs.keys() - {"id", "deadline_ms", "reply_to"} - headers
     for name in ours.keys() & theirs.keys() - {"app_id", "search"}:
         texts = ("description", "title")
         assert {k: v for k, v in ours[name].items() if k not in texts} == {

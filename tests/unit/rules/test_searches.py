@@ -128,6 +128,7 @@ max_results: 3
         memory=MemoryScope(user_id="ada", thread_id="c1", agent_id="helper"),
         index_type="hybrid",
         top_k=7,
+        shown=("user", "assistant"),
         filter_stop_words=False,
         retrieval_query=(
             " \nMATCH (node)-[:SAID_BY]->(who)\n"

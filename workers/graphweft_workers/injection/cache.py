@@ -176,7 +176,8 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
         return None
     try:
         if bound.search is not None:
-            return (app_id, "", (bound.query.most_rows, _frozen(bound.search.model_dump(), 0)))
+            asked = _frozen(bound.search.model_dump(), 0), bound.search.shown
+            return (app_id, "", (bound.query.most_rows, *asked))
         assert cypher is not None
         return (app_id, cypher.statement, (bound.query.most_rows, _frozen(bound.params, 0)))
     except _Unfrozen:

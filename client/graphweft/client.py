@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphweft_contracts.context import ContextReply, ContextRequest
     from graphweft_contracts.events import Event
     from graphweft_contracts.memory import MemoryScope
-    from graphweft_contracts.search import IndexType, Searched, SearchQuery, WithoutEmbedder
+    from graphweft_contracts.search import Fill, IndexType, Searched, SearchQuery, WithoutEmbedder
 
 logger = logging.getLogger("graphweft.client")
 
@@ -325,6 +325,7 @@ class Client:
         of: Searched = "all",
         index_type: IndexType | None = None,
         without_embedder: WithoutEmbedder | None = None,
+        fill: Fill | None = None,
         index_name: str | None = None,
         fulltext_index_name: str | None = None,
         top_k: int = 5,
@@ -349,7 +350,8 @@ class Client:
           entities or the episodes of ``episode.add``. Without ``index_type`` the search is by words, and also by vector
           if the responder has an embedder; only memories have vectors. An empty query returns the latest rows, with
           None as score. If the responder has no embedder, ``without_embedder="latest"`` returns the latest memories
-          for any query, alternating with the word matches of the other kinds, all without a score.
+          for any query, alternating with the word matches of the other kinds, all without a score. With
+          ``fill="latest"`` the latest rows of the scope come behind those that fit the query, up to ``top_k``.
         - ``index_name`` is an index of the graph.
 
         ``retrieval_query`` is Cypher that continues from ``node`` and ``score``, with ``params``. It returns at least
@@ -367,6 +369,7 @@ class Client:
             of=of,
             index_type=index_type,
             without_embedder=without_embedder,
+            fill=fill,
             index_name=index_name,
             fulltext_index_name=fulltext_index_name,
             top_k=top_k,

@@ -28,7 +28,7 @@ from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage,
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
-from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder, query_text
+from graphweft_contracts.search import Fill, IndexType, Searched, WithoutEmbedder, query_text
 
 _C = TypeVar("_C", bound=Client | SyncClient)
 _P = ParamSpec("_P")
@@ -216,6 +216,7 @@ class MemoryClient(_Memories[Client]):
         top_k: int = 5,
         index_type: IndexType | None = None,
         without_embedder: WithoutEmbedder | None = None,
+        fill: Fill | None = None,
         retrieval_query: str | None = None,
         params: Mapping[str, Any] | None = None,
         filter_stop_words: bool = True,
@@ -225,13 +226,16 @@ class MemoryClient(_Memories[Client]):
     ) -> ContextReply:
         """Return what the scope holds for ``query``, a text or messages. See ``Client.search`` for the arguments.
 
-        ``of`` selects the kind: by default memories, facts, preferences and summaries together.
+        ``of`` selects the kind: by default memories, facts, preferences and summaries together. For a prompt pass
+        ``fill="latest"``: a question such as "What do you know about me?" fits no row, and a small scope is then shown
+        whole.
         """
         options: dict[str, Any] = {
             "of": of,
             "top_k": top_k,
             "index_type": index_type,
             "without_embedder": without_embedder,
+            "fill": fill,
             "retrieval_query": retrieval_query,
             "params": params,
             "filter_stop_words": filter_stop_words,

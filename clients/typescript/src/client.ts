@@ -115,6 +115,7 @@ export class Client {
         of: options.of,
         index_type: options.indexType,
         without_embedder: options.withoutEmbedder,
+        fill: options.fill,
         index_name: options.indexName,
         fulltext_index_name: options.fulltextIndexName,
         top_k: options.topK,

@@ -47,6 +47,8 @@ export interface SearchOptions extends RequestOptions {
   of?: Searched | undefined;
   indexType?: IndexType | undefined;
   withoutEmbedder?: "latest" | undefined;
+  /** `latest`: the latest rows of the scope come behind those that fit the query, up to `topK`. */
+  fill?: "latest" | undefined;
   indexName?: string | undefined;
   fulltextIndexName?: string | undefined;
   topK?: number | undefined;

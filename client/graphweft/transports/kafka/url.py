@@ -41,7 +41,7 @@ def split_kafka_url(url: str) -> KafkaUrl:
     if found is None or query.keys() - {"sasl", *_FILES}:
         raise InvalidSettings(
             "invalid Kafka URL: expected kafka://host:port or kafka+ssl://host:port, or several brokers: "
-            "kafka://one:9092,two:9092; write %40 for @ in a password, and the like"
+            "kafka://one:9092,two:9092; in a password, write %40 for @, and escape other special characters likewise"
         )
     if not found["tls"] and query.keys() & _FILES:
         raise InvalidSettings("certificates need TLS: begin the Kafka URL with kafka+ssl://")

@@ -44,7 +44,8 @@ def command(name: str, program: str) -> list[str]:
 def undated(text: str) -> str:
     """Return the text without what differs in each run: times, days and digests."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
-    return re.sub(r"(?<=data-)[0-9a-f]{16}|[A-Z][a-z]+day \d{4}-\d\d-\d\d|(?<=since )\d{4}-\d\d-\d\d", "X", text)
+    text = re.sub(r"(?<=data-)[0-9a-f]{16}|[A-Z][a-z]+day \d{4}-\d\d-\d\d", "X", text)
+    return re.sub(r"(since|last:) \d{4}-\d\d-\d\d", r"\1 X", text)
 
 
 def picture(text: str) -> list[str]:

@@ -613,9 +613,9 @@ def test_a_token_has_roles_workflows_and_an_end(call: Call, tmp_path: Path) -> N
         assert first.sha256.hex()[:9] not in shown
     for wrong, said in (
         (("--role", "write"), "known: emit, read, erase, admin"),
-        (("--expires", "soon"), "expected days as 90d"),
-        (("--expires", "2027-01-31T00:00:00"), "expected days as 90d"),
-        (("--expires", "9999-12-31T23:59:59-05:00"), "expected days as 90d"),
+        (("--expires", "soon"), "expected days such as 90d"),
+        (("--expires", "2027-01-31T00:00:00"), "expected days such as 90d"),
+        (("--expires", "9999-12-31T23:59:59-05:00"), "expected days such as 90d"),
         (("--expires", "2020-01-31T00:00:00Z"), "is over"),
     ):
         done = call("token", "new", "--app", "acme", *wrong)

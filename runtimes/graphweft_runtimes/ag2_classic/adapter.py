@@ -3,7 +3,7 @@
 Rejected: using only the hooks of AG2. ``update_agent_state`` also runs before replies without a model, and
 synchronously in asynchronous chats. ``process_message_before_send`` does not run for failures and hand-offs, and a
 change of the safeguards removes it. No hook sees a tool that a group chat runs. So ``attach`` wraps the functions that
-call the model, run a tool and run the group chat; AG2 allows to replace them. The hooks remain as factories for
+call the model, run a tool and run the group chat; AG2 allows replacing them. The hooks remain as factories for
 runtimes that register hooks by name.
 """
 

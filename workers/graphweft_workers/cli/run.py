@@ -68,7 +68,7 @@ class GatewayOptions:
 async def up(data: Data = None, rules: Rules = None) -> None:
     """Run everything on this machine: bus, graph and services. Ctrl-C stops it.
 
-    The services are a mutation worker and an injection responder. A memory worker runs too if graphweft[local] is
+    The services are a mutation worker and an injection responder. A memory worker runs too if the extra `local` is
     installed, or if you set GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER,
     GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT, and the archive role if you set GRAPHWEFT_ARCHIVE_URL or
     GRAPHWEFT_ARCHIVE_TRIM.

@@ -125,8 +125,8 @@ def _end(text: str, now: datetime) -> datetime:
         end = None
     if end is None:
         raise InvalidSettings(
-            f"--expires {text!r}: expected days as 90d, hours as 12h, or a time as 2027-01-31T00:00:00Z"
+            f"--expires {text!r}: expected days such as 90d, hours such as 12h, or a time such as 2027-01-31T00:00:00Z"
         )
     if end <= now:
-        raise InvalidSettings(f"--expires {text!r} is over: give a time in the future")
+        raise InvalidSettings(f"--expires {text!r} is in the past: give a time in the future")
     return end

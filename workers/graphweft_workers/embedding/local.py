@@ -87,8 +87,8 @@ class LocalEmbedder(Embedder):
 def sentence_transformers(name: str) -> LocalEmbedder:
     """Return an embedder for a model in a folder, or on the Hugging Face Hub, which downloads it if it is not cached.
 
-    Vectors are stored with the name, or the last part of the folder's path, which is equal on every machine. The code
-    of a model is not run. ``HF_HUB_OFFLINE=1`` disables downloads.
+    Vectors are stored with the model's name; for a folder, with the last part of its path: the same on every machine.
+    The code of a model is not run. ``HF_HUB_OFFLINE=1`` disables downloads.
     """
     folder = Path(name).expanduser()
     found = folder.is_dir()

@@ -42,8 +42,8 @@ async def find_losses(
     """Return what the app's graph in ``old`` has and the one in ``new`` lacks.
 
     Indexes that graphweft makes for the rule sets ``sets`` do not count: events that are gone may have asked for them.
-    Of nodes, those count whose label no node of the new graph has; with ``fewer``, also those of which it has fewer.
-    Labels in ``ruled`` do not count. Both are read as they are now. Raises ``GraphUnavailable``.
+    Nodes count if the new graph has none with their label; with ``fewer``, also if it has fewer.
+    Labels in ``ruled`` do not count. Both graphs are read as they are now. Raises ``GraphUnavailable``.
     """
     sets = [*sets]
     schema = await old.whole.schema(app_id) - await new.whole.schema(app_id)

@@ -126,8 +126,8 @@ class Restore:
             )
         if await self._has_events(bus):
             raise InvalidSettings(
-                f"the log holds events of {app_id!r}, which would come before those of the export: `graphweft erase` "
-                "removes the app; --as restores it under another name"
+                f"the log already holds events of {app_id!r}, and those of the export would come after them: remove "
+                "the app with `graphweft erase`, or restore under another name with --as"
             )
         if not await preludes.is_unfinished(blobs, app_id):
             await self.check_graph()

@@ -92,7 +92,7 @@ def read_snapshot(data: bytes) -> tuple[Snapshot, Iterator[bytes]]:
         check_values(start)
         header = json.loads(start)
         if header["format"] != FORMAT:
-            raise InvalidSnapshot(f"its format is {header['format']!r}, and this version reads {FORMAT}")
+            raise InvalidSnapshot(f"its format is {header['format']!r}; this version reads only {FORMAT}")
         lines = int(header["lines"])
         snapshot = Snapshot(
             app_id=header["app"],

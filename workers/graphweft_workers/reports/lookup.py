@@ -54,7 +54,7 @@ class Relatives:
     copies: list[str] = field(default_factory=list[str])
     """Positions of later entries of the event that have no effect."""
     repeats: list[str] = field(default_factory=list[str])
-    """Positions of later entries that have their effect again, because the one before is too far away."""
+    """Positions of later entries that take effect again, because the entry before lies outside the window of copies."""
     retries: list[DecodedEntry] = field(default_factory=list[DecodedEntry])
     corrections: list[DecodedEntry] = field(default_factory=list[DecodedEntry])
     """Entries of other events that take its place, each for one mutation."""
@@ -115,7 +115,7 @@ async def relatives_of(
 
 
 def rows_of(seen: DecodedEntry, names: Collection[tuple[str, str]]) -> list[str]:
-    """Return the ids that dead letters of an entry alone may have: of the whole entry, and of mutations of it."""
+    """Return the ids that dead letters of this entry may have: one for the whole entry, and one for each mutation."""
     offset = seen.entry.offset
     return [row_id(seen.partition, offset, None, None), *(row_id(seen.partition, offset, *name) for name in names)]
 

@@ -6,7 +6,7 @@ import gc
 from typing import Final
 
 _YOUNG: Final = 50_000
-"""New objects until Python searches them for cycles; 700 by default, which are about ten events."""
+"""How many new objects Python collects before it searches for cycles; the default, 700, is about ten events."""
 
 _LOADING: Final = 100_000
 """The same while modules load, which are many objects that stay: with Python's default, the search takes an eighth of a
@@ -39,7 +39,7 @@ def collect_less_often() -> None:
 
 
 def leave_out_the_start() -> None:
-    """Never search among what came since ``collect_less_often``; without that call, do nothing.
+    """Exclude from the search what was created since ``collect_less_often``; does nothing before that call.
 
     What a service loads and compiles before its first event stays. The search among it takes 30 ms, and the event loop
     waits for that.

@@ -36,9 +36,9 @@ class LeaseTiming:
     look_s: float = 5.0
     """How often to ask the bus for added partitions."""
     blocked_s: float = 60.0
-    """How long the leases of a worker are extended whose event loop is blocked."""
+    """How long the leases of a worker with a blocked event loop are still extended."""
     join_s: float = 5.0
-    """How long the end of the thread that extends them is waited for."""
+    """How long to wait for the end of the thread that extends them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +98,15 @@ class CostTiming:
     burst_s: float = 0.05
     """What the events of an app may take in the batches that it shares with other apps."""
     share: float = 0.05
-    """By so much of the time that passes, what an app has taken is forgotten."""
+    """The share of the time passed by which what an app has taken shrinks."""
     most_s: float = 1.0
     """What an app owes at most, so that all is forgotten soon after its last dear event."""
     step_s: float = 0.5e-6
     """What a step of a condition takes, before more is known of an app's events."""
     fading: float = 0.95
-    """What remains of a long time of steps with each further event that takes less."""
+    """The factor by which a long time of steps shrinks with each further event that takes less."""
     page_s: float = 0.25
-    """A page of a parked app ends with the event with which so much time is over."""
+    """A page of a parked app ends with the event that uses up this time."""
     rest: float = 1.0
     """How many times as long as a page has taken parked apps rest, one after the other."""
     most_rest_s: float = 5.0
@@ -172,14 +172,14 @@ class ContextTiming:
     resend_s: float = 0.05
     """How often a reply that did not arrive is sent again."""
     resend_limit_s: float = 5.0
-    """After this time it is lost: a requester has no longer budget that still needs it."""
+    """After this time it is given up: no requester has a budget longer than this."""
     first_trial_s: float = 0.2
     last_trial_s: float = 5.0
     """When a request may ask an unavailable graph again; the wait doubles with each further failure."""
     compile_look_s: float = 0.5
     """How often a responder looks for workflows that are not compiled."""
     skew_ms: int = 50
-    """A request that reaches the bus later than this after its deadline comes from a machine with another time."""
+    """A request that reaches the bus later than this after its deadline comes from a machine whose clock is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ class ModelTiming:
     malformed_s: float = 5.0
     """After an answer that is not in its form."""
     longest_s: float = 600.0
-    """Whatever an endpoint asks for."""
+    """The longest wait, whatever an endpoint asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

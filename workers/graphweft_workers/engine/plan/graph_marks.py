@@ -1,4 +1,4 @@
-"""Marks in the place of a plan's name, for a graph that takes the place of another one.
+"""Marks that a checkpoint holds in place of a plan's name while one graph replaces another.
 
 A seal stops the writes of workers, whose checkpoint no longer equals that of the graph, until another graph has taken
 the place of this one. A generation mark names the graph that came: workers and responders that know the graph before
@@ -50,5 +50,5 @@ def is_sealed(checkpoint: Checkpoint) -> bool:
 
 
 def has_plan(checkpoint: Checkpoint) -> bool:
-    """Tell whether the graph holds an unfinished plan; marks are none."""
+    """Tell whether the graph holds an unfinished plan; a mark is not a plan."""
     return bool(checkpoint.plan) and not checkpoint.plan.startswith((_SEALED, _GENERATION))

@@ -16,11 +16,19 @@ SDK = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.sdk.version")
 
 @pytest.fixture(autouse=True)
 def unchanged() -> Iterator[None]:
-    kept = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "opentelemetry"}
+    """Hide what other tests have imported of the SDK, and put it back."""
+    kept = taken()
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
-        del sys.modules[name]
+    taken()
     sys.modules.update(kept)
+
+
+def taken() -> dict[str, ModuleType]:
+    """Return all modules of OpenTelemetry, which are not imported any more."""
+    found = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "opentelemetry"}
+    for name in found:
+        del sys.modules[name]
+    return found
 
 
 def make() -> object:

@@ -20,7 +20,7 @@ from graphweft_contracts import ContextReply, ContextRequest, Event
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RuleSet
-from graphweft_rules.output.memory_block import NOTHING_CLOSER
+from graphweft_rules.output.memory_block import NOTHING_CLOSE
 from graphweft_workers.doctor import examine
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
@@ -144,7 +144,7 @@ async def test_a_small_scope_is_shown_whole(
     finally:
         await pipeline.aclose()
     assert [shown.count(f"- user: {text}") for text in KNOWN] == [1, 1, 1]
-    assert (NOTHING_CLOSER not in shown) is fits
+    assert (NOTHING_CLOSE not in shown) is fits
 
 
 async def test_facts_and_then_the_latest_follow_the_hits(url: str, graph: FalkorDBStore) -> None:

@@ -32,7 +32,7 @@ _EMPTY: Final = 0.0
 """The score of a turn that tells nothing: a question, or an answer that only says that something is unknown."""
 _PASSED: Final = ((14, 1, "day"), (60, 7, "week"), (730, 30, "month"))
 """Days up to which a time is counted in a unit, and the days of the unit; beyond, years count."""
-NOTHING_CLOSER: Final = "Nothing closer to the question was found."
+NOTHING_CLOSE: Final = "None of this is close to the question."
 _LINE: Final = 4
 """Characters of a line beside its text: a dash, blanks and a line break."""
 
@@ -105,7 +105,7 @@ def memory_text(
     """Return the rows, which are in the order of their rank, as the lines of a block; empty without one that shows.
 
     ``today`` says how long ago a day was; without it the text says nothing of that. If no score reaches ``floor``, the
-    block says that nothing closer was found. With ``bare``, there is no heading and no day.
+    block says that none is close. With ``bare``, there is no heading and no day.
     """
     rows = [row for row in rows if row.text]
     known = [row for row in rows if row.kind in _KNOWN]
@@ -115,7 +115,7 @@ def memory_text(
     for row in said:
         days.setdefault("" if bare else _day_heading(row.time[:10], today), []).append(_said_line(row))
     if not lines and not days:
-        return NOTHING_CLOSER if rows else ""
+        return ""
     if lines and days and not bare:
         lines.insert(0, "Known:")
     for day, of_day in days.items():
@@ -123,7 +123,7 @@ def memory_text(
     if today is not None and not bare:
         lines.insert(0, f"Today is {_named(today)}.")
     if floor is not None and all(row.score is not None and row.score < floor for row in (*known, *said)):
-        lines.append(NOTHING_CLOSER)
+        lines.append(NOTHING_CLOSE)
     return "\n".join(lines)
 
 

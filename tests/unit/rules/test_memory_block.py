@@ -12,7 +12,7 @@ from graphweft_contracts.prompt_text import inside
 from graphweft_rules import AllRows, BoundQuery
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.output.formats import RenderedRows
-from graphweft_rules.output.memory_block import NOTHING_CLOSER
+from graphweft_rules.output.memory_block import NOTHING_CLOSE
 from graphweft_rules.output.packing import PackedBlocks, pack
 
 TODAY: Final = date(2026, 11, 28)
@@ -79,15 +79,15 @@ def test_a_question_is_shown_with_its_answer_only() -> None:
     assert shown(question, answer, today=None)[1:] == ["- user: What is my cat called?", "- assistant: Tom."]
     alone = shown(question, row("Good night.", timestamp="2026-11-21T10:00:00Z"), today=None)
     assert alone == ["Saturday 2026-11-21:", "- user: Good night."]
-    assert shown(question, question) == [NOTHING_CLOSER]
+    assert shown(question, question) == [""]
     assert shown(row("What is my cat called?", score=None))[-1] == "- user: What is my cat called?"  # the latest rows
 
 
 def test_a_block_says_that_nothing_fits_well() -> None:
     rows = [row("Tea at noon.", score=0.15), row("Tea.", score=0.1)]
-    assert RenderedRows("memory", COLUMNS, rows, floor=0.2).text(2).split("\n")[-1] == NOTHING_CLOSER
-    assert NOTHING_CLOSER not in RenderedRows("memory", COLUMNS, rows, floor=0.12).text(2)
-    assert NOTHING_CLOSER not in RenderedRows("memory", COLUMNS, rows).text(2)
+    assert RenderedRows("memory", COLUMNS, rows, floor=0.2).text(2).split("\n")[-1] == NOTHING_CLOSE
+    assert NOTHING_CLOSE not in RenderedRows("memory", COLUMNS, rows, floor=0.12).text(2)
+    assert NOTHING_CLOSE not in RenderedRows("memory", COLUMNS, rows).text(2)
 
 
 def test_equal_texts_are_counted() -> None:

@@ -44,7 +44,13 @@ _configure = structlog.configure
 
 @pytest.fixture(autouse=True, scope="session")
 def _loggers_follow_their_set_up() -> Generator[None]:
-    """Let no logger keep the set-up of its first use: ``capture_logs`` of a later test would see nothing of it."""
+    """Let no logger keep the set-up of its first use: ``capture_logs`` of a later test would see nothing of it.
+
+    Without a set-up, exceptions are logged as roles log them: structlog would draw them for a second, with all values.
+    """
+    for processor in structlog.get_config()["processors"]:
+        if isinstance(processor, structlog.dev.ConsoleRenderer):
+            processor.exception_formatter = structlog.dev.plain_traceback
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             structlog, "configure", lambda **options: _configure(**options | {"cache_logger_on_first_use": False})

@@ -46,7 +46,8 @@ _ASSIGNED: Final = re.compile(
     # `password = `, `"token": `, `<password>`, `password is `, `--token `
     r"(?:[\\\"'`*_)\]]{0,4}\s*+(?P<sign>=>|:=|={1,3}|:{1,2}|->)|(?(tagged)>|(?!))"
     r"|(?P<is>[\"'`*]*+\s++(?:is|was|are)(?:\s++set\s++to)?[\s:]++)|(?(option)[ \t]++|(?!)))"
-    r"(?P<lead>(?:\s|\\(?=\s)|#++(?=\s)|//++(?=\s)|\*++(?=\s)|[|>][+-]?(?=\s)|--++(?=\s)|\|(?=\s)|!!?\w++(?=\s))*+)"
+    r"(?P<lead>(?:\s|\\(?=\s)|#++(?=\s)|//++(?=\s)|\*++(?=\s)|[|>][+-]?(?=\s)|--++(?=\s)|\|(?=\s)|!!?\w++(?=\s)"
+    r"|&[\w.-]++(?=[ \t]))*+)"
     r"(?:[bfru]{0,2}(?P<quote>\\*+(?:\"\"\"|'''|[\"'`]))(?P<quoted>(?:(?!(?P=quote))(?:\\.|.))*+)|(?P<run>(?(tagged)[^\s<]|\S)+))"
 )
 _NO_SPACE: Final = re.compile(r"[^\s\"'<>]+")
@@ -92,7 +93,10 @@ def redact_cell(label: str, text: str) -> str:
         return text
     if len(text) <= _MAX_CHARS:
         return redact_value(label, text) if label else redact(text)
-    found: list[tuple[int, int]] = []
+    # A list may be longer than a window.
+    found = (
+        [span for each in structures(text) for span in each.secrets] if may_name_a_secret(text, text.lower()) else []
+    )
     for start in range(0, len(text), _STRIDE):
         found += ((start + first, start + last) for first, last in _secrets(text[start : start + _MAX_CHARS]))
     return _masked(text, found)
@@ -234,7 +238,7 @@ def _strange(text: str) -> Iterator[tuple[int, int]]:
                 continue
             until = max(until, word.end())
             if is_strange(word[0].strip(QUOTES)) and (whole := WORDS.match(text, near.start())):
-                yield whole.span()
+                yield whole.start(), whole.start() + len(whole[0].rstrip("\\"))  # it escapes the quote behind
 
 
 def _assigned(text: str, match: re.Match[str]) -> Iterator[tuple[int, int]]:

@@ -144,7 +144,7 @@ def _read(text: str, name: re.Match[str], *, is_password: bool) -> _Found | None
             return None
         return _brackets(text, opening.end(), _indent_of(text, name.start()), is_password)
     if name["sign"] == ":" and _STATEMENT.match(text, _line_of(text, name.start())):
-        return None
+        return first.start(), []
     return _lines(text, first, _indent_of(text, name.start()), is_password, is_block=block is not None)
 
 

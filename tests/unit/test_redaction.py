@@ -233,6 +233,20 @@ def test_a_value_behind_an_anchor_goes(text: str) -> None:
     assert not {"letmein", "hunter2x"} & {*redact(text).split()}
 
 
+def test_random_structures_neither_fail_nor_change_twice() -> None:
+    rnd = random.Random(5)
+    parts = (
+        "passwords: ", "password:\n", "secrets = ", "tokens: ", "[passwords]\n", "[REDACTED]", "list[str] = ", "set(",
+        *"[](){}\"'|=\\\n", ", ", "  ", "- ", "# ", "a: ", "&x ", "!!str ", "\\n", ": ", "x y z", "100. ", "hunter2",
+        "letmein",
+    )  # fmt: skip
+    for _ in range(2_000):
+        text = "".join(rnd.choices(parts, k=rnd.randint(2, 25)))
+        once = redact(text)
+        assert redact(once) == once, repr(text)
+    assert redact("tokens: \n  !!str ") == "tokens: \n  !!str "
+
+
 def test_structures_without_end_are_read_up_to_a_limit() -> None:
     for text in ("passwords: [a", "password:\n- ", "token: {a:", "secret:\n  a: ", "password: |\n b"):
         found = [*secret_structures.structures(text * 1_000)]

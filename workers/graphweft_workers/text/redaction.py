@@ -33,6 +33,8 @@ from graphweft_workers.text.terms import STOP_WORDS
 
 REDACTED: Final = "[REDACTED]"
 _MAX_CHARS: Final = 4_000
+_ROUNDS: Final = 4
+"""Brackets that did not fit may fit once a secret among them is masked, and show another one."""
 _STRIDE: Final = 3_000
 """Distance of the windows in which a longer text is read. A secret of up to 1,000 characters is whole in one."""
 _BREAK: Final = re.compile(
@@ -74,7 +76,12 @@ def redact(text: str) -> str:
     mixed letters and digits, or a value that is assigned to a password, a token or the like, or stands near its name.
     """
     text = _bounded(text)
-    return _masked(text, _secrets(text))
+    for _ in range(_ROUNDS):
+        shown = _masked(text, _secrets(text))
+        if shown == text:
+            break
+        text = shown
+    return text
 
 
 def redact_value(label: str, text: str) -> str:

@@ -194,7 +194,7 @@ def _lines(
                 begin = begin if member is None else member.start("value")
                 if begin >= 0 and (tags := _TAGS.match(said, begin)) is not None:
                     begin = tags.end()
-                if begin < 0 or _BLOCK.fullmatch(said, begin):
+                if not 0 <= begin < len(said) or _BLOCK.fullmatch(said, begin):
                     pass  # its lines follow
                 elif said[begin] in "[{(" and not said.startswith("[REDACTED", begin):
                     within = _brackets(text, place + begin, inner, is_password, key)
@@ -247,10 +247,10 @@ def _brackets(text: str, at: int, outer: int, is_password: bool, name: str | Non
             while _OPENS[depth.pop()] != token["close"]:
                 is_even = False
             if not depth and not text.startswith(("[", "(", "{"), last):
-                if not is_even:
-                    return last, [(at + 1, last - 1)]
                 if not _BEHIND.match(text, last):
                     return _cut_off(text, at, outer)
+                if not is_even:
+                    return last, [(at + 1, last - 1)]
                 return last, _listed(text, at, last, secrets)
         elif token["remark"]:
             secrets += _secret(token["remark"][2:], token.start() + 2, "#", is_password)

@@ -23,9 +23,9 @@ from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.reports.effects import _state
 from graphweft_workers.reports.entries import DecodedEntry, see
 from graphweft_workers.reports.lookup import corrects
-from graphweft_workers.reports.printable import printable
 from graphweft_workers.reports.rules_at import activation_at
 from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.support.printable import printable
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,50 @@ def test_more_labels_than_the_limit_count_together(meter: ProcessMeter) -> None:
         metrics.RULE_MATCHES.add(1, "Support", f"rule-{number}")
     found = [(labels, number) for (name, labels), number in samples(meter).items() if "rule_matches" in name]
     assert len(found) == metrics.RULE_MATCHES.limit + 1
-    assert (tuple({"rule": "other", "workflow": "other"}.items()), 50.0) in found
+    assert (tuple({"rule": "other", "workflow": "Support"}.items()), 50.0) in found
+
+
+def test_a_workflow_with_many_rules_takes_no_place_of_others(meter: ProcessMeter) -> None:
+    name, limit = "graphweft_rule_matches_total", metrics.RULE_MATCHES.limit
+    for _ in range(2):
+        for number in range(limit + 100):
+            metrics.RULE_MATCHES.add(1, "Greedy", f"rule-{number}")
+        for workflow, rule in product(("Support", "Sales"), ("one", "two", "three")):
+            metrics.RULE_MATCHES.add(1, workflow, rule)
+    for workflow, rule in product(("Support", "Sales"), ("one", "two", "three")):
+        assert value(meter, name, workflow=workflow, rule=rule) == 2
+    assert value(meter, name, workflow="Greedy", rule="rule-0") == 2
+    greedy = [number for (_, labels), number in samples(meter).items() if ("workflow", "Greedy") in labels]
+    assert sum(greedy) == 2 * (limit + 100)  # what gave its place away is counted
+    assert len(greedy) == limit - 6 + 1
+
+
+def test_many_workflows_are_bounded_and_each_early_one_keeps_a_place(meter: ProcessMeter) -> None:
+    limit = metrics.RULE_MATCHES.limit
+    for rule, number in product(("one", "two"), range(limit + 30)):
+        metrics.RULE_MATCHES.add(1, f"workflow-{number}", rule)
+    found = {labels: number for (name, labels), number in samples(meter).items() if "rule_matches" in name}
+    assert len(found) <= 2 * limit + 1
+    assert all((("rule", "one"), ("workflow", f"workflow-{number}")) in found for number in range(limit))
+    assert sum(found.values()) == 2 * (limit + 30)
+
+
+def test_what_is_counted_for_no_workflow_is_bounded_and_kept(meter: ProcessMeter) -> None:
+    limit = metrics.RULE_MATCHES.limit
+    for number in range(2 * limit):
+        metrics.RULE_MATCHES.add(1, "other", f"rule-{number}")
+        metrics.RULE_MATCHES.add(1, f"workflow-{number % 9}", "other")
+    found = {labels: number for (name, labels), number in samples(meter).items() if "rule_matches" in name}
+    assert len(found) <= limit + 2
+    assert sum(found.values()) == 4 * limit
+
+
+def test_each_app_has_places_of_its_own() -> None:
+    with metering(MeterOptions(apps=frozenset({"shop", "greedy"}))) as meter:
+        for number in range(5 * metrics.DEAD_LETTERS_WRITTEN.limit):
+            metrics.DEAD_LETTERS_WRITTEN.add(1, f"reason-{number}", app="greedy")
+        metrics.DEAD_LETTERS_WRITTEN.add(1, "invalid", app="shop")
+        assert value(meter, "graphweft_dead_letters_total", app="shop", reason="invalid") == 1
 
 
 def test_an_observed_metric_takes_no_more_labels_than_its_limit(meter: ProcessMeter) -> None:

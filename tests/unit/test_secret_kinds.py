@@ -31,6 +31,8 @@ OTHERS: Final = {
     "WORDS": ("some words", secret_words.WORDS),
     "_URL": ("postgres://ann:hunter@db", redaction._URL),
     "_NAMED": ('"passwords": ', secret_structures._NAMED),
+    "_SECTION": (" [[db.passwords]]", secret_structures._SECTION),
+    "_EXPRESSION": ("(a + b)", secret_structures._EXPRESSION),
     "_TOKEN": (r'\\"a b\\", [c', secret_structures._TOKEN),
 }
 AT_ONE_PLACE: Final = {
@@ -44,6 +46,15 @@ AT_ONE_PLACE: Final = {
     "_NEXT_LINE": ("\n  - a\\b", secret_structures._NEXT_LINE),
     "_ITEM": ("12)  a b", secret_structures._ITEM),
     "_MEMBER": ("'a.b' : c d", secret_structures._MEMBER),
+    "_TAGS": ("&main !!seq ", secret_structures._TAGS),
+    "_TYPE": ("list[str] = ", secret_structures._TYPE),
+    "_MAKER": ("new java.util.HashSet<String>(", secret_structures._MAKER),
+    "_SAID": ("(click here, at 10.)", secret_structures._SAID),
+    "_SAID, link": ("[a link](https://a.b/c)", secret_structures._SAID),
+    "_TRAIL": ("'a b' # c", secret_structures._TRAIL),
+    "_TRAIL, bare": ("a b # c", secret_structures._TRAIL),
+    "_REMARK": ("## a b", secret_structures._REMARK),
+    "_END_OF_LINE": ("a\\b", secret_structures._END_OF_LINE),
     "_INDENT": ("  - - a", secret_structures._INDENT),
     "_KEY_SIGN": ("  :", secret_structures._KEY_SIGN),
 }

@@ -731,6 +731,30 @@ def test_an_exception_is_logged_with_its_trace(style: Any, capsys: pytest.Captur
     assert "\x1b" not in printed  # no colours where nobody looks
 
 
+class _Named:
+    def __repr__(self) -> str:
+        return "named \x1b[2J"
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_no_log_entry_controls_a_terminal(style: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", style)
+    hostile = "x\x1b[2K\x1b[1Aevil\u202e\u2028\x9b\r\x85\ud800"
+    own, standard = structlog.stdlib.get_logger("graphweft.test"), logging.getLogger("some.library")
+    own.info("spans_ignored", library=hostile, both=f"a b {hostile}", many=[hostile], named=_Named(), **{hostile: 1})
+    own.info(f"event {hostile}\nforged line")
+    standard.warning("of a library: %s", f"{hostile}\nforged line")
+    for logger in (own, standard):
+        try:
+            raise ValueError(hostile)
+        except ValueError:
+            logger.exception(hostile)
+    printed = capsys.readouterr().err
+    assert [char for char in printed if not char.isprintable() and char != "\n"] == []
+    assert not [line for line in printed.splitlines() if line.startswith("forged line")]
+    assert "x\\u001b[2K\\u001b[1Aevil\\u202e" in printed  # it can still be read
+
+
 @pytest.mark.parametrize("style", ["console", "json"])
 @pytest.mark.parametrize(
     "logger",

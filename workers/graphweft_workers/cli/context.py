@@ -28,8 +28,8 @@ from graphweft_workers.cli.options import (
     command,
 )
 from graphweft_workers.cli.output import aligned, print_json, say, stderr, warn
-from graphweft_workers.reports.printable import printable_lines
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.printable import printable_lines
 from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus
 

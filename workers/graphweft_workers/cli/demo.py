@@ -27,7 +27,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.reports.delivery import send, wait_until_applied
-from graphweft_workers.reports.printable import short
+from graphweft_workers.reports.short_texts import short
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 

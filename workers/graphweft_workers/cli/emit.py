@@ -31,7 +31,7 @@ from graphweft_workers.imports.file_series import numbered_blocks
 from graphweft_workers.imports.files import STANDARD_INPUT, read_runs
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
 from graphweft_workers.reports.delivery import PublishReport
-from graphweft_workers.reports.printable import printable
+from graphweft_workers.support.printable import printable
 
 _STDIN: Final = 0
 _CHUNK_BYTES: Final = 1 << 16

@@ -14,9 +14,9 @@ from graphweft_workers.cli.output import show, tell_progress, warn
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.reports.event import EntryFate, EventReport, fate_of, find_entry
-from graphweft_workers.reports.printable import printable
 from graphweft_workers.reports.scan import Decoder, ScanLimits
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.printable import printable
 from graphweft_workers.wiring.running import running_bus, running_graph
 
 Target = Annotated[

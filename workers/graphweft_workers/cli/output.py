@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from graphweft_contracts import GraphweftError, Transient
 from graphweft_contracts.plurals import counted
-from graphweft_workers.reports.printable import plain, printable, printable_lines
 from graphweft_workers.reports.report import Notice, Report, TextTable
+from graphweft_workers.reports.short_texts import plain
+from graphweft_workers.support.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,9 +16,9 @@ from graphweft_workers.cli.output import print_error, show, warn
 from graphweft_workers.cli.publishing import interruptible
 from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines
 from graphweft_workers.imports.files import read_whole
-from graphweft_workers.reports.printable import printable
 from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.printable import printable
 from graphweft_workers.wiring.rules import load_rules
 
 if TYPE_CHECKING:  # the options are checked before what matches is loaded

@@ -13,7 +13,8 @@ from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_rules.cypher.node_writes import KeyValue, NodeTarget
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.reports.graph_names import names_of
-from graphweft_workers.reports.printable import printable, short
+from graphweft_workers.reports.short_texts import short
+from graphweft_workers.support.printable import printable
 
 if TYPE_CHECKING:
     from graphweft_workers.replay.node_state import State

@@ -19,9 +19,9 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.reports.printable import printable
 from graphweft_workers.reports.report import Part
 from graphweft_workers.reports.without_rule import EventKinds, WithoutRule
+from graphweft_workers.support.printable import printable
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 8 * 1024**2

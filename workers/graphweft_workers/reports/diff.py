@@ -11,8 +11,9 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.replay.causes import MutationDifference, Side
 from graphweft_workers.replay.graph_diff import Example, How, Kind, NodeName
 from graphweft_workers.replay.history_diff import HistoryDiff, Outcome, RuleName
-from graphweft_workers.reports.printable import plain, printable, short
 from graphweft_workers.reports.report import Part, TextTable
+from graphweft_workers.reports.short_texts import plain, short
+from graphweft_workers.support.printable import printable
 
 _HOWS: Final[tuple[How, ...]] = ("added", "removed", "changed")
 _OUTCOMES: Final[tuple[Outcome, ...]] = ("applied", "skipped", "failed")

@@ -16,7 +16,7 @@ from graphweft_workers.reports.diff import (
     title_of_example,
     title_of_rule,
 )
-from graphweft_workers.reports.printable import printable
+from graphweft_workers.support.printable import printable
 
 _STYLE: Final = """
 :root {

@@ -10,8 +10,9 @@ from typing import Any, Final, Literal
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.rules_log import Activation, announced
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.reports.printable import clock, printable, short
 from graphweft_workers.reports.report import Part
+from graphweft_workers.reports.short_texts import clock, short
+from graphweft_workers.support.printable import printable
 
 _PREVIEW: Final = 60
 _FAULT: Final = 200

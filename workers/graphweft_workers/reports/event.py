@@ -12,9 +12,10 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.reports.entries import DecodedEntry
-from graphweft_workers.reports.printable import plain, printable, printable_lines, short
 from graphweft_workers.reports.report import Notice, Part
 from graphweft_workers.reports.scan import Decoder, ScanLimits, ends
+from graphweft_workers.reports.short_texts import plain, short
+from graphweft_workers.support.printable import printable, printable_lines
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.reports.effects import EntryEffect, Letters

@@ -18,11 +18,12 @@ from graphweft_workers.reports.effects import EntryEffect, Letters, letters_of
 from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.event import EntryFate, letter_parts
 from graphweft_workers.reports.judging import Judgement, MissedMutation, judge
-from graphweft_workers.reports.printable import printable, short
 from graphweft_workers.reports.report import Part
 from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.reports.rules_at import RulesAt, activation_at
 from graphweft_workers.reports.scan import Decoder
+from graphweft_workers.reports.short_texts import short
+from graphweft_workers.support.printable import printable
 
 _PARAMS: Final = 2_000
 """Characters of the parameters of one mutation in the text."""

@@ -12,8 +12,9 @@ from graphweft_rules.cypher.node_writes import NodeTarget
 from graphweft_workers.replay.node_state import Change, State
 from graphweft_workers.replay.recording import RecordResult, Writer
 from graphweft_workers.replay.why import LogFindings
-from graphweft_workers.reports.printable import clock, plain, printable, short
 from graphweft_workers.reports.report import Notice, Part
+from graphweft_workers.reports.short_texts import clock, plain, short
+from graphweft_workers.support.printable import printable
 
 _VALUE: Final = 100
 

@@ -4,16 +4,51 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 from rich.console import Console
 
 from graphweft_workers.support.log_context import with_ids
+from graphweft_workers.support.printable import printable, printable_lines
+
+_OWN: Final = frozenset({"event", "level", "timestamp"})
+"""What the renderer shows as text, whatever it holds."""
+_LINES: Final = frozenset({"exception", "stack"})
+"""What the renderer shows as lines."""
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
     """The handler that this module makes."""
+
+
+class _Shown:
+    """A value as the renderer shows it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _escaped(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what is not printable in an entry, so that no text of others controls a terminal or forges a line."""
+    for name in [name for name in entry if not name.isprintable()]:
+        entry[printable(name)] = entry.pop(name)
+    for name, value in entry.items():
+        if name in _LINES:
+            entry[name] = printable_lines(str(value))
+        elif name in _OWN:
+            entry[name] = printable(str(value))
+        elif isinstance(value, str):
+            entry[name] = value if value.isprintable() else _Shown(printable(value))
+        elif not isinstance(value, int | float | None):
+            entry[name] = _Shown(printable(repr(value)))
+    return entry
 
 
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
@@ -25,13 +60,16 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     terminal = Console(stderr=True)  # it knows NO_COLOR
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+    renderers: list[structlog.typing.Processor] = (
+        [structlog.processors.JSONRenderer()]  # JSON escapes all beyond ASCII
         if style == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=terminal.is_terminal and not terminal.no_color,
-            exception_formatter=structlog.dev.plain_traceback,
-        )
+        else [
+            _escaped,
+            structlog.dev.ConsoleRenderer(
+                colors=terminal.is_terminal and not terminal.no_color,
+                exception_formatter=structlog.dev.plain_traceback,
+            ),
+        ]
     )
     structlog.configure(
         processors=[
@@ -49,7 +87,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         structlog.stdlib.ProcessorFormatter(
             # Format tracebacks as text: a renderer's own traceback shows local variables, which hold private data.
             foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     # What libraries and asyncio log would go to standard error in a form of their own.

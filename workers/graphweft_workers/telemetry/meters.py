@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -185,6 +185,10 @@ class CounterCell:
 
     total: float = 0.0
 
+    def take(self, other: CounterCell) -> None:
+        """Add what another cell has."""
+        self.total += other.total
+
 
 @dataclass(slots=True)
 class HistogramCell:
@@ -195,15 +199,31 @@ class HistogramCell:
     least: float = math.inf
     most: float = -math.inf
 
+    def take(self, other: HistogramCell) -> None:
+        """Add what another cell has."""
+        self.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
 
-class LabelledCells[C]:
-    """The cells of one metric, for at most ``limit`` combinations of labels."""
+
+class _Cell(Protocol):
+    def take(self, other: Any) -> None: ...
+
+
+class LabelledCells[C: _Cell]:
+    """The cells of one metric, for at most ``limit`` combinations of labels of each app.
+
+    The values of the first label, such as workflows, share them evenly: once all are taken, one with few combinations
+    gets a place of the one with the most, whose last one counts for its ``OTHER`` from then on. So none blinds others.
+    """
 
     def __init__(self, metric: CountedMetric, apps: frozenset[str], make: Callable[[], C]) -> None:
         self._names = metric.labels
         self._apps = apps if metric.by_app else frozenset[str]()
-        self._most = metric.limit * (1 + len(self._apps)) if metric.labels else math.inf
+        self._most = metric.limit
         self._make = make
+        self._taken: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+        """The combinations of each app, by the value of the first label."""
         self._cells: dict[tuple[tuple[str, ...], str], C] = {}
 
     def values(self) -> Iterator[tuple[dict[str, str], C]]:
@@ -217,10 +237,24 @@ class LabelledCells[C]:
         key = labels, (app if app in self._apps else OTHER)
         cell = self._cells.get(key)
         if cell is None:
-            if len(self._cells) >= self._most:
-                key = (OTHER,) * len(labels), key[1]
+            if labels:
+                key = self._place(labels, key[1]), key[1]
             cell = self._cells.setdefault(key, self._make())
         return cell
+
+    def _place(self, labels: tuple[str, ...], app: str) -> tuple[str, ...]:
+        """Return the labels that new ones count for: their own, if they get a place."""
+        taken = self._taken.setdefault(app, {})
+        own = taken.get(labels[0], [])
+        if sum(map(len, taken.values())) >= self._most:
+            first, fullest = max(taken.items(), key=lambda item: len(item[1]))
+            rest = (OTHER,) * (len(labels) - 1)
+            if len(fullest) <= len(own) + 1:
+                return (labels[0] if own else OTHER, *rest)
+            gone = fullest.pop(-1 if fullest[-1] != (first, *rest) else -2)
+            self._cells.setdefault(((first, *rest), app), self._make()).take(self._cells.pop((gone, app)))
+        taken.setdefault(labels[0], own).append(labels)
+        return labels
 
 
 class CounterSink(LabelledCells[CounterCell]):

@@ -7,7 +7,8 @@ A metric is a value of the process, like a logger: what counts is deep inside of
 otherwise get a recorder by thirty constructors.
 
 - Names are those of Prometheus: a unit or ``_total`` ends them. Times are in seconds, sizes in bytes.
-- Labels are bounded. A metric takes ``limit`` combinations of their values; what comes later counts for ``OTHER``.
+- Labels are bounded. A metric takes ``limit`` combinations of their values for each app, in even shares of the values
+  of the first label; what finds no place counts for ``OTHER``.
 - ``by_app`` metrics have the label ``app`` if the settings list apps; apps that are not listed are ``OTHER``.
 - Neither labels nor values are content of an event, of a request or of a reply.
 """
@@ -225,7 +226,8 @@ WITHOUT_EFFECT: Final = CounterMetric(
 )  # fmt: skip
 RULE_MATCHES: Final = CounterMetric(
     name="graphweft_rule_matches_total", labels=("workflow", "rule"), limit=200,
-    text="Mutations of events that took effect, by rule.",
+    text="Mutations of events that took effect, by rule. Workflows share 200 places evenly: the rules of a workflow "
+    "beyond its share are its rule `other`.",
 )  # fmt: skip
 RETRIES: Final = CounterMetric(
     name="graphweft_retries_total",

@@ -33,6 +33,8 @@ from graphweft_workers.text.terms import STOP_WORDS
 
 REDACTED: Final = "[REDACTED]"
 _MAX_CHARS: Final = 4_000
+_ROUNDS: Final = 4
+"""Brackets that did not fit may fit once a secret among them is masked, and show another one."""
 _STRIDE: Final = 3_000
 """Distance of the windows in which a longer text is read. A secret of up to 1,000 characters is whole in one."""
 _BREAK: Final = re.compile(
@@ -46,7 +48,8 @@ _ASSIGNED: Final = re.compile(
     # `password = `, `"token": `, `<password>`, `password is `, `--token `
     r"(?:[\\\"'`*_)\]]{0,4}\s*+(?P<sign>=>|:=|={1,3}|:{1,2}|->)|(?(tagged)>|(?!))"
     r"|(?P<is>[\"'`*]*+\s++(?:is|was|are)(?:\s++set\s++to)?[\s:]++)|(?(option)[ \t]++|(?!)))"
-    r"(?P<lead>(?:\s|\\(?=\s)|#++(?=\s)|//++(?=\s)|\*++(?=\s)|[|>][+-]?(?=\s)|--++(?=\s)|\|(?=\s)|!!?\w++(?=\s))*+)"
+    r"(?P<lead>(?:\s|\\(?=\s)|#++(?=\s)|//++(?=\s)|\*++(?=\s)|[|>][+-]?(?=\s)|--++(?=\s)|\|(?=\s)|!!?\w++(?=\s)"
+    r"|&[\w.-]++(?=[ \t]))*+)"
     r"(?:[bfru]{0,2}(?P<quote>\\*+(?:\"\"\"|'''|[\"'`]))(?P<quoted>(?:(?!(?P=quote))(?:\\.|.))*+)|(?P<run>(?(tagged)[^\s<]|\S)+))"
 )
 _NO_SPACE: Final = re.compile(r"[^\s\"'<>]+")
@@ -73,7 +76,12 @@ def redact(text: str) -> str:
     mixed letters and digits, or a value that is assigned to a password, a token or the like, or stands near its name.
     """
     text = _bounded(text)
-    return _masked(text, _secrets(text))
+    for _ in range(_ROUNDS):
+        shown = _masked(text, _secrets(text))
+        if shown == text:
+            break
+        text = shown
+    return text
 
 
 def redact_value(label: str, text: str) -> str:
@@ -92,7 +100,10 @@ def redact_cell(label: str, text: str) -> str:
         return text
     if len(text) <= _MAX_CHARS:
         return redact_value(label, text) if label else redact(text)
-    found: list[tuple[int, int]] = []
+    # A list may be longer than a window.
+    found = (
+        [span for each in structures(text) for span in each.secrets] if may_name_a_secret(text, text.lower()) else []
+    )
     for start in range(0, len(text), _STRIDE):
         found += ((start + first, start + last) for first, last in _secrets(text[start : start + _MAX_CHARS]))
     return _masked(text, found)
@@ -234,7 +245,7 @@ def _strange(text: str) -> Iterator[tuple[int, int]]:
                 continue
             until = max(until, word.end())
             if is_strange(word[0].strip(QUOTES)) and (whole := WORDS.match(text, near.start())):
-                yield whole.span()
+                yield whole.start(), whole.start() + len(whole[0].rstrip("\\"))  # it escapes the quote behind
 
 
 def _assigned(text: str, match: re.Match[str]) -> Iterator[tuple[int, int]]:

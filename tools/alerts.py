@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 ALERTS_FILE: Final = "deploy/prometheus/graphweft-alerts.yaml"
 _PAGE: Final = "docs/alerts.md"
-_COUNTED: Final = 'outcome=~"whole|partial|empty", reason!~"no_rules|disabled"'
+_COUNTED: Final = 'outcome=~"whole|partial|empty|expired", reason!~"no_rules|disabled"'
 """Context requests that have a claim to a whole context."""
 
 
@@ -23,6 +23,12 @@ class Alert:
     """One sentence on what is the case."""
     steps: str
     """What to look at and to do, as Markdown."""
+
+
+def _grew(series: str, by: str, window: str) -> str:
+    """Return the query of a counter that has grown. It has no sample before its first count, from which it begins."""
+    total = f"sum by ({by})" if by else "sum"
+    return f"{total} (increase({series}[{window}])) > 0 or {total} ({series} unless {series} offset {window}) > 0"
 
 
 ALERTS: Final = (
@@ -62,6 +68,13 @@ ALERTS: Final = (
         "[scaling](operations.md#scaling).",
     ),
     Alert(
+        name="GraphweftNoWorker", minutes=5, severity="critical",
+        query='absent(graphweft_role_running{role="mutation"})',
+        summary="No mutation worker is scraped: no event is applied.",
+        steps="Start one, or look why Prometheus does not reach it. Lag, partitions and parked apps are what workers "
+        "say, so their alerts are silent meanwhile.",
+    ),
+    Alert(
         name="GraphweftPartitionsUnowned", minutes=2, severity="critical",
         query="max(graphweft_partitions_unowned) > 0",
         summary="No worker holds {{ $value }} partitions: their events are not applied.",
@@ -97,7 +110,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="GraphweftDeadLetters", minutes=0, severity="warning",
-        query="sum by (reason) (increase(graphweft_dead_letters_total[15m])) > 0",
+        query=_grew("graphweft_dead_letters_total", "reason", "15m"),
         summary="Events had no effect in the last 15 minutes: {{ $labels.reason }}.",
         steps="`graphweft dlq list` shows them with their reason, and `graphweft status` counts them by cause. Mend "
         "the rule or the server, then "
@@ -105,7 +118,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="GraphweftQuarantine", minutes=0, severity="warning",
-        query="sum(increase(graphweft_quarantines_total[15m])) > 0",
+        query=_grew("graphweft_quarantines_total", "", "15m"),
         summary="A mutation was switched off because its rows failed.",
         steps="The worker's log names it (`mutation_quarantined`), and its dead letters have the reason "
         "`quarantined`. It is tried again by itself, "
@@ -197,7 +210,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="GraphweftEventsDropped", minutes=0, severity="critical",
-        query='sum by (result) (increase(graphweft_events_published_total{result!="sent"}[5m])) > 0',
+        query=_grew('graphweft_events_published_total{result!="sent"}', "result", "5m"),
         summary="The gateway did not give events to the bus: {{ $labels.result }}.",
         steps="`dropped`: the bus was unavailable for longer than the buffer lasts. Its senders got an error and "
         "should send again. `rejected`: the "

@@ -177,7 +177,8 @@ CUT_OFF: Final = (
     "passwords = set([{0}, {1}]",
     'passwords: [\n  "{0}",\n  "{1}"',
     'passwords: [\n"{0}",\n\n"{1}"',
-    "passwords:\n  a: [{0},\n    {1}", "passwords: {{a: {0}=, b: {1}:}}",
+    "passwords:\n  a: [{0},\n    {1}",
+    "passwords: {{a: {0}=, b: {1}:}}",
 )
 """Structures whose brackets do not end, or do not fit, and values with signs at their ends."""
 

@@ -159,6 +159,7 @@ SAID_OF_SECRETS: Final = (
     '"password": {"type": "string", "minLength": 8, "format": "password"}',
     "tokens: (I mean the small ones\nand others",
     "password:\n  valueFrom:\n    secretKeyRef:\n      name: db\n      key: password", "passwords:\n# none\nhost: db",
+    "password: {min: 8, max: 20}", "password: {min:8, type: string}",
     "if not password:\n    count = total\n    shown = plain",
 )  # fmt: skip
 
@@ -177,8 +178,9 @@ CUT_OFF: Final = (
     'passwords: [\n  "{0}",\n  "{1}"',
     'passwords: [\n"{0}",\n\n"{1}"',
     "passwords:\n  a: [{0},\n    {1}",
+    "passwords: {{a: {0}=, b: {1}:}}",
 )
-"""Structures whose brackets do not end, or do not fit."""
+"""Structures whose brackets do not end, or do not fit, and values with signs at their ends."""
 
 
 @pytest.mark.parametrize("text", STRUCTURES)

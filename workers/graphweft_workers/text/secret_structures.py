@@ -51,6 +51,7 @@ _REMARK: Final = re.compile(r"(?:#++|//++|;++)[ \t]*+(?P<rest>.*)")
 _SPACE: Final = re.compile(r"\s*+")
 _INDENT: Final = re.compile(r"[ \t]*+(?:[-*+][ \t]++)*+")
 _KEY_SIGN: Final = re.compile(r"\s{0,8}[:=]")
+_KEY: Final = re.compile(r":[ \t]++[^\s,}]")
 _BEHIND: Final = re.compile(r"\s|[,;.:?!|*_\])}\"'`\\<]|\Z")
 _SAID: Final = re.compile(
     r"\((?P<first>[A-Za-z'-]{1,20})(?:[ ,]{1,2}(?:[A-Za-z'-]{1,20}|[0-9]{1,3})(?![\w])){1,20}[.!?]?\)"
@@ -256,8 +257,11 @@ def _brackets(text: str, at: int, outer: int, is_password: bool, name: str | Non
             secrets += _secret(token["remark"][2:], token.start() + 2, "#", is_password)
         elif not token["masked"] and _MAKER.match(text, token.start()) is None:
             group = "bare" if token["quote"] is None else "quoted"
-            if depth and depth[-1] == "{" and _KEY_SIGN.match(text, last):
-                key = token[group]
+            if depth[-1:] == ["{"] and (_KEY_SIGN.match(text, last) or _KEY.match(text, last - 1)):
+                key = token[group].rstrip(":") or key
+                continue
+            begin, sign, _ = token[group].partition(":")
+            if group == "bare" and sign and begin.lower() in _OTHER_KEYS:
                 continue
             secrets += _secret(token[group], token.start(group), key if depth[-1:] == ["{"] else name, is_password)
     if is_password or not is_even:

@@ -111,6 +111,14 @@ def _is_left(item: pytest.Item, name: str) -> bool:
     return False
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let each report reach the process that collects them: half a character in a log entry would end the run."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give a process of ``--dist loadscope`` a folder or a module at a time."""

@@ -185,7 +185,12 @@ async def reads_and_forgeries_are_refused(folder: Path, tenancy: Tenancy) -> Non
             assert await globex.emit(paid("globex", "g3", id=forged.id), wait_s=120)
             await until(lambda: orders("globex"), lambda found: "g3" in found)
             assert await orders("globex") == ["g1", "g2", "g3"]
-            refused = await until(tenancy.letters, lambda found: len(found) >= 4)
+
+            async def refusals() -> list[DeadLetter]:
+                # The first event may be before the rules in the log; then it waits for them as a letter.
+                return [each for each in await tenancy.letters() if each.reason != "no_rules"]
+
+            refused = await until(refusals, lambda found: len(found) >= 4)
             assert sorted(each.reason for each in refused) == ["bad_signature"] * 2 + ["unsigned"] * 2
             assert not any("stolen" in each.message for each in refused)
         # Requests about globex that acme may write: the answer goes nowhere that acme may read, and is refused anyway.

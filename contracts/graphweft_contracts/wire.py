@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
@@ -255,13 +255,16 @@ def misspelt(fault: ErrorDetails, known: Collection[str] = ()) -> str:
     return f" (you wrote {near!r}: did you mean {name!r}?)" if near else ""
 
 
-def did_you_mean(word: str, known: Collection[str], *, closeness: float) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest known word, or an empty string."""
+def did_you_mean(word: str, known: Iterable[str], *, closeness: float = 0.6) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest known word, or an empty string.
+
+    ``closeness`` is the least similarity, from 0 to 1, by ``difflib``.
+    """
     near = _nearest(word, known, closeness)
     return f" (did you mean {near!r}?)" if near else ""
 
 
-def _nearest(word: str, known: Collection[str], closeness: float) -> str | None:
+def _nearest(word: str, known: Iterable[str], closeness: float) -> str | None:
     from difflib import get_close_matches  # most clients never need it
 
     return next(iter(get_close_matches(word, known, n=1, cutoff=closeness)), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -67,12 +66,3 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings that keep rules from loading, in the given order."""
     return tuple(finding for finding in findings if finding.level == "error")
-
-
-def did_you_mean(word: str, known: Iterable[str], *, closeness: float = 0.6) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest known word, or an empty string.
-
-    ``closeness`` is the least similarity, from 0 to 1, by ``difflib``.
-    """
-    near = get_close_matches(word, known, n=1, cutoff=closeness)
-    return f" (did you mean {near[0]!r}?)" if near else ""

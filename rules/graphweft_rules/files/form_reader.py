@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from graphweft_rules.files.findings import Finding, did_you_mean
+from graphweft_contracts.wire import did_you_mean
+from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.forms import FlagKey, Form, Key, ListKey, NumberKey, TextKey
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.tree import Broken, Items, KeyTable, Node, Scalar, TableEntry, plain

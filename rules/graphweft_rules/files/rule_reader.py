@@ -15,11 +15,12 @@ from graphweft_contracts.context import Format
 from graphweft_contracts.events import LIFECYCLE, Event, Payload, payload_of
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_contracts.search import EMBEDDED, Searched, SearchOptions, SearchQuery, finds_memory
+from graphweft_contracts.wire import did_you_mean
 from graphweft_rules.cypher import query as cypher
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.tokens import tokenize
 from graphweft_rules.files import rule_form as form
-from graphweft_rules.files.findings import Finding, did_you_mean
+from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.forms import Form
 from graphweft_rules.files.model import (

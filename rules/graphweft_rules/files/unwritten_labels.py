@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
+from graphweft_contracts.wire import did_you_mean
 from graphweft_rules.cypher.names import graph_names, written_labels
 from graphweft_rules.cypher.query import rule_outline
-from graphweft_rules.files.findings import Finding, did_you_mean
+from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.model import GraphInjectionConfig, Place
 from graphweft_rules.matching.searches import parse_retrieval
 

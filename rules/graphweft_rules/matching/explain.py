@@ -9,7 +9,8 @@ from typing import Final
 
 from graphweft_contracts import Event
 from graphweft_contracts.events import LIFECYCLE
-from graphweft_rules.files.findings import did_you_mean, errors
+from graphweft_contracts.wire import did_you_mean
+from graphweft_rules.files.findings import errors
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.conditions import Condition, ConditionError, compile_condition, conjuncts
 from graphweft_rules.matching.parameters import Absent, Scope

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from graphweft_contracts import InvalidSettings
-from graphweft_rules.files.findings import did_you_mean
+from graphweft_contracts.wire import did_you_mean
 
 type TokenCounter = Callable[[str], int]
 """Returns the number of tokens of a text, 0 for the empty text. Never raises."""

@@ -70,7 +70,7 @@ async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
 
     There are none if the graph server does not name its labels and types soon.
     """
-    from graphweft_rules.files.findings import did_you_mean
+    from graphweft_contracts.wire import did_you_mean
 
     try:
         labels = await names_of(graph, app, "labels", _HINT_TIMEOUT_S)

@@ -198,7 +198,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
     def parse(word: str) -> str:
         if word in choices:
             return word
-        from graphweft_rules.files.findings import did_you_mean  # for a misspelt word only
+        from graphweft_contracts.wire import did_you_mean  # for a misspelt word only
 
         raise typer.BadParameter(f"{word!r} is not one of {', '.join(choices)}{did_you_mean(word, choices)}")
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
+from graphweft_contracts.wire import did_you_mean
 from graphweft_rules.files.file_bytes import file_bytes
-from graphweft_rules.files.findings import Finding, RulesError, did_you_mean, errors, ordered
+from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place

@@ -16,7 +16,7 @@ from pydantic import BaseModel, create_model
 
 from graphweft_contracts import InvalidEvent
 from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
-from graphweft_rules.files.findings import did_you_mean
+from graphweft_contracts.wire import did_you_mean
 from graphweft_workers.text.terms import name_key
 
 _WORD: Final = re.compile(r"[a-z0-9]+|[^\W_]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from graphweft_rules.files.findings import did_you_mean
+from graphweft_contracts.wire import did_you_mean
 from graphweft_workers.features.episodes.ontologies import agent_memory_v1
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, OntologyError
 

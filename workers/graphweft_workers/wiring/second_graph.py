@@ -117,13 +117,19 @@ async def scratch_graph(
 
 async def _check_place(graph: GraphStore, app: str, live: GraphStore) -> None:
     """Raise ``InvalidSettings`` if the place of a scratch graph is that of the live graph."""
-    there = await graph.whole.graph_id(app)
-    same = await graph.whole.place(app) == await live.whole.place(app)
-    if same or (there and there == await live.whole.graph_id(app)):
+    if await _is_live(graph, app, live):
         raise InvalidSettings(
             f"this place is that of the live graph of {app!r}: give --into with the URL of another graph server that "
             "holds no graph of the app, or leave it out"
         )
+
+
+async def _is_live(graph: GraphStore, app: str, live: GraphStore) -> bool:
+    """Tell whether a store has an app's live graph: at the same place, or on the same server by another URL."""
+    if await graph.whole.place(app) == await live.whole.place(app):
+        return True
+    there = await graph.whole.graph_id(app)
+    return bool(there) and there == await live.whole.graph_id(app)
 
 
 async def _give_back(graph: GraphStore, app: str, lease: ScratchLease) -> None:
@@ -150,12 +156,9 @@ async def drop_second(place: Settings, app: str, live: GraphStore, settings: Set
     ``settings`` are those of the live graph. Raises ``InvalidSettings`` if it is the live one.
     """
     async with running_graph(place, live=settings) as graph:
-        there = await graph.whole.graph_id(app)
-        if await graph.whole.place(app) == await live.whole.place(app) or (
-            there and there == await live.whole.graph_id(app)
-        ):
+        if await _is_live(graph, app, live):
             raise InvalidSettings(f"this place is that of the live graph of {app!r}, which is not deleted")
-        if not there:
+        if not await graph.whole.graph_id(app):
             return None
         await graph.whole.drop(app)
     return place.graph_template.replace("{app_id}", app)

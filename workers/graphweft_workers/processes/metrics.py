@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +53,7 @@ async def measured(
             await look()
             return CONTENT_TYPE, meter.text().encode()
 
-        stack.enter_context(_process(heartbeat))
+        stack.enter_context(metrics.observing(_readers(heartbeat)))
         await stack.enter_async_context(looking(connections, [metrics.CONNECTION_UP]))
         await stack.enter_async_context(_beside(settings, meter))
         yield collect
@@ -87,9 +87,8 @@ async def _measure_lag(clock: Clock = SYSTEM_CLOCK) -> None:
         metrics.LOOP_LAG.record(max(0.0, clock.monotonic() - due))
 
 
-@contextmanager
-def _process(heartbeat: Heartbeat) -> Generator[None]:
-    """Observe the process and its heartbeat."""
+def _readers(heartbeat: Heartbeat) -> dict[metrics.ObservedMetric, Callable[[], metrics.LabelledValues]]:
+    """Return what reads the metrics of the process and its heartbeat."""
     page = os.sysconf("SC_PAGE_SIZE")
     role = (heartbeat.role,)
 
@@ -109,14 +108,10 @@ def _process(heartbeat: Heartbeat) -> Generator[None]:
         times = os.times()
         return {(): times.user + times.system}
 
-    readers: dict[metrics.ObservedMetric, Callable[[], metrics.LabelledValues]] = {
+    return {
         metrics.TURN_AGE: lambda: {(): heartbeat.turn_age_s},
         metrics.RUNNING: lambda: {role: float(heartbeat.state == "running")},
         metrics.CPU: cpu,
         metrics.MEMORY: resident,
         metrics.OPEN_FILES: files,
     }
-    with ExitStack() as stack:
-        for metric, reader in readers.items():
-            stack.enter_context(metric.read_from(reader))
-        yield

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -112,19 +112,19 @@ class PartitionLook:
         return self._clock.now().timestamp()
 
 
-@contextmanager
-def responder_metrics(responder: InjectionResponder, pipeline: ContextPipeline, graph: GraphStore) -> Generator[None]:
+def responder_metrics(
+    responder: InjectionResponder, pipeline: ContextPipeline, graph: GraphStore
+) -> AbstractContextManager[None]:
     """Observe a responder, its cache, and the queries that got no turn."""
     cache = pipeline.cache
-    with _observed(
+    return metrics.observing(
         {
             metrics.CONTEXT_WAITING: lambda: {(): responder.waiting},
             metrics.CACHE_REQUESTS: lambda: {("hit",): cache.hits, ("miss",): cache.misses, ("joined",): cache.joined},
             metrics.CACHE_BYTES: lambda: {(): cache.bytes},
             metrics.WITHOUT_TURN: lambda: {(): graph.without_turn.total()},
         }
-    ):
-        yield
+    )
 
 
 @asynccontextmanager
@@ -154,21 +154,13 @@ async def archive_metrics(settings: Settings, bus: Bus, archiver: Archiver) -> A
             yield
 
 
-@contextmanager
-def gateway_metrics(client: Client) -> Generator[None]:
+def gateway_metrics(client: Client) -> AbstractContextManager[None]:
     """Observe what the gateway's client has sent."""
 
     def published() -> metrics.LabelledValues:
         stats = client.stats
         return {("sent",): stats.sent, ("dropped",): stats.dropped, ("rejected",): stats.rejected}
 
-    with _observed({metrics.EVENTS_PUBLISHED: published, metrics.CLIENT_BUFFER: lambda: {(): client.stats.buffered}}):
-        yield
-
-
-@contextmanager
-def _observed(readers: Mapping[metrics.ObservedMetric, Callable[[], metrics.LabelledValues]]) -> Generator[None]:
-    with ExitStack() as stack:
-        for metric, reader in readers.items():
-            stack.enter_context(metric.read_from(reader))
-        yield
+    return metrics.observing(
+        {metrics.EVENTS_PUBLISHED: published, metrics.CLIENT_BUFFER: lambda: {(): client.stats.buffered}}
+    )

@@ -1,8 +1,8 @@
 """Collects the metrics of the process, for Prometheus, which pulls, and by OTLP, a push.
 
 What is collected has the form of OpenTelemetry's SDK, whose exporter pushes it; ``meters_text`` makes Prometheus' text
-from the same. Only the adding up is done here: the SDK takes 8 us for each value, one after the other, which was an
-eighth of a worker's processor time with small batches. Here it takes less than a microsecond.
+from the same. Only the adding up is done here: the SDK takes 8 us for each value, which was a seventh of a worker's
+processor time with small batches. Here it takes less than a microsecond.
 
 There is one meter of a process. Who opens it again, such as a second role in the same process, shares it. Values are
 counted in the event loop; the few that threads count may lose one of two at the same moment.

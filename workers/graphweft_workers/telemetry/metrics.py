@@ -16,7 +16,7 @@ otherwise get a recorder by thirty constructors.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
@@ -126,6 +126,15 @@ class ObservedMetric(Metric):
                 if labels in found or len(found) < self.limit:
                     found[labels] = value
         return found
+
+
+@contextmanager
+def observing(readers: Mapping[ObservedMetric, Callable[[], LabelledValues]]) -> Generator[None]:
+    """Have the values of some metrics read while the block runs; see ``ObservedMetric.read_from``."""
+    with ExitStack() as stack:
+        for metric, reader in readers.items():
+            stack.enter_context(metric.read_from(reader))
+        yield
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Final
 
 from graphweft_contracts import GraphweftError
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.telemetry.metrics import LOOKS_FAILED, LabelledValues, ObservedMetric
+from graphweft_workers.telemetry.metrics import LOOKS_FAILED, LabelledValues, ObservedMetric, observing
 
 logger = get_logger("graphweft.metrics")
 
@@ -77,9 +77,7 @@ async def looking(
 ) -> AsyncGenerator[None]:
     """Have ``read`` say the values of ``metrics`` while the block runs. It is not called while nobody collects."""
     reading = ServerReading(read, every_s, clock)
-    async with AsyncExitStack() as stack:
-        for metric in metrics:
-            stack.enter_context(metric.read_from(_of(reading, metric)))
+    with observing({metric: _of(reading, metric) for metric in metrics}):
         _readings.append(reading)
         try:
             yield

@@ -1,8 +1,8 @@
 """The trace that events and requests belong to: that of the program's current span, if it makes spans at all.
 
-A program that makes spans has imported OpenTelemetry's API. So this module imports it for nobody else: that costs one
-look-up. The client's own spans are made only inside of a trace that is recorded, so it begins none. They name
-operations, ids and counts, and hold nothing of what events, requests and replies say.
+OpenTelemetry's API is imported only if the program has imported it before, as one that makes spans has. For all others
+it costs one look-up. The client makes spans only inside a recorded trace; it never begins one. Its spans hold names of
+operations, ids and counts, and nothing of the content of events, requests and replies.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def with_trace(event: Event) -> Event:
 
 
 def task_apart(work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:
-    """Start a task that lasts longer than the span in which it begins, and is no part of it."""
+    """Start a task outside the current span, for work that outlasts it."""
     return apart().run(asyncio.create_task, work, name=name)
 
 
@@ -112,7 +112,7 @@ class ClientSpan(Protocol):
 
 class _NoSpan:
     def replied(self, reply: ContextReply) -> None:
-        """Nobody reads it."""
+        """Do nothing: there is no span."""
 
 
 _NO_SPAN: Final[AbstractContextManager[ClientSpan]] = contextlib.nullcontext(_NoSpan())
@@ -199,13 +199,18 @@ class _OpenSpan:
         self._span = span
 
     def replied(self, reply: ContextReply) -> None:
-        """Say how a request ended."""
-        values: dict[str, SpanValue] = {
-            "graphweft.blocks": len(reply.blocks), "graphweft.missing": len(reply.missing),
-            "graphweft.tokens": reply.tokens,
-        }  # fmt: skip
-        if "search" in reply.injected:
-            values[RECORDS] = len(reply.results)
-        if reply.reason is not None:
-            values[REASON] = reply.reason
-        self._span.set_attributes(values)
+        """See ``ClientSpan``."""
+        self._span.set_attributes(reply_values(reply))
+
+
+def reply_values(reply: ContextReply) -> dict[str, SpanValue]:
+    """Return what the span of a request says of its reply."""
+    values: dict[str, SpanValue] = {
+        "graphweft.blocks": len(reply.blocks), "graphweft.missing": len(reply.missing),
+        "graphweft.tokens": reply.tokens,
+    }  # fmt: skip
+    if "search" in reply.injected:
+        values[RECORDS] = len(reply.results)
+    if reply.reason is not None:
+        values[REASON] = reply.reason
+    return values

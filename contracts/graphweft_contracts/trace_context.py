@@ -1,6 +1,6 @@
 """The name of a span as events, requests and headers carry it: W3C Trace Context (https://www.w3.org/TR/trace-context/).
 
-It comes from anybody. Something of another form is no name of a span: it is ignored, and costs no event and no context.
+Anybody may send one. A value of another form is ignored; its event or request is taken without it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from graphweft_workers import telemetry
 from graphweft_workers.processes.traced import traced
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.settings.telemetry import TraceVariables
-from graphweft_workers.support.log_context import bound, bound_to, with_ids
+from graphweft_workers.support.log_context import LogIds, ids_of, with_ids
 from graphweft_workers.telemetry import tracing, tracing_spans
 from graphweft_workers.telemetry.tracing import ServerNames
 from graphweft_workers.telemetry.tracing_sdk import SdkTracer
@@ -132,11 +132,11 @@ def test_entries_of_the_log_within_a_span_name_it(exported: InMemorySpanExporter
 
 def test_entries_of_the_log_have_the_ids_of_what_is_worked_on() -> None:
     one, two = seen(1, None), seen(2, None)
-    with bound(request_id="r1", app_id="other"), bound_to([one]):
+    with LogIds(request_id="r1", app_id="other"), ids_of([one]):
         assert with_ids(None, "info", {"chat_id": "own"}) == {
             "request_id": "r1", "app_id": "acme", "chat_id": "own", "event_id": "e1",
         }  # fmt: skip
-    with bound_to([one, two]):
+    with ids_of([one, two]):
         assert with_ids(None, "info", {}) == {"app_id": "acme"}
     assert with_ids(None, "info", {}) == {}
 

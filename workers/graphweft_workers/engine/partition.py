@@ -59,7 +59,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Position
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.log_context import bound_to
+from graphweft_workers.support.log_context import ids_of
 from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import BUS_DURATION, DB_DURATION, DUPLICATES
 
@@ -336,7 +336,7 @@ class AppWriter:
         None if the app has no graph. Raises ``GraphUnavailable``; a further call continues from the graph's checkpoint.
         """
         reached: Checkpoint | None = None
-        with tracing_spans.processed(app_id, self.number, MUTATION_GROUP, events), bound_to(events):
+        with tracing_spans.processed(app_id, self.number, MUTATION_GROUP, events), ids_of(events):
             for _, some in groupby(events, key=attrgetter("rules")):
                 reached = await self._apply(app_id, list(some))
         return reached

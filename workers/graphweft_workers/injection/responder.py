@@ -23,7 +23,7 @@ from graphweft_workers.ports.request_queue import PendingRequest, Requester, Req
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.log_context import bound
+from graphweft_workers.support.log_context import LogIds
 from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, ContextTiming
 from graphweft_workers.telemetry import tracing_spans
@@ -371,7 +371,7 @@ class InjectionResponder:
         asked = request.content
         ids = {"app_id": asked.app_id, "chat_id": asked.chat_id, "request_id": asked.id}
         try:
-            with tracing_spans.answered(asked) as span, bound(**ids):
+            with tracing_spans.answered(asked) as span, LogIds(**ids):
                 reply = await self._answer(asked)
                 tracing_spans.replied(span, reply)
                 took_s = self._clock.monotonic() - started

@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 _IDS: Final[ContextVar[Mapping[str, str]]] = ContextVar("graphweft_log_ids", default={})  # noqa: B039 - never changed
 
 
-class _Carrier(Protocol):
+class EventCarrier(Protocol):
+    """Something that has an event."""
+
     @property
-    def event(self) -> Event: ...
+    def event(self) -> Event:
+        """The event."""
+        ...
 
 
-class bound:
-    """A block, and the tasks that begin in it, whose entries have these ids."""
+class LogIds:
+    """Ids of the entries that a block, and the tasks that begin in it, log."""
 
     __slots__ = ("_ids", "_token")
 
@@ -40,12 +44,12 @@ class bound:
         _IDS.reset(self._token)
 
 
-def bound_to(events: Sequence[_Carrier]) -> bound:
-    """Return a block with the ids of events of one app, at least one: of a single one also its own, and its chat."""
+def ids_of(events: Sequence[EventCarrier]) -> LogIds:
+    """Return the ids for events of one app, at least one: of a single one also its own, and its chat."""
     first = events[0].event
     if len(events) == 1:
-        return bound(app_id=first.appid, chat_id=first.chatid, event_id=first.id)
-    return bound(app_id=first.appid)
+        return LogIds(app_id=first.appid, chat_id=first.chatid, event_id=first.id)
+    return LogIds(app_id=first.appid)
 
 
 def with_ids(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

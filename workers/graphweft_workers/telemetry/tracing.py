@@ -82,10 +82,10 @@ class ServerNames:
 
 class _NoSpan:
     def set(self, values: Mapping[str, SpanValue]) -> None:
-        """Nobody reads it."""
+        """Do nothing: there is no span."""
 
     def fail(self, kind: str) -> None:
-        """Nobody reads it."""
+        """Do nothing: there is no span."""
 
 
 OFF: Final[AbstractContextManager[OpenSpan]] = contextlib.nullcontext(_NoSpan())

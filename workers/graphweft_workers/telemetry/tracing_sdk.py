@@ -23,7 +23,7 @@ from graphweft.tracing import LIBRARY
 from graphweft_contracts import QueryFailed
 from graphweft_contracts.trace_context import TraceContext
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.log_context import bound
+from graphweft_workers.support.log_context import LogIds
 from graphweft_workers.telemetry.tracing import Link, OpenSpan, ServerNames, SpanKind, SpanValue
 
 logger = get_logger("graphweft.tracing")
@@ -104,7 +104,7 @@ class SdkTracer:
         # The texts of errors may quote what somebody sent.
         with (
             trace.use_span(made, end_on_exit=True, record_exception=False, set_status_on_exception=False),
-            bound(trace_id=trace.format_trace_id(context.trace_id), span_id=trace.format_span_id(context.span_id)),
+            LogIds(trace_id=trace.format_trace_id(context.trace_id), span_id=trace.format_span_id(context.span_id)),
         ):
             try:
                 yield opened

@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from graphweft.tracing import AGENT, APP, CONVERSATION, EVENTS, OPERATION, REASON, RECORDS, STORE
+from graphweft.tracing import AGENT, APP, CONVERSATION, EVENTS, OPERATION, STORE, reply_values
 from graphweft_contracts.trace_context import TraceContext
+from graphweft_workers.support.log_context import EventCarrier
 from graphweft_workers.telemetry import tracing
 from graphweft_workers.telemetry.tracing import OFF, Link, OpenSpan, SpanValue, Tracer
 
 if TYPE_CHECKING:
-    from graphweft_contracts import ContextReply, ContextRequest, Event
+    from graphweft_contracts import ContextReply, ContextRequest
 
 _MOST_LINKS: Final = 128
 """Links of a span: the SDK's own limit."""
@@ -30,15 +31,6 @@ _REQUESTS: Final = "graphweft.context.requests"
 
 _OPERATIONS: Final[Mapping[str, str]] = {"/chat/completions": "chat", "/embeddings": "embeddings"}
 """By the path of a request to a model."""
-
-
-class Carrier(Protocol):
-    """Something that has an event."""
-
-    @property
-    def event(self) -> Event:
-        """The event."""
-        ...
 
 
 class Rows(Protocol):
@@ -73,7 +65,7 @@ class _WithId(Protocol):
 
 
 def received(
-    partition: int, group: str, batches: Iterable[Sequence[Carrier]], *, began: float | None
+    partition: int, group: str, batches: Iterable[Sequence[EventCarrier]], *, began: float | None
 ) -> AbstractContextManager[OpenSpan]:
     """Return the span of a batch of a partition that was decoded and matched since ``began``, a Unix time.
 
@@ -89,7 +81,9 @@ def received(
     return _batch(tracer, "receive", events, partition=partition, group=group, began_ns=began_ns)
 
 
-def processed(app_id: str, partition: int, group: str, events: Sequence[Carrier]) -> AbstractContextManager[OpenSpan]:
+def processed(
+    app_id: str, partition: int, group: str, events: Sequence[EventCarrier]
+) -> AbstractContextManager[OpenSpan]:
     """Return the span of applying a batch of one app."""
     tracer = tracing.tracer()
     if tracer is None:
@@ -97,7 +91,7 @@ def processed(app_id: str, partition: int, group: str, events: Sequence[Carrier]
     return _batch(tracer, "process", events, partition=partition, group=group, values={APP: app_id})
 
 
-def handled(partition: int, group: str, events: Sequence[Carrier]) -> AbstractContextManager[OpenSpan]:
+def handled(partition: int, group: str, events: Sequence[EventCarrier]) -> AbstractContextManager[OpenSpan]:
     """Return the span of a job's work on a batch of a partition."""
     tracer = tracing.tracer()
     if tracer is None:
@@ -108,7 +102,7 @@ def handled(partition: int, group: str, events: Sequence[Carrier]) -> AbstractCo
 def _batch(
     tracer: Tracer,
     operation: Literal["receive", "process"],
-    events: Sequence[Carrier],
+    events: Sequence[EventCarrier],
     *,
     partition: int,
     group: str,
@@ -136,7 +130,7 @@ def _batch(
     )
 
 
-def _links(events: Sequence[Carrier]) -> Iterator[Link]:
+def _links(events: Sequence[EventCarrier]) -> Iterator[Link]:
     """Yield the spans that sent the last events, each once, in order."""
     found: dict[str, Link] = {}
     for each in reversed(events):
@@ -216,16 +210,7 @@ def replied(span: OpenSpan, reply: ContextReply) -> None:
     """Say what a request gets."""
     if tracing.tracer() is None:
         return
-    values: dict[str, SpanValue] = {
-        "graphweft.blocks": len(reply.blocks),
-        "graphweft.missing": len(reply.missing),
-        "graphweft.tokens": reply.tokens,
-    }
-    if "search" in reply.injected:
-        values[RECORDS] = len(reply.results)
-    if reply.reason is not None:
-        values[REASON] = reply.reason
-    span.set(values)
+    span.set(reply_values(reply))
 
 
 # Models

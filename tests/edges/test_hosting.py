@@ -20,6 +20,7 @@ from tests.services import waiting
 from tests.services.buses import applied
 from tests.services.fixtures import Logs, events_of
 from tests.services.layouts import spread
+from tests.services.rules import TURNS, rules_folder
 from tests.services.waiting import until
 
 from graphweft import Client
@@ -40,19 +41,6 @@ from graphweft_workers.wiring.rule_faults import read_faults
 
 pytestmark = pytest.mark.integration
 
-RULES = """\
-version: "1.0"
-mutation_rules:
-  - name: turns
-    events: ["agent.turn_complete"]
-    mutations:
-      - id: count
-        cypher: |
-          MERGE (a:Agent {name: $agent})
-          ON CREATE SET a.turns = 1
-          ON MATCH SET a.turns = a.turns + 1
-        params: {agent: $event.agent_name}
-"""
 INJECTION = """\
 injection_rules:
   - name: one
@@ -65,10 +53,7 @@ Builder = Callable[[Settings], FastStream]
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    folder = tmp_path / "workflows"
-    (folder / "Support").mkdir(parents=True)
-    (folder / "Support/graph_injection.yaml").write_text(RULES)
-    return folder
+    return rules_folder(tmp_path, TURNS)
 
 
 @pytest.fixture
@@ -178,14 +163,14 @@ async def test_a_worker_that_breaks_ends_the_app_with_its_error(
 
 @pytest.mark.parametrize("build", [mutation_app, injection_app])
 async def test_broken_rules_end_it_before_anything_starts(settings: Settings, build: Builder) -> None:
-    (settings.rules / "Support/graph_injection.yaml").write_text(RULES.replace("MERGE (a", "MERGE a"))
+    (settings.rules / "Support/graph_injection.yaml").write_text(TURNS.replace("MERGE (a", "MERGE a"))
     with pytest.raises(RulesError, match=r"graph_injection\.yaml:8:39"):
         await build(settings).run()
 
 
 @pytest.mark.parametrize("build", [mutation_app, injection_app])
 @pytest.mark.parametrize(
-    "fault", [RULES.replace("MERGE (a", "MERGE a"), RULES.replace("CREATE SET a.", "CREATE SET b.")]
+    "fault", [TURNS.replace("MERGE (a", "MERGE a"), TURNS.replace("CREATE SET a.", "CREATE SET b.")]
 )
 async def test_one_broken_file_does_not_stop_a_start(
     settings: Settings, bus: Bus, build: Builder, fault: str, logs: Logs
@@ -199,7 +184,7 @@ async def test_one_broken_file_does_not_stop_a_start(
         (settings.rules / "Support/graph_injection.yaml").write_text(fault)
         other = settings.rules / "Other/graph_injection.yaml"
         other.parent.mkdir()
-        other.write_text(RULES)
+        other.write_text(TURNS)
         app = build(settings)
         started = started_of(app)
         async with running(app) as task:
@@ -211,11 +196,11 @@ async def test_one_broken_file_does_not_stop_a_start(
 
             await until(is_kept)
             assert not task.done()
-        assert await rule_loading.active_files(own) == {**before, "Other/graph_injection.yaml": RULES.encode()}
+        assert await rule_loading.active_files(own) == {**before, "Other/graph_injection.yaml": TURNS.encode()}
         place = re.compile(r"Support/graph_injection\.yaml:\d+:\d+: error ")
         assert place.search(await read_faults(own))
         assert any(place.search(entry.get("error", "")) for entry in logs if entry["event"] == "rules_have_errors")
-        (settings.rules / "Support/graph_injection.yaml").write_text(RULES)
+        (settings.rules / "Support/graph_injection.yaml").write_text(TURNS)
         app = build(settings)
         async with running(app) as task:
 
@@ -230,22 +215,22 @@ async def test_rules_that_are_active_are_not_compiled_again(
 ) -> None:
     other = settings.rules / "Other/graph_injection.yaml"
     other.parent.mkdir()
-    other.write_text(RULES)
+    other.write_text(TURNS)
     async with aclosing(make_bus(settings)) as bus:
         await bus.partitions.count()
         rules = rule_loading.load_rules(settings)
         await rule_loading.push(bus, rules)
         assert await rule_loading.load_new_rules(settings, bus) is None
-        other.write_text(RULES + "# changed\n")
+        other.write_text(TURNS + "# changed\n")
         assert await rule_loading.load_new_rules(settings, bus) is not None
         other.unlink()
         found = await rule_loading.load_new_rules(settings, bus)
         assert found is not None
         assert set(found.workflows) == {"Support"}
-        other.write_text(RULES)
+        other.write_text(TURNS)
         new = settings.rules / "New/graph_injection.yaml"
         new.parent.mkdir()
-        new.write_text(RULES)
+        new.write_text(TURNS)
         assert await rule_loading.load_new_rules(settings, bus) is not None
         new.unlink()
         assert await rule_loading.load_new_rules(settings, bus) is None
@@ -272,7 +257,7 @@ async def test_a_lost_rule_set_of_the_folder_is_stored_again(
 ) -> None:
     rules = rule_loading.load_rules(settings)
     await rule_loading.push(bus, rules, scope)
-    (settings.rules / "Support/graph_injection.yaml").write_text(RULES + "# newer\n")
+    (settings.rules / "Support/graph_injection.yaml").write_text(TURNS + "# newer\n")
     if replaced or scope != "*":
         await rule_loading.push(bus, rule_loading.load_rules(settings))
     before = await bus.rules.activations()
@@ -287,7 +272,7 @@ async def test_a_lost_rule_set_of_the_folder_is_stored_again(
 
 async def test_rules_that_were_stored_and_never_active_become_active(settings: Settings, bus: Bus) -> None:
     rules = rule_loading.load_rules(settings)
-    (settings.rules / "Support/graph_injection.yaml").write_text(RULES + "# older\n")
+    (settings.rules / "Support/graph_injection.yaml").write_text(TURNS + "# older\n")
     await rule_loading.push(bus, rule_loading.load_rules(settings))
     await rule_loading.store(bus, rules)  # the bus lost its end between the two
     await rule_loading.push_if_new(bus, rules, settings.rules)

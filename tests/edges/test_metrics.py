@@ -16,10 +16,11 @@ import redis.asyncio as redis
 from faststream import FastStream
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.edges.test_hosting import RULES, running
+from tests.edges.test_hosting import running
 from tests.fuzz.events import Producer
 from tests.services.fixtures import Logs, events_of
 from tests.services.models import ModelServer
+from tests.services.rules import TURNS, rules_folder
 from tests.services.waiting import until
 
 from graphweft import Client
@@ -30,7 +31,7 @@ from graphweft_workers.processes.run import run_gateway
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.telemetry import metrics
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("beats")]
 
 SECRET = "sk-live-payload-4711"
 """In texts, names and ids of events and requests: none of it may be in a metric."""
@@ -41,7 +42,7 @@ injection_rules:
     queries:
       - {id: turns, cypher: "MATCH (a:Agent) RETURN a.turns AS turns", inject_as: turns}
 """
-RULES_OF_ALL = RULES + """\
+RULES_OF_ALL = TURNS + """\
   - name: lacks
     events: ["agent.turn_complete"]
     mutations:
@@ -60,17 +61,9 @@ RULES_OF_ALL = RULES + """\
 type Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-@pytest.fixture(autouse=True)
-def beats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(tmp_path / "beats"))
-
-
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    folder = tmp_path / "workflows"
-    (folder / "Support").mkdir(parents=True)
-    (folder / "Support/graph_injection.yaml").write_text(RULES_OF_ALL)
-    return folder
+    return rules_folder(tmp_path, RULES_OF_ALL)
 
 
 def settings_at(url: str, rules: Path, **more: Any) -> Settings:

@@ -15,8 +15,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 from faststream import FastStream
-from tests.edges.test_hosting import INJECTION, RULES, running
+from tests.edges.test_hosting import INJECTION, running
 from tests.services.fixtures import Logs, events_of
+from tests.services.rules import TURNS, rules_folder
 from tests.services.waiting import until
 
 from graphweft_contracts import InvalidSettings
@@ -26,23 +27,15 @@ from graphweft_workers.processes.run import run_gateway
 from graphweft_workers.processes.supervisor import Supervisor
 from graphweft_workers.settings.settings import Settings
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("beats")]
 
 PATHS = ("/livez", "/startupz", "/readyz")
 Builder = Callable[[Settings], FastStream]
 
 
-@pytest.fixture(autouse=True)
-def beats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(tmp_path / "beats"))
-
-
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    folder = tmp_path / "workflows"
-    (folder / "Support").mkdir(parents=True)
-    (folder / "Support/graph_injection.yaml").write_text(RULES)
-    return folder
+    return rules_folder(tmp_path, TURNS)
 
 
 def settings_at(url: str, rules: Path, **more: Any) -> Settings:

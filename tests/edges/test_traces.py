@@ -18,6 +18,7 @@ from tests.services.memories import empty_neo4j
 from tests.services.models import ModelServer
 from tests.services.neo4j import Neo4jServer
 from tests.services.roles import role
+from tests.services.rules import TURNS, rules_folder
 from tests.services.runtime_environments import ROOT
 from tests.services.traces import CollectedSpan, TraceCollector
 from tests.services.waiting import until
@@ -31,24 +32,16 @@ from graphweft_workers.wiring.connections import make_bus
 
 pytestmark = pytest.mark.integration
 
-RULES: Final = """\
-version: "1.0"
-mutation_rules:
-  - name: turns
-    events: ["agent.turn_complete"]
-    mutations:
-      - id: count
-        cypher: |
-          MERGE (a:Agent {name: $agent})
-          ON CREATE SET a.turns = 1
-          ON MATCH SET a.turns = a.turns + 1
-        params: {agent: $event.agent_name}
+RULES: Final = (
+    TURNS
+    + """\
 injection_rules:
   - name: known
     agents: ["*"]
     queries:
       - {id: turns, cypher: "MATCH (a:Agent) RETURN a.name, a.turns", inject_as: turns}
 """
+)
 SECRET: Final = "sk-live-5f1d0c7ab39e4e28"
 """What nothing may say that leaves the deployment."""
 
@@ -67,8 +60,7 @@ async def run_agent(text: str, **settings: str) -> dict[str, Any]:
 @asynccontextmanager
 async def roles(folder: Path, url: str, *names: str, **settings: str) -> AsyncIterator[dict[str, Path]]:
     """Run roles; yield their logs."""
-    (folder / "workflows/Shop").mkdir(parents=True)
-    (folder / "workflows/Shop/graph_injection.yaml").write_text(RULES)
+    rules_folder(folder, RULES, "Shop")
     async with AsyncExitStack() as stack:
         logs: dict[str, Path] = {}
         for name in names:

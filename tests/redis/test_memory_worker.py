@@ -24,7 +24,7 @@ from tests.declared_fields import check_declared
 from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer, embedding_of
-from tests.services.rules import load_rules, rule_set
+from tests.services.rules import TURNS, load_rules, rule_set
 from tests.services.waiting import looks, until
 
 from graphweft import Event
@@ -63,19 +63,6 @@ PARTITIONS = 2
 KILLED_EVENTS = 300 if "GRAPHWEFT_SEED" in os.environ else 180
 """A process is killed after each 20 events but the first 100."""
 NO_RULES = rule_set()
-RULES = """\
-version: "1.0"
-mutation_rules:
-  - name: turns
-    events: ["agent.turn_complete"]
-    mutations:
-      - id: count
-        cypher: |
-          MERGE (a:Agent {name: $agent})
-          ON CREATE SET a.turns = 1
-          ON MATCH SET a.turns = a.turns + 1
-        params: {agent: $event.agent_name}
-"""
 
 
 def add(number: int, *texts: str, chat: str = "c1") -> Event:
@@ -514,7 +501,7 @@ async def lag_is(bus: Bus, lag: int) -> bool:
 
 def support(folder: Path) -> RuleSet:
     (folder / "Support").mkdir()
-    (folder / "Support/graph_injection.yaml").write_text(RULES)
+    (folder / "Support/graph_injection.yaml").write_text(TURNS)
     return load_rules(folder)
 
 

@@ -22,6 +22,7 @@ from graphweft_contracts import channels
 __all__ = (
     "Logs",
     "SecureKafka",
+    "beats",
     "empty_kafka",
     "events_of",
     "kafka",
@@ -33,6 +34,13 @@ __all__ = (
 
 type Logs = list[MutableMapping[str, Any]]
 """Entries of the logs: their fields, with ``event`` and ``log_level``."""
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of the heartbeats of roles that run in the process of the tests."""
+    monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(tmp_path / "beats"))
+    return tmp_path / "beats"
 
 
 @pytest.fixture

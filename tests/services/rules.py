@@ -15,6 +15,20 @@ from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.memory.mutations import MemoryMutations
 
 PACKS: Final[tuple[Pack, ...]] = (MemoryMutations(), EpisodeMutations())
+TURNS: Final = """\
+version: "1.0"
+mutation_rules:
+  - name: turns
+    events: ["agent.turn_complete"]
+    mutations:
+      - id: count
+        cypher: |
+          MERGE (a:Agent {name: $agent})
+          ON CREATE SET a.turns = 1
+          ON MATCH SET a.turns = a.turns + 1
+        params: {agent: $event.agent_name}
+"""
+"""Counts the turns of each agent."""
 
 
 def load_rules(folder: Path) -> RuleSet:
@@ -25,6 +39,14 @@ def load_rules(folder: Path) -> RuleSet:
 def rule_set(workflows: dict[str, Workflow] | None = None) -> RuleSet:
     """Return these rules, or none, with the packs of every feature."""
     return RuleSet(workflows or {}, packs=PACKS)
+
+
+def rules_folder(folder: Path, text: str, workflow: str = "Support") -> Path:
+    """Write the rules of a workflow below a folder; return the folder of all rules."""
+    file = folder / "workflows" / workflow / "graph_injection.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return folder / "workflows"
 
 
 def rules_of_parts(folder: Path, parts: Mapping[str, str], workflow: str = "W") -> RuleSet:

@@ -20,10 +20,9 @@ MUTATION = ("mutation", "worker")
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(tmp_path / "beats"))
-    (tmp_path / "beats").mkdir()
-    return tmp_path / "beats"
+def folder(beats: Path) -> Path:
+    beats.mkdir()
+    return beats
 
 
 def put(folder: Path, role: str, *, pid: int | None = None, age_s: float = 0.0, **changed: Any) -> Path:

@@ -83,8 +83,8 @@ def test_without_a_meter_nothing_is_counted_and_no_sdk_is_needed() -> None:
     assert "opentelemetry" not in text.replace("OpenTelemetry", "")
 
 
+@pytest.mark.usefixtures("beats")
 async def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GRAPHWEFT_HEARTBEAT_DIR", str(tmp_path / "beats"))
     for name in [name for name in sys.modules if name.startswith("graphweft_workers.telemetry.meters")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.metrics.export", None)

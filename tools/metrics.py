@@ -23,9 +23,10 @@ Each role can count what it does. Install the extra `telemetry` beside `worker`,
   have no address to be asked at.
 
 Without these settings nothing is counted, and the packages need not be there. Values and labels never hold content of
-events, requests or replies. A metric takes a limited number of combinations of labels; all further ones count for
-`other`. Apps have no labels of their own, unless you list some: with `GRAPHWEFT_METRICS_APPS=shop,bank` the metrics
-with the label `app` tell these two apart, and count the rest for `other`.
+events, requests or replies. A metric takes a limited number of combinations of labels. Further ones count for `other`;
+of a state that is read, such as the lag of a partition, they are left out. Apps have no labels of their own, unless you
+list some: with `GRAPHWEFT_METRICS_APPS=shop,bank` the metrics with the label `app` tell these two apart, and count the
+rest for `other`.
 
 The state of partitions, dead letters, rules and the archive is read from the bus when metrics are collected: at most
 every 5 seconds, rules and archive every 60, by connections that the role has. While the bus does not answer, these

@@ -18,6 +18,7 @@ import type { CloudEvent } from "./events.js";
 import { type Answer, Connection, nameOf, type TokenSource } from "./http.js";
 import { newId } from "./ids.js";
 import { stringify } from "./json.js";
+import { currentTrace } from "./trace.js";
 
 const JSON_TYPE = "application/json";
 const MAX_BUDGET_MS = 10_000;
@@ -146,9 +147,10 @@ export class Client {
         explain: options.explain,
       };
       const body = stringify({ ...question(), ...limits }, "the request");
+      const trace = currentTrace();
       const ask = (): Promise<Answer> => {
         const left = { timeoutMs: budgetMs - elapsed(), signal: options.signal };
-        return this.#connection.post("/v1/context", body, JSON_TYPE, left);
+        return this.#connection.post("/v1/context", body, JSON_TYPE, left, { ...trace });
       };
       // A connection that was kept may be closed just when it is used again.
       const answer = await ask().catch((error: unknown) => {

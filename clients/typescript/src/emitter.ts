@@ -6,6 +6,7 @@ import type { CloudEvent } from "./events.js";
 import { type Answer, type Connection, fields, unlessAborted } from "./http.js";
 import { stringify } from "./json.js";
 import { after, checkMs } from "./timers.js";
+import { currentTrace, type Trace } from "./trace.js";
 
 const MOST_EVENTS = 500;
 const MOST_BYTES = 3_900_000;
@@ -58,7 +59,8 @@ export class Emitter {
     let encoded: Encoded[];
     try {
       deadline = performance.now() + checkMs(options.timeoutMs ?? 30_000, "timeoutMs");
-      encoded = events.map(encode);
+      const trace = currentTrace();
+      encoded = events.map((event) => encode(event, trace));
       if (this.stats.pending > 0 && this.stats.pending + events.length > MOST_PENDING) {
         const step = "wait for earlier calls of emit, or send less";
         throw new Unavailable("too-many-pending", `more than ${MOST_PENDING} events are pending`, step);
@@ -130,11 +132,12 @@ export class Emitter {
   }
 }
 
-function encode(event: CloudEvent): Encoded {
+/** Return the event as it is sent: with the trace, unless it names one. */
+function encode(event: CloudEvent, trace: Trace | undefined): Encoded {
   if (fields(event)["specversion"] !== "1.0") {
     throw new InvalidEvent("this is not an event", "make it with createEvent, and keep it for a retry");
   }
-  const text = stringify(event, "the event");
+  const text = stringify(trace === undefined || event.traceparent ? event : { ...event, ...trace }, "the event");
   return { text, bytes: new TextEncoder().encode(text).length, values: signsIn(text) };
 }
 

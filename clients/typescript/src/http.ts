@@ -33,12 +33,13 @@ export class Connection {
     this.#fetch = found;
   }
 
-  /** Send a body. Throws `Unavailable` without an answer in time, and the reason of `signal` when it is aborted. */
+  /** Send a body, with headers of its own in `more`. Throws `Unavailable` without an answer in time, and the reason of `signal` when it is aborted. */
   async post(
     path: string,
     body: string,
     contentType: string,
     limits: { timeoutMs: number; signal?: AbortSignal | undefined },
+    more: Readonly<Record<string, string>> = {},
   ): Promise<Answer> {
     limits.signal?.throwIfAborted();
     const ends = new AbortController();
@@ -46,7 +47,7 @@ export class Connection {
     const abort = (): void => ends.abort();
     limits.signal?.addEventListener("abort", abort, { once: true });
     try {
-      return await unlessAborted(this.#send(path, body, contentType, ends.signal), ends.signal);
+      return await unlessAborted(this.#send(path, body, contentType, ends.signal, more), ends.signal);
     } catch (error) {
       limits.signal?.throwIfAborted();
       if (ends.signal.aborted) {
@@ -67,8 +68,14 @@ export class Connection {
     return problemError(readProblem(answer as Received));
   }
 
-  async #send(path: string, body: string, contentType: string, signal: AbortSignal): Promise<Received> {
-    const headers: Record<string, string> = { "Content-Type": contentType, Accept: "application/json" };
+  async #send(
+    path: string,
+    body: string,
+    contentType: string,
+    signal: AbortSignal,
+    more: Readonly<Record<string, string>>,
+  ): Promise<Received> {
+    const headers: Record<string, string> = { ...more, "Content-Type": contentType, Accept: "application/json" };
     const token = await this.#currentToken();
     if (token) headers["Authorization"] = `Bearer ${token}`;
     // A redirect could carry the token to another address.

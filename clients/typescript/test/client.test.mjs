@@ -1,11 +1,13 @@
 // The client against a real gateway, with workers and a responder behind it.
 
 import assert from "node:assert/strict";
+import { AsyncLocalStorage } from "node:async_hooks";
 import { test } from "node:test";
 import { inspect } from "node:util";
+import { context, createTraceState, ROOT_CONTEXT, trace, TraceFlags } from "@opentelemetry/api"; // `ai` brings it
 import * as graphweft from "graphweft";
 import { createEvent, MemoryClient } from "graphweft";
-import { BUDGET_MS, connected, cutting, derived, errorOf, fresh, tokens, url } from "./kit.mjs";
+import { answer, bodyOf, BUDGET_MS, connected, cutting, derived, errorOf, fresh, serving, tokens, url } from "./kit.mjs";
 
 function note(chatId, text, more = {}) {
   return createEvent("note.made", { chatId, workflow: "Notes", data: { topic: chatId, text, number: 0, ...more } });
@@ -193,4 +195,71 @@ test("a workflow without rules has a reason, and not an error", async () => {
   assert.equal(reply.reason, "no_rules");
   assert.equal(reply.error, null);
   assert.equal(new URL(url).hostname, "127.0.0.1");
+});
+
+/** Let OpenTelemetry's API know the current context, as its SDK for Node does, until the test ends. */
+function withContexts(t) {
+  const active = new AsyncLocalStorage();
+  context.setGlobalContextManager({
+    active: () => active.getStore() ?? ROOT_CONTEXT,
+    with: (given, work, self, ...values) => active.run(given, () => work.call(self, ...values)),
+    bind: (_, target) => target,
+    enable() {
+      return this;
+    },
+    disable() {
+      return this;
+    },
+  });
+  t.after(() => context.disable());
+}
+
+test("events and context requests name the current span", async (t) => {
+  const got = [];
+  const echo = await serving(t, async (request, response) => {
+    const { traceparent, tracestate } = request.headers;
+    const body = await bodyOf(request);
+    got.push(Array.isArray(body) ? body.map((event) => [event.traceparent, event.tracestate]) : [traceparent, tracestate]);
+    if (Array.isArray(body)) answer(response, 202, { positions: body.map(() => "0:1-0") });
+    else answer(response, 200, { id: body.id ?? "r", text: "", blocks: [], missing: [] });
+  });
+  const client = connected({ url: echo });
+  const given = `00-${"1".repeat(32)}-${"2".repeat(16)}-00`;
+  const send = async () => {
+    await client.emitAll([note("c1", "a"), { ...note("c1", "b"), traceparent: given }]);
+    await client.context({ agent: "A", chatId: "c1" });
+  };
+  await send();
+  withContexts(t);
+  await send();
+  const [traceId, spanId] = ["a".repeat(32), "b".repeat(16)];
+  const spans = [
+    { traceId, spanId, traceFlags: TraceFlags.SAMPLED, traceState: createTraceState("vendor=1") },
+    { traceId, spanId, traceFlags: TraceFlags.NONE },
+    { traceId: "0".repeat(32), spanId, traceFlags: TraceFlags.SAMPLED },
+    { traceId: "broken", spanId, traceFlags: TraceFlags.SAMPLED },
+  ];
+  for (const span of spans) {
+    await context.with(trace.setSpan(ROOT_CONTEXT, trace.wrapSpanContext(span)), send);
+  }
+  const none = [[[undefined, undefined], [given, undefined]], [undefined, undefined]];
+  const sampled = [`00-${traceId}-${spanId}-01`, "vendor=1"];
+  const plain = [`00-${traceId}-${spanId}-00`, undefined];
+  assert.deepEqual(got, [
+    ...none, ...none,
+    [sampled, [given, undefined]], sampled,
+    [plain, [given, undefined]], plain,
+    ...none, ...none,
+  ]);
+});
+
+test("a real gateway takes the trace of events and requests", async (t) => {
+  withContexts(t);
+  const client = connected();
+  const chat = fresh("chat");
+  const span = { traceId: "c".repeat(32), spanId: "d".repeat(16), traceFlags: TraceFlags.SAMPLED };
+  await context.with(trace.setSpan(ROOT_CONTEXT, trace.wrapSpanContext(span)), async () => {
+    const position = await client.emit(note(chat, "traced"));
+    assert.deepEqual(await notes(client, chat, position), [{ text: "traced", times: 1, number: 0 }]);
+  });
 });

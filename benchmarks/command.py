@@ -27,7 +27,11 @@ def main(arguments: Sequence[str]) -> None:
     commands: Any = typer.main.get_command(app)
     commands.get_command(None, arguments[0])  # imports the command
     begun = time.process_time()
-    commands.main([*arguments], standalone_mode=False)
+    try:
+        commands.main([*arguments], standalone_mode=False)
+    except SystemExit as ended:  # with --json a command always ends so
+        if ended.code:
+            raise
     print(json.dumps({"cpu_s": time.process_time() - begun, "highest_mb": highest_resident_mb("self")}))
 
 

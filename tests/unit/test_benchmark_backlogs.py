@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from pathlib import Path
 from types import ModuleType
 
 import pytest
-from benchmarks import backlog, consumers, many_apps, poison, throughput
+from benchmarks import backlog, command, consumers, many_apps, poison, throughput
 from benchmarks.processes import cpu_s, waited_s
 from benchmarks.services import PARTITIONS
 
@@ -38,3 +40,13 @@ def test_the_processor_time_of_a_process_is_its_own_clock() -> None:
 def test_the_time_waited_for_a_processor_only_grows() -> None:
     before = waited_s(os.getpid())
     assert 0 <= before <= waited_s("self")
+
+
+def test_a_command_that_prints_json_is_followed_by_what_it_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.main(["lint", "--json", str(tmp_path)])
+    *_, took = capsys.readouterr().out.splitlines()
+    assert json.loads(took).keys() == {"cpu_s", "highest_mb"}
+    with pytest.raises(SystemExit, match="1"):
+        command.main(["lint", "--json", str(tmp_path / "missing")])

@@ -20,6 +20,7 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.tasks import end_tasks
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.wiring.rule_tests import RuleTestServer
@@ -116,9 +117,7 @@ async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[
             await asyncio.wait([ended], timeout=_END_S)  # a server that ended is the better reason
         (ended if ended.done() else working).result()
     finally:
-        for task in (working, ended):
-            task.cancel()
-        await asyncio.gather(working, ended, return_exceptions=True)
+        await end_tasks(working, ended)
 
 
 async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, CaseOutcome]]) -> None:
@@ -154,8 +153,7 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
         return await server.bus.dead_letters.read(limit=_EVERY)
     finally:
         worker.stop()
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        await end_tasks(working)
 
 
 async def _answer(server: RuleTestServer, app_id: str, check: GraphCheck) -> CaseRows | Counts | str:

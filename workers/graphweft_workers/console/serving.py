@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import socket
 from collections.abc import Callable, Generator
@@ -18,6 +17,7 @@ from graphweft_workers.gateway.tokens import NO_TOKENS, AccessToken, Tokens, rea
 from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.processes.http_server import HttpServer, auditing, limited_logs, listening, server_config
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.watched_file import WatchedFile
 from graphweft_workers.wiring.policies import may_use, open_policies
 
@@ -42,14 +42,9 @@ async def run_console(
             config = server_config(app, connections=settings.gateway_connections)
             own = listening_socket.getsockname()[:2]
             shown = f"[{own[0]}]" if ":" in own[0] else own[0]
-            following = [asyncio.create_task(file.follow()) for file in watched]
-            try:
+            async with running_beside(*(file.follow() for file in watched)):
                 with limited_logs():
                     await HttpServer(config, lambda: ready(f"http://{shown}:{own[1]}")).serve([listening_socket])
-            finally:
-                for task in following:
-                    task.cancel()
-                await asyncio.gather(*following, return_exceptions=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphweft_workers.support.eager_task import begun
+from graphweft_workers.support.tasks import end_tasks
 
 
 @dataclass(slots=True)
@@ -36,9 +37,7 @@ class Background:
     async def aclose(self) -> None:
         """Cancel all tasks and wait for their end."""
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

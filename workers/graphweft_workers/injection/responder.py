@@ -25,6 +25,7 @@ from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_context import LogIds
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.support.timing import TIMING, ContextTiming
 from graphweft_workers.telemetry import tracing_spans
 
@@ -173,9 +174,7 @@ class InjectionResponder:
                 while self._serving:  # the end of one may begin another
                     await asyncio.wait(self._serving)
         finally:
-            for task in (reporting, *self._serving):
-                task.cancel()
-            await asyncio.gather(reporting, *self._serving, return_exceptions=True)
+            await end_tasks(reporting, *self._serving)
         self._report_left_out()
         logger.info("responder_stopped", **self.counts())
 

@@ -13,6 +13,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.processes.heartbeat import Heartbeat
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
+from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.telemetry import metrics
 from graphweft_workers.telemetry.metrics_looks import SeenValues, look, looking
 
@@ -67,9 +68,7 @@ async def _beside(settings: Settings, meter: ProcessMeter) -> AsyncGenerator[Non
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         await asyncio.wait([asyncio.ensure_future(meter.push())], timeout=_LAST_PUSH_S)
 
 

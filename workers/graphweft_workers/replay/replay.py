@@ -27,6 +27,7 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import SnapshotSource
 from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
+from graphweft_workers.support.tasks import end_tasks
 
 type Cause = tuple[str | None, str | None, str]
 """Rule, mutation and message of a skip."""
@@ -182,8 +183,7 @@ class Replay:
                 ahead = asyncio.create_task(self._page(reading))
                 yield page
         finally:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            await end_tasks(ahead)
 
     async def _page(self, reading: _Reading) -> _Page | None:
         """Read the next entries and match their events; None at the end."""

@@ -6,9 +6,8 @@ tells the graph of a living command from one that a killed command has left.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -17,6 +16,7 @@ from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_contracts.clock import Clock
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore
 from graphweft_workers.replay.swap import move
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.timing import Timing
 
 LEASE_PARTITION: Final = -1
@@ -66,15 +66,9 @@ class ScratchLease:
         if self._is_over(marks.get(LEASE_PARTITION, START)):
             await self._graph.whole.drop(self._app_id)
 
-    @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
+    def kept(self) -> AbstractAsyncContextManager[None]:
         """Renew the lease meanwhile."""
-        renewing = asyncio.create_task(self._keep(), name="graphweft-scratch-lease")
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+        return running_beside(self._keep(), name="graphweft-scratch-lease")
 
     async def _keep(self) -> None:
         while True:

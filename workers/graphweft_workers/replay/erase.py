@@ -23,9 +23,7 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
-from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
-from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.log.series_store import forget_marks
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
@@ -34,6 +32,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import find_losses, labels_of
+from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
@@ -178,13 +177,11 @@ class Erasure:
         if not self._rules.lost:
             return
         for number in partitions:
-            cursor, recent = self._rules.cursor(number, ""), RecentEvents()
             passed_over = await ledger_as_lived(log.bus, number)
+            reader = RulesReader(partition=number, app_id=app_id, rules=self._rules, passed_over=passed_over)
             async for page in log.pages(number):
-                kept = [entry for entry in page if not self._subject.holds(entry)]
-                read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)
                 try:
-                    read.check_rules(app_id)
+                    await reader.read([entry for entry in page if not self._subject.holds(entry)])
                 except RulesLost as error:
                     raise BusUnavailable(f"{error}. Until then nothing is erased") from None
 

@@ -16,6 +16,7 @@ from graphweft_rules.rule_tests.outcome import CaseOutcome, CaseRows, Counts, No
 from graphweft_workers.engine.failures.dead_letter_counts import count_causes
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.read import Range, letter_for, read_range
+from graphweft_workers.ports.dead_letters import all_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
 from graphweft_workers.rule_sets.active_rules import FixedRules
@@ -28,8 +29,6 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
 _APPLY_S: Final = 300.0
 _QUERY_S: Final = 30.0
 _END_S: Final = 1.0
-_EVERY: Final = 1_000_000_000
-"""More dead letters than there can be."""
 
 
 async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -> list[CaseOutcome]:
@@ -150,7 +149,7 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
             working.result()
         if not await waiting:
             raise GraphUnavailable(f"not all events were applied within {_APPLY_S:.0f} s: select cases with --match")
-        return await server.bus.dead_letters.read(limit=_EVERY)
+        return await all_letters(server.bus.dead_letters)
     finally:
         worker.stop()
         await end_tasks(working)

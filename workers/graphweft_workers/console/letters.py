@@ -67,7 +67,7 @@ async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -
         "letters": [_letter(each, redacts=sources.redacts) for each in mine[question.skip :][: question.limit]],
         "total": len(mine),
         "hidden": len(found) - len(seen),
-        "partly": len(found) < await _count(sources, app_id),
+        "partly": len(found) < await letter_count(sources.bus.dead_letters, app_id),
         "read": len(found),
         "reasons": sorted({each.reason for each in seen}),
     }
@@ -140,13 +140,6 @@ async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQu
             "a dead letter of events that were set aside may hold those of other apps: an operator can change it",
         )
     return [each.id for each in found]
-
-
-async def _count(sources: Sources, app_id: str | None) -> int:
-    if app_id is None:
-        return await letter_count(sources.bus.dead_letters)
-    known = (await sources.bus.dead_letters.by_app()).get(app_id)
-    return 0 if known is None else known.count
 
 
 async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequence[str]) -> list[DeadLetter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
@@ -24,7 +24,7 @@ from graphweft_workers.reports.effects import EntryEffect, covers, effects_of
 from graphweft_workers.reports.entries import DecodedEntry
 from graphweft_workers.reports.judging import Judgement, judge
 from graphweft_workers.reports.rules_at import activation_at
-from graphweft_workers.reports.scan import ScanLimits, ends, newest_first
+from graphweft_workers.reports.scan import ScanLimits, ends, newest_first, partitions_of
 from graphweft_workers.reports.values import shown
 
 MOST: Final = 100
@@ -59,8 +59,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     """Return the newest events that the page lacks, the newest first, and the state of those that it waits for."""
     app_id = viewer.apps(question.app)
     bus, decoder = sources.bus, await sources.decoder()
-    partitions = await _partitions(bus, app_id)
-    reached = await ends(bus, partitions)
+    reached = await ends(bus, await partitions_of(bus, app_id))
     found: list[DecodedEntry] = []
     limits = ScanLimits(entries=_SCANNED, size=_SIZE)
     cut = False
@@ -105,13 +104,6 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
         "scanned": limits.scanned,
         "graph_fault": next((True for effect in effects if effect.graph_fault), False),
     }
-
-
-async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
-    if app_id is None:
-        return None
-    layout = await bus.partitions.layout()
-    return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
 
 
 def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
@@ -208,8 +200,7 @@ async def _letters(
                 row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
                 reasons.setdefault(row, letter.reason)
     if len(many) < count and app_id is not None:
-        own = (await bus.dead_letters.by_app()).get(app_id)
-        count = 0 if own is None else own.count
+        count = await letter_count(bus.dead_letters, app_id)
     return reasons, len(ids) > _LOOKUPS or len(many) < count
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from graphweft_contracts import DeadLetter
 from graphweft_rules import RuleSet
@@ -20,6 +20,7 @@ from graphweft_rules.cypher.merge_keys import merge_keys
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived, ledger_by_other_rules
 from graphweft_workers.engine.log.read import Range
+from graphweft_workers.ports.dead_letters import all_letters
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
@@ -28,8 +29,6 @@ from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 from graphweft_workers.replay.matched_log import Matcher, matched_log
 from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
-
-_MOST_LETTERS: Final = 1_000_000
 
 type Outcome = Literal["applied", "skipped", "failed"]
 type RuleName = tuple[str | None, str | None, str | None]
@@ -157,7 +156,7 @@ class HistoryComparison:
                 self._found.failures[cause] = self._found.failures.get(cause, 0) + letter.count
         if side == "after":
             return
-        for letter in await self._log.bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
+        for letter in await all_letters(self._log.bus.dead_letters):
             end = self._found.ends.get(letter.partition)
             if letter.app_id != self._app_id or end is None or letter.reason == "trimmed" or letter.id in letters:
                 continue

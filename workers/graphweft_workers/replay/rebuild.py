@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import batched
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings
@@ -22,6 +21,7 @@ from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
+from graphweft_workers.ports.dead_letters import put_letters
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
@@ -35,7 +35,6 @@ from graphweft_workers.replay.swap import GraphSwap, move
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 from graphweft_workers.support.timing import TIMING, Timing
 
-_LETTERS_AT_ONCE: Final = 50
 _ROUNDS: Final = 20
 """Attempts to find the live graph at rest."""
 _RESTATEMENTS: Final = 5
@@ -385,8 +384,7 @@ class Rebuild:
         if bus.archive is None or app_id not in await to_rebuild(bus.archive):
             return
         letters = {letter.id: letter for each in self.done.values() for letter in each.letters.values()}
-        for some in batched((each for each in letters.values() if not is_of_prelude(each.partition)), _LETTERS_AT_ONCE):
-            await bus.dead_letters.put(some)
+        await put_letters(bus.dead_letters, (each for each in letters.values() if not is_of_prelude(each.partition)))
         await has_rebuilt(bus.archive, app_id)
 
     async def _has_nodes(self) -> bool:

@@ -169,7 +169,7 @@ async def _counts(server: RuleTestServer, app_id: str, check: CountCheck) -> Cou
     counts: Counter[str] = Counter()
     if check.of == "nodes":
         async for node in server.graph.whole.nodes(app_id):
-            if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+            if not node.is_internal:
                 counts.update(["", *node.labels])
     else:
         async for edge in server.graph.whole.edges(app_id):

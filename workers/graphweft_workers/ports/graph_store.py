@@ -145,6 +145,11 @@ class Node:
     labels: tuple[str, ...]
     properties: Mapping[str, Any]
 
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is graphweft's own."""
+        return any(label.startswith(INTERNAL_PREFIX) for label in self.labels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:

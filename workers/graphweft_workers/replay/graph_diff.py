@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final, Literal
 
 from graphweft_workers.engine.plan.digest import canonical
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Edge, Node
+from graphweft_workers.ports.graph_store import Edge, Node
 
 type Kind = Literal["node", "relationship"]
 type How = Literal["added", "removed", "changed"]
@@ -126,7 +126,7 @@ class GraphComparison:
 
     def before(self, node: Node) -> None:
         """Take a node of the first graph."""
-        if _is_internal(node):
+        if node.is_internal:
             return
         content = _content(node)
         names = self._names_of(node, content)
@@ -150,7 +150,7 @@ class GraphComparison:
 
     def after(self, node: Node) -> None:
         """Take a node of the second graph."""
-        if _is_internal(node):
+        if node.is_internal:
             return
         content = _content(node)
         names = self._names_of(node, content)
@@ -282,7 +282,3 @@ def _content(node: Node) -> bytes:
 
 def _title(labels: Iterable[str]) -> str:
     return ":".join(sorted(labels)) or NO_LABEL
-
-
-def _is_internal(node: Node) -> bool:
-    return any(label.startswith(INTERNAL_PREFIX) for label in node.labels)

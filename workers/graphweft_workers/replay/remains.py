@@ -20,7 +20,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
+from graphweft_workers.ports.graph_store import GraphStore, Node
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import purges_after
@@ -169,7 +169,7 @@ async def nodes_of(graph: GraphStore, subject: Subject) -> AsyncIterator[Node]:
     The mark that a user was erased does not count: it keeps late events of the user out.
     """
     async for node in graph.whole.nodes(subject.app_id):
-        if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+        if node.is_internal:
             continue
         if subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node)):
             yield node

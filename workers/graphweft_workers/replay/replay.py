@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
@@ -47,6 +47,12 @@ class ReplayStep:
     """Skips that the live graph did not have."""
     letters: Mapping[str, DeadLetter] = field(default_factory=dict[str, DeadLetter])
     """Dead letters by id: what failed now and had not failed when the log was lived."""
+
+
+def failed_letters(done: Iterable[ReplayStep]) -> list[DeadLetter]:
+    """Return what failed in replays and had not failed live, by id."""
+    found = {letter.id: letter for each in done for letter in each.letters.values()}
+    return [found[letter_id] for letter_id in sorted(found)]
 
 
 type _Page = tuple[Sequence[Entry], Range]

@@ -17,6 +17,7 @@ from graphweft_workers.wiring.connections import judged_bus, make_archive, make_
 
 if TYPE_CHECKING:  # a command that asks the bus alone need not wait for it
     from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.replay.app_log import AppLog
 
 _MOST_FOLDERS: Final = 100
 _ANSWER_S: Final = 15.0
@@ -68,6 +69,15 @@ async def running_graph(settings: Settings, *, live: Settings | None = None) -> 
         yield graph
     finally:
         await graph.aclose()
+
+
+@asynccontextmanager
+async def running_app_log(settings: Settings, app: str, *, archive_only: bool = False) -> AsyncGenerator[AppLog]:
+    """Yield the log of an app, with its live graph. Raises ``NotRunning`` if one of the servers does not answer."""
+    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
+        from graphweft_workers.replay.app_log import AppLog  # the servers answer before what replays is loaded
+
+        yield AppLog(bus=bus, app_id=app, live=live)
 
 
 async def check_bus(settings: Settings) -> None:

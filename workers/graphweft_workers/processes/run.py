@@ -8,15 +8,15 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
 
 if TYPE_CHECKING:
-    from graphweft_workers.mcp.access import McpScope
+    from faststream import FastStream
 
-type HostedRole = Literal["mutation", "injection", "memory", "archive"]
+    from graphweft_workers.mcp.access import McpScope
 
 _FASTSTREAM: Final = logging.DEBUG
 """Level of FastStream's own lines about the start and the end, which the roles log themselves."""
@@ -33,25 +33,39 @@ def _settle() -> None:
     collect_less_often()
 
 
-async def run_hosted(role: HostedRole, settings: Settings) -> None:
-    """Run a role of the graph, the jobs of memory or the archiver until SIGTERM or SIGINT, then finish its work.
-
-    Raises ``InvalidSettings`` if the settings give it nothing to do.
-    """
-    from graphweft_workers.processes import hosting
-    from graphweft_workers.wiring.connections import make_archive
-
-    if role == "archive":
-        make_archive(settings)  # says what is missing before anything starts
-    make_app = {
-        "mutation": hosting.mutation_app,
-        "injection": hosting.injection_app,
-        "memory": hosting.memory_app,
-        "archive": hosting.archive_app,
-    }[role]
-    app = make_app(settings)
+async def _host(app: FastStream) -> None:
     _settle()
     await app.run(log_level=_FASTSTREAM)
+
+
+async def run_mutation(settings: Settings) -> None:
+    """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
+    from graphweft_workers.processes.hosting import mutation_app
+
+    await _host(mutation_app(settings))
+
+
+async def run_injection(settings: Settings) -> None:
+    """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
+    from graphweft_workers.processes.hosting import injection_app
+
+    await _host(injection_app(settings))
+
+
+async def run_memory(settings: Settings) -> None:
+    """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
+    from graphweft_workers.processes.hosting import memory_app
+
+    await _host(memory_app(settings))
+
+
+async def run_archive(settings: Settings) -> None:
+    """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
+    from graphweft_workers.processes.hosting import archive_app
+    from graphweft_workers.wiring.connections import make_archive
+
+    make_archive(settings)  # says what is missing before anything starts
+    await _host(archive_app(settings))
 
 
 async def run_gateway(

@@ -46,7 +46,7 @@ async def query(
     if as_of is None:
         check_as_of(as_of, into)
         async with running_graph(settings) as graph:
-            with _explained():
+            with _advising():
                 table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
             if table.columns and not table.rows and not json:
                 hints = await _misspelt(graph, app, cypher)
@@ -54,7 +54,7 @@ async def query(
         from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
 
         async with past_graph(settings, app, as_of, into) as found:
-            with _explained():
+            with _advising():
                 table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
         past = {"as_of": found.as_json()}
     parts: list[Part] = [TextTable(table.columns, table.rows), *map(Notice, hints)]
@@ -124,7 +124,7 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
 
 
 @contextmanager
-def _explained() -> Generator[None]:
+def _advising() -> Generator[None]:
     """Add to the refusal of a write what changes a graph, and to a missing parameter how to give it."""
     try:
         yield

@@ -36,7 +36,7 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
 
     Raises ``RulesError`` if the server refuses a query of the rules, and ``NotRunning`` if it does not start or ends.
     """
-    outcomes = [_matched(rules, case) for case in cases]
+    outcomes = [_match(rules, case) for case in cases]
     served = [(case, outcome) for case, outcome in zip(cases, outcomes, strict=True) if case.needs_server]
     if served:
         from graphweft_workers.wiring.rule_tests import rule_test_server
@@ -46,7 +46,7 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
     return outcomes
 
 
-def _matched(rules: RuleSet, case: Case) -> CaseOutcome:
+def _match(rules: RuleSet, case: Case) -> CaseOutcome:
     """Return what the rules do with the events, and everything that is known without a graph."""
     entries = [
         Entry(offset=str(number), fields=wire.encode(event), received=event.time)
@@ -127,7 +127,7 @@ async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequenc
     for case, outcome in served:
         outcome.troubles = _troubles([letter for letter in letters if letter.app_id == case.app_id])
         for check in case.graph:
-            outcome.graph.append(await _answer(server, case.app_id, check))
+            outcome.graph.append(await _run_check(server, case.app_id, check))
         for context in case.context:
             outcome.replies.append(await _context(server, rules, case.app_id, context))
 
@@ -155,7 +155,7 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
         await end_tasks(working)
 
 
-async def _answer(server: RuleTestServer, app_id: str, check: GraphCheck) -> CaseRows | Counts | str:
+async def _run_check(server: RuleTestServer, app_id: str, check: GraphCheck) -> CaseRows | Counts | str:
     if isinstance(check, CountCheck):
         return await _counts(server, app_id, check)
     try:

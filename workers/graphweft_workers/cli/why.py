@@ -55,7 +55,7 @@ async def why(
     """
     settings = Settings.load(data=data)
     set_up_command_logs(settings)
-    telling = _Telling()
+    lines = _ProgressLines()
     started = SYSTEM_CLOCK.monotonic()
     async with running_app_log(settings, app, archive_only=archive_only) as log:
         from graphweft_workers.cli.why_target import hints, target_of, there_hints
@@ -65,7 +65,7 @@ async def why(
 
         await log.refuse_preludes()
         rules = logged_rules(settings, log.bus, without_lost=True)
-        work = Why(log, rules, limit=limit, tell=telling.tell)
+        work = Why(log, rules, limit=limit, tell=lines.tell)
         keys = await work.keys()
         target = target_of(label, key, keys, property=property, relationship=relationship)
         NodeReader(target, keys, log.live, app)  # refuses names that no query can hold
@@ -74,7 +74,7 @@ async def why(
         recorded: RecordResult | None = None
         if found.rows and not fast:
             work.check_complete(found)
-            telling.say(
+            lines.say(
                 f"{entries_read(found)} in {read_s:.1f} s; {counted(found.rows, 'mutation')} may have written it; "
                 "replaying the events that matter into a second graph"
             )
@@ -90,7 +90,7 @@ async def why(
     show(report, json=json)
 
 
-class _Telling:
+class _ProgressLines:
     """Says the progress on standard error, every two seconds."""
 
     def __init__(self) -> None:

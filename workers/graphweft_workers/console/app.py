@@ -107,13 +107,13 @@ def make_app(
         exception_handlers=error_handlers("the console has a defect; its log has the details"),
         lifespan=lifespan,
         middleware=[
-            Middleware(_Guarded, names=sources.settings.console_names),
+            Middleware(_HostGuard, names=sources.settings.console_names),
             *([] if audit is None else [Middleware(AuditMiddleware, log=audit, paths=paths)]),
         ],
     )
 
 
-class _Guarded:
+class _HostGuard:
     """ASGI middleware: the headers of every answer, and the check of the host of every request."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:

@@ -76,11 +76,11 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
             cut = True
             break
         found.append(seen)
-    waiting = await _again(sources, question.pending, app_id)
+    waiting = await _entries_at(sources, question.pending, app_id)
     effects = await effects_of(bus, sources.graph, [*found, *waiting])
     # What waited and does so no longer may have failed since it was listed.
     ended = [seen for seen, effect in zip(waiting, effects[len(found) :], strict=True) if effect.state in _ENDED]
-    judged = await _judged(sources, viewer, [*found, *ended], decoder.activations)
+    judged = await _judge_all(sources, viewer, [*found, *ended], decoder.activations)
     letters, letters_partly = await _letters(bus, app_id, [*found, *ended], judged)
     outcomes = {
         seen.position: _outcome(seen, result, letters) for seen, result in zip(ended, judged[len(found) :], strict=True)
@@ -121,7 +121,7 @@ def _is_shown(seen: DecodedEntry, app_id: str | None) -> bool:
     return seen.app_id == app_id
 
 
-async def _again(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[DecodedEntry]:
+async def _entries_at(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[DecodedEntry]:
     """Return the entries at positions, of one app or of all."""
     decoder = await sources.decoder()
     by_partition: dict[int, list[str]] = {}
@@ -143,7 +143,7 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
     return found
 
 
-async def _judged(
+async def _judge_all(
     sources: Sources, viewer: Viewer, entries: Sequence[DecodedEntry], activations: Sequence[Activation]
 ) -> list[Judgement | None]:
     """Return what the rules at its place do with each event; None for other entries, and where it may not be shown."""

@@ -92,10 +92,10 @@ async def try_event(sources: Sources, viewer: Viewer, question: TryQuestion) -> 
         raise Problem(403, "other-workflow", "the token may not see the rules of this workflow")
     activations = (await sources.decoder()).activations
     rules = await sources.active_rules(activations, app_id)
-    return await asyncio.to_thread(_tried, rules, event, redacts=sources.redacts)
+    return await asyncio.to_thread(_try, rules, event, redacts=sources.redacts)
 
 
-def _tried(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
+def _try(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
     judged = judge_event(rules, event)
     found: dict[str, Any] = {
         "mutations": [mutation_dict(each) for each in judged.mutations],

@@ -32,7 +32,7 @@ async def run_console(
     ``listener`` is the number of an open socket that listens already. Raises ``InvalidSettings`` without a token, and
     if it cannot listen on the address.
     """
-    tokens = _Accepted(settings)
+    tokens = _ConsoleTokens(settings)
     policies = open_policies(settings)
     watched = [file for file in (tokens.file, policies) if file is not None]
     with auditing(settings) as audit, _socket(host, port, listener) as listening_socket:
@@ -61,7 +61,7 @@ def _socket(host: str, port: int, listener: int | None) -> Generator[socket.sock
         yield given
 
 
-class _Accepted:
+class _ConsoleTokens:
     """The tokens of the file, and the operator's of the settings."""
 
     def __init__(self, settings: Settings) -> None:

@@ -89,7 +89,7 @@ class Graphiti:
             "name": self._cut(item.text("name"), _LONGEST_NAME),
             "source_description": self._cut(item.text("source_description"), _LONGEST_DESCRIPTION),
         }
-        return self._made("episodes", app_id, scope, item, data, about=about or recorded, recorded=recorded)
+        return self._episode_event("episodes", app_id, scope, item, data, about=about or recorded, recorded=recorded)
 
     def _entity(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
         name, id = item.text("name"), item.text("uuid")
@@ -166,9 +166,9 @@ class Graphiti:
         except InvalidEvent as error:
             raise RefusedItem(str(error)) from None
         data = {"content": content, "episode_type": "json", "episode_id": item.text("uuid")}
-        return self._made(kind, app_id, scope, item, data, about=about, recorded=recorded)
+        return self._episode_event(kind, app_id, scope, item, data, about=about, recorded=recorded)
 
-    def _made(
+    def _episode_event(
         self,
         kind: str,
         app_id: str,

@@ -56,12 +56,12 @@ async def measured(
 
         stack.enter_context(metrics.observing(_readers(heartbeat)))
         await stack.enter_async_context(looking(connections, [metrics.CONNECTION_UP]))
-        await stack.enter_async_context(_beside(settings, meter))
+        await stack.enter_async_context(_measuring(settings, meter))
         yield collect
 
 
 @asynccontextmanager
-async def _beside(settings: Settings, meter: ProcessMeter) -> AsyncGenerator[None]:
+async def _measuring(settings: Settings, meter: ProcessMeter) -> AsyncGenerator[None]:
     tasks = [asyncio.create_task(_measure_lag(), name="graphweft-loop-lag")]
     if settings.metrics_otlp_url is not None:
         tasks.append(asyncio.create_task(_push(meter, settings.metrics_every_s), name="graphweft-metrics-push"))

@@ -91,7 +91,7 @@ class HistoryComparison:
         causes = Causes(self._found.graphs.examples)
         if self._found.graphs.examples:
             for partition in self._found.ends:
-                async for before, after in self._matched(partition):
+                async for before, after in self._ranges(partition):
                     causes.see(partition, before.apps.get(self._app_id, ()), after.apps.get(self._app_id, ()))
         self._found.causes = causes.found
         return self._found
@@ -120,13 +120,13 @@ class HistoryComparison:
                 (comparison.before_edge if side == "before" else comparison.after_edge)(edge)
         return letters
 
-    def _matched(self, partition: int) -> AsyncIterator[tuple[Range, ...]]:
+    def _ranges(self, partition: int) -> AsyncIterator[tuple[Range, ...]]:
         """Yield what both sides make of the same ranges of a partition."""
         return matched_log(self._log, self._matchers.values(), partition, to=self._found.ends[partition])
 
     async def _count_rows(self) -> None:
         for partition in self._found.ends:
-            async for before, after in self._matched(partition):
+            async for before, after in self._ranges(partition):
                 sides: tuple[tuple[Side, Range], ...] = (("before", before), ("after", after))
                 for side, read in sides:
                     self._count_range(side, read)

@@ -87,7 +87,7 @@ class Recording:
         self._reader = reader
         self._writers = writers
         self._app_id = app_id
-        self._watched = _Watched(graph, self._look)
+        self._watched = _WatchedWrites(graph, self._look)
         self._state = WorkerState(
             log=bus.log,
             partitions=bus.partitions,
@@ -99,7 +99,7 @@ class Recording:
             fact_keys=frozenset(),
             quarantine=False,
         )
-        self._arrangers = _Arrangers(rules, graph.dialect)
+        self._arrangers = _SwitchedArrangers(rules, graph.dialect)
         self._state.applier = Applier(bus.log, self.letters, self._watched, self._arrangers, quarantine=False)
         self._batch: list[LoggedEvent] = []
         self._single: dict[tuple[str, int], Writer] = {}
@@ -151,7 +151,7 @@ class Recording:
             self.result.newest.append(replace(writer, changes=found))
 
 
-class _Watched:
+class _WatchedWrites:
     """Writes that are applied one by one while they are watched, with a look after each."""
 
     def __init__(self, graph: GraphWrites, look: Callable[[Write], Awaitable[None]]) -> None:
@@ -172,17 +172,17 @@ class _Watched:
         return WriteResult(count=len(writes))
 
 
-class _Arrangers(Arrangers):
+class _SwitchedArrangers(Arrangers):
     """Puts each row into a step of its own while ``singly`` is set."""
 
     singly = False
 
     @override
     async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
-        return _Singly() if self.singly else await super().of(events)
+        return _RowArranger() if self.singly else await super().of(events)
 
 
-class _Singly(Arranger):
+class _RowArranger(Arranger):
     def __init__(self) -> None:
         """Know nothing about rules."""
 

@@ -79,13 +79,13 @@ class DiffReport:
         ]
         found["mutations"] = [
             {
-                **_named(name),
+                **_rule_dict(name),
                 **{side: dict(zip(_OUTCOMES, self._outcome(name, side), strict=True)) for side in _SIDES},
             }
             for name in self.rule_names()
         ]
         found["failures"] = [
-            {**_named(name), "message": message, "events": number}
+            {**_rule_dict(name), "message": message, "events": number}
             for (name, message), number in self.found.failures.items()
         ]
         found["examples"] = [
@@ -189,7 +189,7 @@ def _node(name: NodeName) -> str:
     return f"(:{name.label} {{{', '.join(f'{each}: {value_text(value)}' for each, value in name.key.items())}}})"
 
 
-def _named(name: RuleName) -> dict[str, str | None]:
+def _rule_dict(name: RuleName) -> dict[str, str | None]:
     workflow, rule, mutation = name
     return {"workflow": workflow, "rule": rule, "mutation": mutation}
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from graphweft_contracts import BusUnavailable, InvalidRules, InvalidSettings, NotRunning
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
-from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent, end_process
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
 from graphweft_workers.processes import heartbeat
 from graphweft_workers.processes.console import ConsoleProcess, RuleFaults
@@ -294,17 +294,11 @@ class Supervisor:
             await end_tasks(working, stop)
 
     async def _end_children(self) -> None:
-        for child in self._children.values():
-            if child.returncode is None:
-                child.terminate()
-        for role, child in self._children.items():
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await child.wait()
-            except TimeoutError:
+        async def end(role: str, child: asyncio.subprocess.Process) -> None:
+            if not await end_process(child, _STOP_S):
                 logger.warning("service_killed", role=role, after_s=_STOP_S)
-                child.kill()
-                await child.wait()
+
+        await asyncio.gather(*(end(role, child) for role, child in self._children.items()))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

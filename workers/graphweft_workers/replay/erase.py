@@ -16,9 +16,9 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import archive_now
-from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
+from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
-from graphweft_workers.archive.prelude_erasure import erase_restored, learn_restored
+from graphweft_workers.archive.prelude_erasure import erase_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
@@ -34,7 +34,7 @@ from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import find_losses, labels_of
 from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
+from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, learn_all, on_the_bus
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import RulesLost
@@ -114,7 +114,7 @@ class Erasure:
         await self._applied(ends)
         self._tell("archive the log")
         await archive_now(self._alone, self._blobs)
-        await self._learn(partitions)
+        await learn_all(self._alone, self._blobs, partitions, self._subject)
         await self._check_rules(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
         number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id, clock=self._clock)
@@ -195,14 +195,6 @@ class Erasure:
     def _archived(self) -> AppLog:
         """Return the log with the archive as it is now: an erasure writes its segments anew."""
         return replace(self._log, bus=self._judge(archived(self._alone, self._blobs)))
-
-    async def _learn(self, partitions: Sequence[int]) -> None:
-        """Let the subject see the archive and the bus: chats and memories tell which events are the user's."""
-        await learn_restored(self._blobs, self._subject)
-        for number in partitions:
-            await learn(self._reader, number, self._subject)
-            async for page in self._log.pages(number):
-                self._subject.learn(page)
 
     async def _count(self, partitions: Sequence[int]) -> int:
         return sum([await count_entries(self._reader, number, self._subject) for number in partitions])

@@ -79,7 +79,7 @@ class Remains:
     async def places(self) -> list[PlaceOfRemains]:
         """Return all places. Raises ``BusUnavailable``, ``GraphUnavailable`` and ``ArchiveUnavailable``."""
         partitions = await AppLog(bus=self._alone, live=self._live, app_id=self._subject.app_id).partitions()
-        await self._learn(partitions)
+        await learn_all(self._alone, self._blobs, partitions, self._subject)
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
         letters = 0
         async for page in letter_pages(self._alone.dead_letters):
@@ -105,16 +105,6 @@ class Remains:
         if self._subject.user_id is None or nodes == of_rules:
             return erases
         return _FORGETS if not of_rules else f"{_FORGETS}; {counted(of_rules, 'node')} of rules: {erases}"
-
-    async def _learn(self, partitions: Sequence[int]) -> None:
-        """Let the subject see everything: chats and memories tell which events are the user's."""
-        if self._blobs is not None:
-            await learn_restored(self._blobs, self._subject)
-        for number in partitions:
-            if self._blobs is not None:
-                await learn(ArchiveReader(self._blobs), number, self._subject)
-            async for page in pages(self._alone.log, number):
-                self._subject.learn(page)
 
     async def _of_responders(self) -> list[PlaceOfRemains]:
         """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
@@ -144,6 +134,17 @@ class Remains:
 
 def _place(name: str, found: int, *, by: str) -> PlaceOfRemains:
     return PlaceOfRemains(name=name, found=found, left=found, removed_by=by if found else "")
+
+
+async def learn_all(bus: Bus, blobs: BlobStore | None, partitions: Sequence[int], subject: Subject) -> None:
+    """Let a subject see archive and bus: chats and memories tell which events are the user's."""
+    if blobs is not None:
+        await learn_restored(blobs, subject)
+    for number in partitions:
+        if blobs is not None:
+            await learn(ArchiveReader(blobs), number, subject)
+        async for page in pages(bus.log, number):
+            subject.learn(page)
 
 
 async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None = None) -> list[str]:

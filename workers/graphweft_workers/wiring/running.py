@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,16 +27,9 @@ _ANSWER_S: Final = 15.0
 @asynccontextmanager
 async def running_bus(settings: Settings) -> AsyncGenerator[Bus]:
     """Yield the bus. Raises ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
-    bus = make_bus(settings)
-    try:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                await bus.partitions.count()
-        except (BusUnavailable, TimeoutError) as error:
-            raise NotRunning(_no_bus(settings, _reason(error))) from error
+    async with aclosing(make_bus(settings)) as bus:
+        await _answered(bus.partitions.count(), lambda reason: _no_bus(settings, reason))
         yield bus
-    finally:
-        await bus.aclose()
 
 
 @asynccontextmanager
@@ -59,16 +52,9 @@ async def running_graph(settings: Settings, *, live: Settings | None = None) -> 
 
     Raises ``NotRunning``, which says what to do, when it does not answer within 15 s.
     """
-    graph = make_graph(settings, live=live)
-    try:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                await graph.check()
-        except (GraphUnavailable, TimeoutError) as error:
-            raise NotRunning(_no_graph(settings, _reason(error))) from error
+    async with aclosing(make_graph(settings, live=live)) as graph:
+        await _answered(graph.check(), lambda reason: _no_graph(settings, reason))
         yield graph
-    finally:
-        await graph.aclose()
 
 
 @asynccontextmanager
@@ -84,6 +70,15 @@ async def check_bus(settings: Settings) -> None:
     """Raise ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
     async with running_bus(settings):
         pass
+
+
+async def _answered(question: Awaitable[object], fault: Callable[[str], str]) -> None:
+    """Wait for the answer of a server. Raises ``NotRunning`` with the ``fault`` for a reason, if there is none."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await question
+    except (BusUnavailable, GraphUnavailable, TimeoutError) as error:
+        raise NotRunning(fault(_reason(error))) from error
 
 
 def _no_bus(settings: Settings, reason: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphweft_workers.support.eager_task import begun
-from graphweft_workers.support.tasks import end_tasks
+from graphweft_workers.support.tasks import begun, end_tasks
 
 
 @dataclass(slots=True)
@@ -26,7 +25,7 @@ class Background:
         return self._kept(asyncio.create_task(call))
 
     def begin[Result](self, call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Start a task that runs up to its first wait at once: see ``eager_task.begun``."""
+        """Start a task that runs up to its first wait at once: see ``tasks.begun``."""
         return self._kept(begun(call))
 
     def _kept[Result](self, task: asyncio.Task[Result]) -> asyncio.Task[Result]:

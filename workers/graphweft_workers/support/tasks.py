@@ -1,4 +1,4 @@
-"""Tasks that run beside other work, and end with it."""
+"""Tasks: how they begin, run beside other work, and end."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ async def running_beside(*calls: Coroutine[Any, Any, object], name: str | None =
         yield
     finally:
         await end_tasks(*tasks)
+
+
+def begun[Result](call: Coroutine[Any, Any, Result], *, name: str | None = None) -> asyncio.Task[Result]:
+    """Return a task that has run up to its first wait; one of ``asyncio.create_task`` begins a turn of the loop later.
+
+    So what the coroutine reads must be set before, and until its first wait nobody else has the task.
+    """
+    return asyncio.Task(call, loop=asyncio.get_running_loop(), name=name, eager_start=True)
+
+
+def is_being_cancelled() -> bool:
+    """Tell whether the current task itself is being cancelled.
+
+    If not, a ``CancelledError`` comes from an awaited call that a driver cancelled. A task that passes such an error on
+    ends silently: it is not logged, and its task group continues without it.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -23,8 +23,7 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
-from graphweft_workers.support.eager_task import begun
-from graphweft_workers.support.tasks import end_tasks
+from graphweft_workers.support.tasks import begun, end_tasks
 
 _ALL: Final = 64
 """Places of all apps together; each needs a connection."""

@@ -29,9 +29,8 @@ from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.redis.streams import request_faults, request_streams
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.ports.request_queue import PendingRequest, encode
-from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.tasks import end_tasks
+from graphweft_workers.support.tasks import begun, end_tasks
 
 logger = get_logger("graphweft.injection")
 

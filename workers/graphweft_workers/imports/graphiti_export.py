@@ -17,8 +17,8 @@ from graphweft_contracts import InvalidEvent, MemoryScope
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN, EpisodeEntity, Structure
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
-from graphweft_workers.imports.made_events import Made, make_event
 from graphweft_workers.imports.report import ImportReport, RefusedItem
+from graphweft_workers.imports.stored_events import Made, make_event
 
 MOST_ENTITIES: Final = 500_000
 """Entities whose names are kept for the edges behind them: about 150 MB."""

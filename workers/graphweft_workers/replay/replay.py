@@ -55,6 +55,29 @@ def failed_letters(done: Iterable[ReplayStep]) -> list[DeadLetter]:
     return [found[letter_id] for letter_id in sorted(found)]
 
 
+def replay_state(
+    bus: Bus,
+    graph: PartitionGraph,
+    rules: ActiveRules,
+    letters: MemoryLetters,
+    *,
+    batch_events: int,
+    index_keys: frozenset[tuple[str, str]] = frozenset(),
+) -> WorkerState:
+    """Return the state of a worker that writes to ``graph`` and its ``letters`` alone, and gives up no mutation."""
+    return WorkerState(
+        log=bus.log,
+        partitions=bus.partitions,
+        letters=letters,
+        graph=graph,
+        rules=rules,
+        batch_events=batch_events,
+        index_keys=index_keys,
+        fact_keys=frozenset(),
+        quarantine=False,
+    )
+
+
 type _Page = tuple[Sequence[Entry], Range]
 """At least one entry of the log, and what the rules make of these."""
 
@@ -84,17 +107,7 @@ class Replay:
         self._batch_events = batch_events
         self._passed_over = passed_over
         self._letters = MemoryLetters()
-        self._state = WorkerState(
-            log=bus.log,
-            partitions=bus.partitions,
-            letters=self._letters,
-            graph=graph,
-            rules=rules,
-            batch_events=batch_events,
-            index_keys=frozenset(),
-            fact_keys=frozenset(),
-            quarantine=False,
-        )
+        self._state = replay_state(bus, graph, rules, self._letters, batch_events=batch_events)
         self._restoring = restoring
 
     async def restore(self, ends: Mapping[int, str | None]) -> int:

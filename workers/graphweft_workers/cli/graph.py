@@ -61,8 +61,7 @@ async def query(
     if not table.columns:
         none = "had no graph then: no event of it had" if past else "has no graph yet: no event of it has"
         parts = [Notice(f"the app {app!r} {none} written anything")]
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    show(PlainReport({"columns": list(table.columns), "rows": rows} | past, parts), json=json)
+    show(PlainReport({"columns": list(table.columns), "rows": table.dicts()} | past, parts), json=json)
 
 
 async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:

@@ -51,6 +51,13 @@ def _escape(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> Mut
     return entry
 
 
+def send_along(library: str, level: int) -> None:
+    """Send what a library logs from a level on to graphweft's log alone."""
+    logger = logging.getLogger(library)
+    logger.handlers, logger.propagate = list(logging.getLogger("graphweft").handlers), False
+    logger.setLevel(level)
+
+
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     """Send structlog and standard logging to standard error in one form. A command calls it once."""
     shared: list[structlog.typing.Processor] = [

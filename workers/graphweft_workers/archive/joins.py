@@ -41,7 +41,7 @@ class Join:
     lost: int
     """Entries that the archive holds and the bus had lost."""
     kept: int
-    """Entries of the bus that follow on those of the archive."""
+    """Entries of the bus that follow on the archive."""
     moved: bool
     """Whether these got other offsets, because theirs were not behind the archive's end."""
     apps: Sequence[str]

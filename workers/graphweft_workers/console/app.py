@@ -87,7 +87,7 @@ def make_app(
     audit: AuditLog | None = None,
     limits: GatewayLimits = LIMITS,
 ) -> Starlette:
-    """Return the application. ``tokens`` gives those of the moment; the settings say whether anything may be written.
+    """Return the application. ``tokens`` returns the valid tokens; the settings say whether anything may be written.
 
     ``audit`` gets a line for each question.
     """

@@ -157,7 +157,7 @@ async def _letters_with(sources: Sources, viewer: Viewer, app: str | None, ids: 
 
 
 def _is_visible(each: DeadLetter, app_id: str | None) -> bool:
-    """Tell whether a letter is of an app; those of no app are for operators who look at all apps."""
+    """Tell whether a letter is of an app; letters of no app are for operators who look at all apps."""
     return app_id is None or each.app_id == app_id
 
 

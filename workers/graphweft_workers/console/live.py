@@ -107,7 +107,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
 
 
 def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
-    """Return a cursor. Raises ``Problem`` for that of another kind of bus."""
+    """Return a cursor. Raises ``Problem`` if it comes from another kind of bus."""
     if not all(map(bus.offsets.accepts, cursor.values())):
         raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again")
     return cursor
@@ -148,7 +148,7 @@ async def _judge_all(
 ) -> list[Judgement | None]:
     """Return what the rules at its place do with each event; None for other entries, and where it may not be shown."""
     rules = [await _rules_at(sources, viewer, seen, activations) for seen in entries]
-    # One thread for all: each turn of a thread waits for those of other requests.
+    # One thread for all: each turn of a thread waits for other requests.
     return await asyncio.to_thread(lambda: [_judge(*each) for each in zip(entries, rules, strict=True)])
 
 

@@ -46,7 +46,7 @@ _QUIET: Final = frozenset(
 
 
 class UnreadableHook(ValueError):
-    """The input is not that of a hook. The text names fields, and no values."""
+    """The input is not a hook's. The text names fields, and no values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

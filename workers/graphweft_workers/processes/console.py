@@ -135,7 +135,7 @@ class ConsoleProcess:
             await end_process(self.process, _STOP_S)
 
     def _token(self) -> str:
-        """Return the operator's token: that of the settings, or a new one.
+        """Return the operator's token, from the settings or a new one.
 
         Browsers keep links in their history and may send it elsewhere, so a link is of no use after this run.
         """

@@ -28,7 +28,7 @@ _CONNECTIONS: Final = 2_000
 def server_config(
     app: Any, *, connections: int, newest_first: bool = False, lifespan: Literal["on", "off"] = "on"
 ) -> uvicorn.Config:
-    """Return the configuration of a server; ``connections`` and ``newest_first`` are those of ``ConnectionLimit``."""
+    """Return the configuration of a server; see ``ConnectionLimit`` for ``connections`` and ``newest_first``."""
     return uvicorn.Config(
         app,
         http=protocol_of(connections, newest_first=newest_first),

@@ -1,6 +1,6 @@
 """``graphweft up``: the embedded server, a mutation worker, a responder and, if the settings need it, a memory worker.
 
-The processes are those of a real deployment (``graphweft run …``). A process that dies is restarted; the log and the
+They are the processes of a real deployment (``graphweft run …``). A process that dies is restarted; the log and the
 graph's checkpoint prevent lost and repeated events. A process that dies several times before all are ready ends the
 supervisor.
 """

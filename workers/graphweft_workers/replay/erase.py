@@ -71,7 +71,7 @@ class Erasure:
     ) -> None:
         """``alone`` is the bus without the archive.
 
-        ``beside`` is the store for the new graph while it is built, and ``kept`` are those of graphs that a rebuild
+        ``beside`` is the store for the new graph while it is built, and ``kept`` are stores of graphs that a rebuild
         may have left behind. ``judge`` returns a bus whose entries are judged. ``tell`` gets the name of each step.
         """
         self._alone = alone

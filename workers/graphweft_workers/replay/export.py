@@ -62,7 +62,7 @@ class Export:
         tell: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK,
         timing: ReplayTiming = TIMING.replay,
     ) -> None:  # fmt: skip
-        """``version`` is that of graphweft, for the manifest."""
+        """``version`` of graphweft is for the manifest."""
         self._log = log
         self._live = log.live
         self._app_id = log.app_id

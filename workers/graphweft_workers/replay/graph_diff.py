@@ -106,7 +106,7 @@ class GraphComparison:
     """Takes the nodes and relationships of both graphs: ``before``, then ``after``, nodes first."""
 
     def __init__(self, keys: MergeKeys, *, limit: int = 5) -> None:
-        """``keys`` are those of nodes; ``limit`` is the number of examples of each kind, difference and name."""
+        """``keys`` name nodes; ``limit`` is the number of examples of each kind, difference and name."""
         self._keys: dict[str, list[tuple[str, ...]]] = {}
         for label, properties in sorted(set(keys)):
             self._keys.setdefault(label, []).append(properties)

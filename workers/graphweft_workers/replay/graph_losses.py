@@ -75,7 +75,7 @@ def _labels_of_packs(sets: Iterable[RuleSet]) -> frozenset[str]:
 
 
 def _indexes_for(rules: RuleSet) -> frozenset[SchemaItem]:
-    """Return the indexes that a graph may get for a rule set, without those of packs."""
+    """Return the indexes that a graph may get for a rule set, without its packs."""
     keys = {SchemaItem(kind="range index", label=label, properties=(name,)) for label, name in rules.keys | CORE_KEYS}
     search = {
         SchemaItem(kind=f"{index.kind} index", label=index.label, properties=index.properties)

@@ -66,7 +66,7 @@ class HistoryComparison:
     """Compares what the log's own rules and ``given`` make of an app's history. The creator closes the bus."""
 
     def __init__(self, log: AppLog, rules: ActiveRules, given: RuleSet, ends: Mapping[int, str], *, limit: int) -> None:
-        """``ends`` has an offset for each partition to read; ``limit`` is that of examples of each sort."""
+        """``ends`` has an offset for each partition to read; ``limit`` is the number of examples of each sort."""
         self._log = log
         self._matchers: dict[Side, Matcher] = {
             "before": (rules, ledger_as_lived),

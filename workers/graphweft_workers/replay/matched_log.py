@@ -37,7 +37,7 @@ class RulesReader:
         self._cursor = self.rules.cursor(self.partition, self.after)
 
     async def read(self, entries: Sequence[Entry]) -> Range:
-        """Return what the rules make of the next entries, those of other apps left out.
+        """Return what the rules make of the next entries, without entries of other apps.
 
         Raises ``BusUnavailable``, and so ``RulesLost`` if an event of the app needs a lost rule set.
         """

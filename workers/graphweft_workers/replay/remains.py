@@ -99,7 +99,7 @@ class Remains:
         return found if self._blobs is None else found + await self._archived(self._blobs, partitions)
 
     def _by(self, nodes: int, of_rules: int) -> str:
-        """Return what removes nodes of the graph: that of memories leaves those of rules."""
+        """Return what removes nodes of the graph: the command for memories leaves nodes of rules."""
         can_erase = self._subject.user_id is None or self._live.whole.can_exchange
         erases = _ERASES if can_erase else _REBUILDS
         if self._subject.user_id is None or nodes == of_rules:

@@ -59,7 +59,7 @@ class Restore:
         self, export: UnpackedExport, graph: GraphStore, rules: ActiveRules, app_id: str, *,
         make: Callable[[StoredRules], RuleSet], tell: Callable[[Mapping[int, ReplayStep]], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """``export`` has been checked. ``app_id`` may be another one than that of the export.
+        """``export`` has been checked. ``app_id`` may be another one than in the export.
 
         ``rules`` are made by ``make``; which ones are active comes from the export.
         """

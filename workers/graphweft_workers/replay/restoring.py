@@ -58,7 +58,7 @@ class SnapshotSource:
 
     @property
     def events(self) -> int:
-        """The events with mutations up to the place, those of the snapshot included."""
+        """The events with mutations up to the place, with the events of the snapshot."""
         return self._events
 
     async def restore(self, ends: Mapping[int, str | None]) -> int:
@@ -122,7 +122,7 @@ class SnapshotSource:
         return found
 
     def _key(self, before: Mapping[int, _PartitionPlace], reached: _PartitionPlace) -> str:
-        """Return the key of a partition's place after those of the partitions before it."""
+        """Return the key of a partition's place, which follows from the partitions before it."""
         known = ""
         for _, each in sorted((number, each) for number, each in before.items() if number < reached.scan.partition):
             known = self._key_of(each, known)

@@ -138,7 +138,7 @@ class RulesFolder:
         return _changed_names(before, rules.files)
 
     async def uses_defaults(self) -> bool:
-        """Tell whether the default rules are active beside those of the folder. Raises ``BusUnavailable``."""
+        """Tell whether the default rules are active beside the folder's. Raises ``BusUnavailable``."""
         return self._has_defaults(await active_files(self._bus))
 
     def _has_defaults(self, files: Mapping[str, bytes]) -> bool:

@@ -48,7 +48,7 @@ async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerat
 
 @asynccontextmanager
 async def running_graph(settings: Settings, *, live: Settings | None = None) -> AsyncGenerator[GraphStore]:
-    """Yield the graph store, with ``live`` that of second graphs: see ``make_graph``.
+    """Yield the graph store; with ``live``, the store of second graphs: see ``make_graph``.
 
     Raises ``NotRunning``, which says what to do, when it does not answer within 15 s.
     """

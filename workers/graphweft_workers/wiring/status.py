@@ -39,7 +39,8 @@ class ServiceStatus:
     rules: Mapping[str, Activation]
     """By scope: the active rule set."""
     workflows: Mapping[str, Sequence[str]]
-    """By digest: the workflows of active rule sets. Sets that the bus has lost are missing, and sets of further apps where there are many."""
+    """By digest: the workflows of active rule sets. Sets that the bus has lost are missing, and if many apps have own
+    ones, the sets of further apps."""
     with_defaults: Collection[str]
     """Digests of the rule sets among them that have the default rules."""
     rule_faults: str

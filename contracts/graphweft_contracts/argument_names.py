@@ -55,7 +55,7 @@ def _renamed(function: str, names: Collection[str], given: Mapping[str, Any], *,
     for name, value in given.items():
         own = name if name in names else _own(name, names) or (name if takes_any else None)
         if own is None:
-            from graphweft_contracts.wire import nearest  # for errors only
+            from graphweft_contracts.nearest import nearest  # for errors only
 
             near = nearest(name, [each for each in names if each != "self"])
             hint = f"; did you mean {near!r}?" if near else ""

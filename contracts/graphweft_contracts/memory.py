@@ -275,7 +275,7 @@ def unknown_field(name: Any, *, also: Iterable[str] = ()) -> str:
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
     """Return the field of a message that is probably meant."""
-    from graphweft_contracts.wire import nearest  # most processes never need it
+    from graphweft_contracts.nearest import nearest  # most processes never need it
 
     near = nearest(name[:64].lower(), [*known, *_OTHER_NAMES])
     return None if near is None else _OTHER_NAMES.get(near, near)

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
 from graphweft_contracts.errors import InvalidEvent, MalformedEvent, UnreadableEvent
 from graphweft_contracts.events import FORMS, Event
+from graphweft_contracts.nearest import nearest
 
 VERSION: Final = "1.3.0"
 """Semantic version of the wire format; it differs from the version of the package."""
@@ -262,13 +263,6 @@ def did_you_mean(word: str, known: Iterable[str], *, closeness: float = 0.6) -> 
     """
     near = nearest(word, known, closeness)
     return f" (did you mean {near!r}?)" if near else ""
-
-
-def nearest(word: str, known: Iterable[str], closeness: float = 0.6) -> str | None:
-    """Return the known word that is most like another one; None if none is like it."""
-    from difflib import get_close_matches  # most clients never need it
-
-    return next(iter(get_close_matches(word, known, n=1, cutoff=closeness)), None)
 
 
 def pack(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -501,7 +501,7 @@ def _said(fault: ErrorDetails) -> str:
 
 
 def _warning(variable: str) -> str:
-    from graphweft_contracts.wire import nearest  # for a misspelled name only
+    from graphweft_contracts.nearest import nearest  # for a misspelled name only
 
     near = nearest(as_field(variable), Settings.model_fields.keys() | _NO_SETTINGS)
     hint = f"; did you mean {as_variable(near)!r}?" if near else ""
@@ -509,7 +509,7 @@ def _warning(variable: str) -> str:
 
 
 def _unknown(where: str, name: str, known: Collection[str], spell: Callable[[str], str]) -> str:
-    from graphweft_contracts.wire import nearest
+    from graphweft_contracts.nearest import nearest
 
     near = nearest(name, known)
     hint = f"did you mean {spell(near)!r}?" if near else f"known: {', '.join(sorted(map(spell, known)))}"

@@ -55,10 +55,10 @@ def _renamed(function: str, names: Collection[str], given: Mapping[str, Any], *,
     for name, value in given.items():
         own = name if name in names else _own(name, names) or (name if takes_any else None)
         if own is None:
-            from difflib import get_close_matches  # for errors only
+            from graphweft_contracts.nearest import nearest  # for errors only
 
-            near = get_close_matches(name, [each for each in names if each != "self"], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(name, [each for each in names if each != "self"])
+            hint = f"; did you mean {near!r}?" if near else ""
             raise TypeError(f"{function}() has no argument {name!r}{hint}")
         if own in renamed:
             raise TypeError(f"{function}() has {own!r} under two names: give one of them")

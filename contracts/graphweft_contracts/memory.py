@@ -275,10 +275,10 @@ def unknown_field(name: Any, *, also: Iterable[str] = ()) -> str:
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
     """Return the field of a message that is probably meant."""
-    from difflib import get_close_matches  # most processes never need it
+    from graphweft_contracts.nearest import nearest  # most processes never need it
 
-    near = get_close_matches(name[:64].lower(), [*known, *_OTHER_NAMES], n=1)
-    return _OTHER_NAMES.get(near[0], near[0]) if near else None
+    near = nearest(name[:64].lower(), [*known, *_OTHER_NAMES])
+    return None if near is None else _OTHER_NAMES.get(near, near)
 
 
 def memory_id(source: str, event_id: str, number: int) -> str:

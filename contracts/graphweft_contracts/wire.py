@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, from_json
 
 from graphweft_contracts.errors import InvalidEvent, MalformedEvent, UnreadableEvent
 from graphweft_contracts.events import FORMS, Event
+from graphweft_contracts.nearest import nearest
 
 VERSION: Final = "1.3.0"
 """Semantic version of the wire format; it differs from the version of the package."""
@@ -251,7 +252,7 @@ def misspelt(fault: ErrorDetails, known: Collection[str] = ()) -> str:
         return ""
     given = cast("Mapping[object, object]", fault["input"])
     names = [each for each in islice(given, _MAX_NAMES) if isinstance(each, str) and len(each) <= 2 * len(name)]
-    near = _nearest(name, names, _CLOSENESS)
+    near = nearest(name, names, _CLOSENESS)
     return f" (you wrote {near!r}: did you mean {name!r}?)" if near else ""
 
 
@@ -260,14 +261,8 @@ def did_you_mean(word: str, known: Iterable[str], *, closeness: float = 0.6) -> 
 
     ``closeness`` is the least similarity, from 0 to 1, by ``difflib``.
     """
-    near = _nearest(word, known, closeness)
+    near = nearest(word, known, closeness)
     return f" (did you mean {near!r}?)" if near else ""
-
-
-def _nearest(word: str, known: Iterable[str], closeness: float) -> str | None:
-    from difflib import get_close_matches  # most clients never need it
-
-    return next(iter(get_close_matches(word, known, n=1, cutoff=closeness)), None)
 
 
 def pack(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -121,7 +121,7 @@ def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
     """The files of the operator are read once, not followed, and not every deployment has an archive."""
     waits = {
         "graphweft_workers.support.timing",
-        "graphweft_workers.archive.progress",
+        "graphweft_workers.archive.continuation",
         "graphweft_workers.wiring.features",
     }
     assert imported_by_commands()["status"] & waits == set()

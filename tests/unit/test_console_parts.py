@@ -23,7 +23,7 @@ from graphweft_contracts.rules_log import Activation
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
 from graphweft_workers.console.app import LIMITS
 from graphweft_workers.console.assets import Assets
-from graphweft_workers.console.history import _alone
+from graphweft_workers.console.history import _replay_turn
 from graphweft_workers.console.operation import operation
 from graphweft_workers.console.rules import TryQuestion, try_event
 from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause
@@ -339,7 +339,7 @@ async def test_each_app_gets_its_turn_to_replay_the_log() -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def replay(app: str) -> None:
-        async with _alone(sources, app):
+        async with _replay_turn(sources, app):
             order.append(app)
             began.set()
             await go_on.wait()

@@ -19,9 +19,8 @@ from graphweft_contracts.memory import MemoryAdd
 from graphweft_workers.imports import ImportProblem
 from graphweft_workers.imports.graphiti_export import Graphiti
 from graphweft_workers.imports.items import MOST_DOCUMENT_BYTES, MOST_LINE_BYTES, ImportItem, read_items
-from graphweft_workers.imports.made_events import Store
 from graphweft_workers.imports.report import MOST_LISTED, ImportReport
-from graphweft_workers.imports.stored_events import events_of_items, grouped
+from graphweft_workers.imports.stored_events import Store, events_of_items, grouped
 from graphweft_workers.imports.stored_memories import Mem0, PlainMemories
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)

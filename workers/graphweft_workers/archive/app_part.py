@@ -20,7 +20,7 @@ from graphweft_workers.archive import segments as format_
 from graphweft_workers.ports.event_log import Entry
 
 _BY_ENTRY: Final = UNREAD | {"set_aside"}
-"""Reasons of dead letters that may name no app: those of entries that are the app's are kept."""
+"""Reasons of dead letters that may name no app: letters of the app's entries are kept."""
 
 
 def app_named(entry: Entry) -> str:
@@ -78,7 +78,7 @@ class AppPart:
         """Offsets of the app's entries."""
 
     def of(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return the entries, those of others without their content."""
+        """Return the entries; other apps' have no content."""
         return [self._of(entry) for entry in entries]
 
     def _of(self, entry: Entry) -> Entry:

@@ -26,6 +26,7 @@ from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.timing import TIMING, Timing
 
 logger = get_logger("graphweft.archive")
@@ -80,12 +81,8 @@ class Archiver:
 
     async def run(self) -> None:
         """Work until ``stop``; while the bus or the archive is unavailable, wait."""
-        letters = asyncio.create_task(self._copy_letters(), name="graphweft-archive-letters")
-        try:
+        async with running_beside(self._copy_letters(), name="graphweft-archive-letters"):
             ended = await self._leases.run(self._work)
-        finally:
-            letters.cancel()
-            await asyncio.gather(letters, return_exceptions=True)
         if ended:
             with contextlib.suppress(Transient):
                 await self._state.save_letters(self._bus)

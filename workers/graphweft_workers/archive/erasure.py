@@ -41,10 +41,10 @@ async def learn(reader: ArchiveReader, partition: int, subject: Subject) -> None
         for piece in await reader.pieces(partition):
             subject.learn(await reader.read(piece))
 
-    await _undisturbed(reader, partition, look)
+    await _look_again_after_merges(reader, partition, look)
 
 
-async def _undisturbed[T](reader: ArchiveReader, partition: int, look: Callable[[], Awaitable[T]]) -> T:
+async def _look_again_after_merges[T](reader: ArchiveReader, partition: int, look: Callable[[], Awaitable[T]]) -> T:
     """Return what a look at all segments finds. While the archive is merged, it looks again."""
     for _ in range(_MOST_MERGES):
         await reader.refresh(partition)
@@ -77,7 +77,9 @@ async def erase_entries(
                 continue
             # What another segment holds as erased stays so: an old copy may have been written later.
             erased = [
-                _without(entry) if not entry.erased and (entry.offset in gone or subject.holds(entry)) else entry
+                _without_content(entry)
+                if not entry.erased and (entry.offset in gone or subject.holds(entry))
+                else entry
                 for entry in entries
             ]
             here = sum(one is not other for one, other in zip(entries, erased, strict=True))
@@ -104,7 +106,7 @@ async def erased_offsets(reader: ArchiveReader, partition: int) -> set[str]:
             found.update(entry.offset for entry in await reader.read(piece) if entry.erased)
         return found
 
-    return await _undisturbed(reader, partition, look)
+    return await _look_again_after_merges(reader, partition, look)
 
 
 async def count_undecided(reader: ArchiveReader, partition: int, subject: Subject) -> int:
@@ -113,7 +115,7 @@ async def count_undecided(reader: ArchiveReader, partition: int, subject: Subjec
     async def look() -> int:
         return sum([sum(map(subject.may_hold, await reader.read(each))) for each in await reader.pieces(partition)])
 
-    return await _undisturbed(reader, partition, look)
+    return await _look_again_after_merges(reader, partition, look)
 
 
 async def count_entries(reader: ArchiveReader, partition: int, subject: Subject) -> int:
@@ -123,10 +125,10 @@ async def count_entries(reader: ArchiveReader, partition: int, subject: Subject)
         segments = await reader.segments(partition)
         return sum([sum(map(subject.holds, await reader.load(each))) for each in segments])
 
-    return await _undisturbed(reader, partition, look)
+    return await _look_again_after_merges(reader, partition, look)
 
 
-def _without(entry: Entry) -> Entry:
+def _without_content(entry: Entry) -> Entry:
     return replace(entry, fields={}, erased=True)
 
 

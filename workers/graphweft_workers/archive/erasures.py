@@ -19,6 +19,7 @@ from uuid import uuid4
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.blobs import BlobStore
+from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.support.timing import TIMING, ArchiveTiming
 
 _FOLDER: Final = "erasures"
@@ -114,8 +115,7 @@ async def alone(
                 f"another process has taken over the erasure of {app_id!r}, because this one was interrupted for long"
             ) from None
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await end_tasks(beating)
     finally:
         await blobs.delete([own])
 

@@ -63,7 +63,7 @@ class GraphState(_Part):
 
 
 class History(_Part):
-    """One log of the app: that of a bus. An app that was restored before has several, the oldest first."""
+    """The log of the app on one bus. An app that was restored before has several, the oldest first."""
 
     app: AppId
     """The app that its entries name."""
@@ -181,7 +181,7 @@ class UnpackedExport:
         return unpacked
 
     def _place(self, members: Path) -> None:
-        """Give the members their names, which are known to be those of files of an archive."""
+        """Give the members their names, which are known to be names of an archive's files."""
         names = [each.name for each in self.manifest.members]
         if len({*names}) != len(names):
             raise InvalidExport("the export is damaged: two members have one name")

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import batched
 from typing import Final
 
 from graphweft_contracts import InvalidEvent, InvalidSettings, QueryFailed
@@ -24,6 +23,7 @@ from graphweft_workers.engine.log.duplicates import REACH
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import all_letters, put_letters
 from graphweft_workers.ports.driver import BusDriver
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import GraphStore
@@ -32,8 +32,6 @@ from graphweft_workers.ports.pages import PAGE, pages
 
 _FOLDER: Final = "joins/"
 _CHECKPOINTS_S: Final = 10.0
-_MOST_LETTERS: Final = 1_000_000
-_LETTERS_AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,7 @@ class Join:
     lost: int
     """Entries that the archive holds and the bus had lost."""
     kept: int
-    """Entries of the bus that follow on those of the archive."""
+    """Entries of the bus that follow on the archive."""
     moved: bool
     """Whether these got other offsets, because theirs were not behind the archive's end."""
     apps: Sequence[str]
@@ -152,13 +150,12 @@ async def has_rebuilt(blobs: BlobStore, app_id: str) -> None:
 
 async def _restore_letters(bus: Bus, blobs: BlobStore, partition: int, fork: str) -> None:
     """Write the dead letters of lost entries again, as far as the archive has them."""
-    there = {letter.id for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)}
+    there = {letter.id for letter in await all_letters(bus.dead_letters)}
     lost = [
         letter for letter in await ArchivedState(blobs).dead_letters()
         if letter.partition == partition and is_after(letter.offset, fork) and letter.id not in there
     ]  # fmt: skip
-    for some in batched(lost, _LETTERS_AT_ONCE):
-        await bus.dead_letters.put(some)
+    await put_letters(bus.dead_letters, lost)
 
 
 async def _fork(bus: Bus, reader: ArchiveReader, partition: int, trimmed: int) -> CommittedPosition:

@@ -24,12 +24,12 @@ from graphweft_workers.ports.offsets import offset_order
 
 FOLDER: Final = "preludes"
 _FIRST: Final = 1_000_000
-"""Partitions of the first prelude begin here; those of the second one at twice the number."""
+"""Partitions of the first prelude begin here, of the second one at twice the number."""
 NO_OFFSET: Final = 9_000_000_000_000_000_000
-"""Offsets from here on are those of no entry: dead letters on the bus have them that came with a prelude."""
+"""No entry has an offset from here on: dead letters that came with a prelude have them."""
 _LETTERS_EACH: Final = 1_000_000
 _OWNERS: Final = 200_000_000_000
-"""The largest offset is below that of 64 bits."""
+"""The largest offset fits into 64 bits."""
 _RESTORED: Final = "restored.json"
 """Written last: without it, a restore has not finished."""
 _UNFINISHED: Final = "unfinished.json"
@@ -71,7 +71,7 @@ def came_with_prelude(letter: DeadLetter) -> bool:
 
 
 def is_of_prelude(number: int) -> bool:
-    """Tell whether the number of a checkpoint is that of a prelude's partition."""
+    """Tell whether a checkpoint with this number is for a prelude's partition."""
     return number >= _FIRST
 
 

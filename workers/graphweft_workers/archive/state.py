@@ -25,14 +25,13 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import MOST_BYTES
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import letter_pages
+from graphweft_workers.ports.dead_letters import all_letters, letter_pages
 from graphweft_workers.text.content_limits import TooMuch, zstd_lines
 
 _RULES: Final = "rules/sets/"
 _ACTIVATIONS: Final = "rules/activations/"
 _LETTERS: Final = "letters/"
 _LAYOUT: Final = "layout.json"
-_MOST_LETTERS: Final = 1_000_000
 _PACKED_LETTERS: Final = 50_000
 _LETTER_BYTES: Final = 16
 _RATIO: Final = 32
@@ -216,7 +215,7 @@ def _letters_name(folder: str, digest: str, clock: Clock) -> str:
 async def _fingerprint(bus: Bus) -> str:
     """Return a hash that changes with the dead letters, without reading their events."""
     digest = hashlib.sha256(repr(sorted((await bus.dead_letters.by_app()).items())).encode())
-    for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
+    for letter in await all_letters(bus.dead_letters):
         digest.update(letter.model_dump_json(exclude_none=True).encode())
     return digest.hexdigest()
 

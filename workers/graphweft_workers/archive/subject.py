@@ -42,7 +42,7 @@ class EntryNames:
 
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """Whose entries are erased: an app's, or those of one user of it."""
+    """Whose entries are erased: an app's, or one user's."""
 
     app_id: str
     user_id: str | None = None

@@ -24,14 +24,13 @@ from graphweft_workers.reports.archive import ArchiveCheck, TrimReport
 from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_archive, make_bus
-from graphweft_workers.wiring.running import running_bus
+from graphweft_workers.wiring.running import check_bus
 
 
 @contextlib.asynccontextmanager
 async def _bus_alone(settings: Settings) -> AsyncGenerator[Bus]:
     """Yield the bus without the archive. Raises ``NotRunning`` if it does not answer."""
-    async with running_bus(settings):
-        pass
+    await check_bus(settings)
     async with contextlib.aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
         yield bus
 

@@ -13,7 +13,7 @@ from graphweft_workers.cli.options import past_time
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.running import running_bus, running_graph
+from graphweft_workers.wiring.running import running_app_log
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.replay.replay import ReplayStep
@@ -30,11 +30,9 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
     """
     when = past_time(as_of, OPTION)
     set_up_command_logs(settings)
-    async with running_bus(settings) as bus, running_graph(settings) as live, AsyncExitStack() as stack:
-        from graphweft_workers.replay.app_log import AppLog
+    async with running_app_log(settings, app) as log, AsyncExitStack() as stack:
         from graphweft_workers.wiring.past_graph import replay_past
 
-        log = AppLog(bus=bus, app_id=app, live=live)
         with replay_progress(app) as (tell, _):
             found = await stack.enter_async_context(replay_past(settings, log, when, into=into, tell=tell, warn=warn))
         _warn(found.done)
@@ -43,8 +41,9 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
 
 
 def _warn(done: Mapping[int, ReplayStep]) -> None:
-    letters = {letter.id: letter for each in done.values() for letter in each.letters.values()}
-    for letter in letters.values():
+    from graphweft_workers.replay.replay import failed_letters
+
+    for letter in failed_letters(done.values()):
         warn(f"failed, and has not failed then: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
     skips = sum(each.skips.total() for each in done.values())
     if skips:

@@ -11,7 +11,7 @@ from graphweft_workers.cli.options import Data, command
 from graphweft_workers.cli.output import say
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import mending
-from graphweft_workers.wiring.running import running_bus
+from graphweft_workers.wiring.running import check_bus
 
 _REQUESTS: Final = "requests"
 _ALL: Final = "all"
@@ -31,8 +31,7 @@ async def bus_mend(
     if what not in (_REQUESTS, _ALL) and not (what.isascii() and what.isdecimal()):
         raise InvalidSettings(f"invalid partition {what!r}: expected a number, {_ALL!r}, or {_REQUESTS!r}")
     settings = Settings.load(data=data)
-    async with running_bus(settings):
-        pass  # it answers
+    await check_bus(settings)
     done: list[str] = []
     if what == _REQUESTS:
         if mended := await mending.mended_requests(settings):

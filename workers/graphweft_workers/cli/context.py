@@ -126,7 +126,7 @@ def _print_text(reply: ContextReply) -> None:
     if reply.reason is not None and not reply.missing:
         warn(f"no context: {reply.reason}: {reply.detail}")
     if any(block.explanation for block in reply.blocks):
-        for line in aligned([_EXPLAINED, *map(_explained, reply.blocks)]):
+        for line in aligned([_EXPLAINED, *map(_explained_row, reply.blocks)]):
             sys.stderr.write(printable_lines(line) + "\n")
     ages = [block.age_ms for block in reply.blocks if block.age_ms is not None]
     if ages:
@@ -145,7 +145,7 @@ def _print_text(reply: ContextReply) -> None:
     stderr().print(f"{summary}, context {reply.context_id or 'none'}", style="dim", markup=False)
 
 
-def _explained(block: Block) -> tuple[str, ...]:
+def _explained_row(block: Block) -> tuple[str, ...]:
     """Return the line of ``--explain`` for a block."""
     how = block.explanation
     place, took, cached, events = ("", "", "", "")

@@ -97,7 +97,7 @@ async def dlq_retry(
 
     Exits with 1 and names the reason when a letter stays.
     """
-    async with _chosen(chosen, letter_ids, every, data) as (bus, known, unknown):
+    async with _letter_choice(chosen, letter_ids, every, data) as (bus, known, unknown):
         done = await retry_letters(bus, known, unknown, partial=partial, without_keys=without_keys)
     show(done, json=json)
     return done.exit_code
@@ -108,7 +108,7 @@ async def dlq_drop(
     chosen: Filter, letter_ids: Ids = None, every: Every = False, data: Data = None, json: Json = False
 ) -> int | None:
     """Delete letters. Their events and mutations never take effect, in a rebuild neither: the log records it."""
-    async with _chosen(chosen, letter_ids, every, data) as (bus, known, unknown):
+    async with _letter_choice(chosen, letter_ids, every, data) as (bus, known, unknown):
         done = await drop_letters(bus, known, unknown)
     show(done, json=json)
     return done.exit_code
@@ -134,7 +134,7 @@ async def dlq_skip(
 
 
 @asynccontextmanager
-async def _chosen(
+async def _letter_choice(
     chosen: Filter, ids: Sequence[str] | None, every: bool, data: Path | None
 ) -> AsyncGenerator[tuple[Bus, list[str], list[str]]]:
     """Yield the bus, the ids of the letters that the options choose, and the ids that no letter has."""

@@ -257,7 +257,7 @@ def _say_blocks(reply: ContextReply, names: Sequence[str], *, most: int) -> None
 def next_steps(program: str, data: Path, rules: Path, *, console: str, port: int, keep: bool) -> list[str]:
     """Return what to say at the end, with the steps in their order. One leads to the console, or says why there is not.
 
-    ``console`` is what the supervisor says of it, and ``port`` that of the settings.
+    ``console`` is what the supervisor says of it, and ``port`` comes from the settings.
     """
     query = f"{INDENT}{program} query --data {data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
     up = f"{program} up --data {data} --rules {rules}"

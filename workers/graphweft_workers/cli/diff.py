@@ -21,7 +21,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.default_rules import with_default_rules
 from graphweft_workers.wiring.rules import active_files, load_given_rules, logged_rules
-from graphweft_workers.wiring.running import running_graph, running_log
+from graphweft_workers.wiring.running import running_app_log
 from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
@@ -60,21 +60,19 @@ async def diff(
     set_up_command_logs(settings)
     given = load_given_rules(settings, rules)
     started = SYSTEM_CLOCK.monotonic()
-    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
-        from graphweft_workers.replay.app_log import AppLog
+    async with running_app_log(settings, app, archive_only=archive_only) as log:
         from graphweft_workers.replay.history_diff import HistoryComparison
         from graphweft_workers.reports.diff import DiffReport
         from graphweft_workers.reports.diff_page import page_of
         from graphweft_workers.wiring.query_check import refuse_wrong_queries
 
-        given = with_default_rules(given, rules, await active_files(bus, app))
-        await refuse_wrong_queries(live, (*given.mutations, *given.injections))
-        log = AppLog(bus=bus, app_id=app, live=live)
+        given = with_default_rules(given, rules, await active_files(log.bus, app))
+        await refuse_wrong_queries(log.live, (*given.mutations, *given.injections))
         await log.refuse_preludes()
-        await check_to(bus, place)
+        await check_to(log.bus, place)
         await log.check_complete()
         ends = await log.ends(place) if place is None or isinstance(place, datetime) else place
-        lived = logged_rules(settings, bus, without_lost=True)
+        lived = logged_rules(settings, log.bus, without_lost=True)
         comparison = HistoryComparison(log, lived, given, ends, limit=limit)
 
         @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ async def events_show(
 ) -> None:
     """Show one event as a whole, where it lies, whether it took effect, and its copies and retries."""
     limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
-    async with _found(Settings.load(data=data), target, app, limits) as (bus, _, fate):
+    async with _event_fate(Settings.load(data=data), target, app, limits) as (bus, _, fate):
         report = await EventReport.read(bus, fate)
     show(report, json=json)
 
@@ -56,13 +56,13 @@ async def events_why(
 
     limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
-    async with _found(settings, target, app, limits) as (bus, decoder, fate):
+    async with _event_fate(settings, target, app, limits) as (bus, decoder, fate):
         report = await explain(bus, decoder, fate, make=rules_maker(settings))
     show(report, json=json)
 
 
 @asynccontextmanager
-async def _found(
+async def _event_fate(
     settings: Settings, target: str, app: str | None, limits: ScanLimits
 ) -> AsyncGenerator[tuple[Bus, Decoder, EntryFate]]:
     """Yield what became of the event that the user means. Raises ``InvalidSettings`` unless it is exactly one."""

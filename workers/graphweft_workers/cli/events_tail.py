@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -16,10 +15,9 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import show, tell_progress, warn
-from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.reports.entries import DecodedEntry
-from graphweft_workers.reports.scan import Decoder, LogFollower, ScanLimits, ends, newest_first
+from graphweft_workers.reports.scan import Decoder, LogFollower, ScanLimits, ends, newest_first, partitions_of
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
 
@@ -55,14 +53,6 @@ class EventFilter:
             and (self.type is None or _is_of(self.type, event.type))
         )
 
-    async def partitions(self, bus: Bus) -> Collection[int] | None:
-        """Return the partitions to read; None for all."""
-        if self.app is None:
-            return None
-        check_app(self.app)
-        layout = await bus.partitions.layout()
-        return None if layout.order_of(self.app) == "chat" else layout.partitions_of(self.app)
-
 
 @command
 async def events_tail(
@@ -80,7 +70,9 @@ async def events_tail(
     """
     limits = ScanLimits(entries=scan, since=since_time(since), on_progress=tell_progress)
     async with running_bus(Settings.load(data=data)) as bus:
-        partitions = await chosen.partitions(bus)
+        if chosen.app is not None:
+            check_app(chosen.app)
+        partitions = await partitions_of(bus, chosen.app)
         decoder = await Decoder.of(bus)
         reached = await ends(bus, partitions)
         shown: deque[DecodedEntry] = deque()

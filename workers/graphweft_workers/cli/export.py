@@ -17,7 +17,7 @@ from graphweft_workers.cli.options import App, Data, Json, command, number
 from graphweft_workers.cli.output import show, warn
 from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.running import running_bus, running_graph
+from graphweft_workers.wiring.running import running_app_log
 
 
 @command
@@ -41,12 +41,11 @@ async def export(
         raise InvalidSettings(f"invalid FILE {str(file)!r}: {reason}; give the path of a new file")
     set_up_command_logs(settings)
     partial = file.with_name(f".{file.name}.{uuid4().hex[:8]}.partial")
-    async with running_bus(settings) as bus, running_graph(settings) as live:
-        from graphweft_workers.replay.app_log import AppLog
+    async with running_app_log(settings, app) as log:
         from graphweft_workers.replay.export import Export
 
         work = Export(
-            AppLog(bus=bus, app_id=app, live=live), version=metadata.version("graphweft"), wait_s=wait_s,
+            log, version=metadata.version("graphweft"), wait_s=wait_s,
             tell=lambda step: None if json else warn(f"{step} …"),
         )  # fmt: skip
         try:

@@ -46,7 +46,7 @@ async def query(
     if as_of is None:
         check_as_of(as_of, into)
         async with running_graph(settings) as graph:
-            with _explained():
+            with _advising():
                 table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
             if table.columns and not table.rows and not json:
                 hints = await _misspelt(graph, app, cypher)
@@ -54,15 +54,14 @@ async def query(
         from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
 
         async with past_graph(settings, app, as_of, into) as found:
-            with _explained():
+            with _advising():
                 table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
         past = {"as_of": found.as_json()}
     parts: list[Part] = [TextTable(table.columns, table.rows), *map(Notice, hints)]
     if not table.columns:
         none = "had no graph then: no event of it had" if past else "has no graph yet: no event of it has"
         parts = [Notice(f"the app {app!r} {none} written anything")]
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    show(PlainReport({"columns": list(table.columns), "rows": rows} | past, parts), json=json)
+    show(PlainReport({"columns": list(table.columns), "rows": table.dicts()} | past, parts), json=json)
 
 
 async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
@@ -124,7 +123,7 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
 
 
 @contextmanager
-def _explained() -> Generator[None]:
+def _advising() -> Generator[None]:
     """Add to the refusal of a write what changes a graph, and to a missing parameter how to give it."""
     try:
         yield

@@ -95,7 +95,7 @@ def hook(
         check_app(app)
         source = call.get_parameter_source("data")
         own = data if source is not None and source.name == "COMMANDLINE" else None
-        transport = _Telling(_transport(own, data, gateway, token_file))
+        transport = _NotingTransport(_transport(own, data, gateway, token_file))
         owner = Owner(app_id=app, user_id=user or _process_user(), workflow=workflow, agent=agent, remember=remember)
         moment = read_hook(_read(payload), owner)
         if moment.unknown:
@@ -114,7 +114,7 @@ def hook(
         watchdog.cancel()
 
 
-class _Telling:
+class _NotingTransport:
     """A transport that remembers why events were not taken."""
 
     def __init__(self, transport: Transport) -> None:
@@ -138,7 +138,9 @@ class _Telling:
         await self._transport.aclose()
 
 
-async def _work(moment: HookPlan, owner: Owner, transport: _Telling, deadline_s: float, max_tokens: int | None) -> str:
+async def _work(
+    moment: HookPlan, owner: Owner, transport: _NotingTransport, deadline_s: float, max_tokens: int | None
+) -> str:
     """Emit the events, and return the context if ``max_tokens`` allows some."""
 
     def left_s() -> float:

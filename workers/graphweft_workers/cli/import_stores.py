@@ -15,10 +15,9 @@ from graphweft_workers.cli.output import show
 from graphweft_workers.cli.publishing import PublishOptions, bar, interruptible, publish, read_between
 from graphweft_workers.imports.graphiti_export import Graphiti
 from graphweft_workers.imports.items import read_items
-from graphweft_workers.imports.made_events import Store
 from graphweft_workers.imports.report import ImportReport
 from graphweft_workers.imports.runs import ImportProblem
-from graphweft_workers.imports.stored_events import events_of_items, grouped
+from graphweft_workers.imports.stored_events import Store, events_of_items, grouped
 from graphweft_workers.imports.stored_memories import Mem0, PlainMemories
 from graphweft_workers.reports.imports import StoreImport
 from graphweft_workers.wiring.running import check_bus

@@ -218,7 +218,7 @@ def words(*choices: str) -> Choice:
 
 
 def number(least: float, most: float = math.inf) -> Callable[[str], float]:
-    """Return a parser of a finite number within bounds: those of typer let NaN and infinity pass."""
+    """Return a parser of a finite number within bounds: typer's own parsers let NaN and infinity pass."""
 
     def parse(text: str) -> float:
         try:

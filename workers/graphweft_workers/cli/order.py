@@ -13,6 +13,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, check_app, command, words
 from graphweft_workers.cli.output import show
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.reports.report import Part, PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
@@ -92,10 +93,9 @@ async def _check_moves(settings: Settings, bus: Bus, app: str) -> None:
                 f"{app!r} has no graph yet, and a partition is given for good: check the name, or add --force for a "
                 "new app"
             )
-    letters = (await bus.dead_letters.by_app()).get(app)
-    if letters is not None and letters.count:
+    if letters := await letter_count(bus.dead_letters, app):
         raise NotRunning(
-            f"{counted(letters.count, 'dead letter is', 'dead letters are')} there of this app, and can be neither "
+            f"{counted(letters, 'dead letter is', 'dead letters are')} there of this app, and can be neither "
             f"retried nor dropped after the change: `graphweft dlq retry --app {app}` or `graphweft dlq drop` first"
         )
 

@@ -183,7 +183,7 @@ def print_errors_as_json(as_json: bool) -> None:
 def print_error(error: BaseException | str, *, exit_code: int | None = None) -> None:
     """Print an error on standard error: as text for people, or as a JSON object on one line.
 
-    ``exit_code`` is that of the command, if the error ends it.
+    ``exit_code`` is given if the error ends the command.
     """
     if _errors.as_json:
         found: dict[str, Any] = {

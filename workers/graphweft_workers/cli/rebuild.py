@@ -130,14 +130,14 @@ async def rebuild(
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, to)
         rules = logged_rules(settings, bus, without_lost=True)  # only the apps whose events need a lost one fail
-        work = _Work(settings, bus, live, rules, place, options, given, to)
+        work = _RebuildWork(settings, bus, live, rules, place, options, given, to)
         if app is not None:
             return await _one(work, app, json=json)
         return await _all(work, json=json)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _RebuildWork:
     """What the rebuilds of all apps share."""
 
     settings: Settings
@@ -149,7 +149,7 @@ class _Work:
     given: RuleSet | None
     to: To
 
-    async def run(self, app: str) -> RebuildReport:
+    async def rebuild(self, app: str) -> RebuildReport:
         """Rebuild one app's graph."""
         options = self.options
         place = self.place.of(self.settings, app)
@@ -204,19 +204,19 @@ class _Work:
         return await drop_second(self.place.of(self.settings, app), app, self.live, self.settings)
 
 
-async def _one(work: _Work, app: str, *, json: bool) -> int | None:
+async def _one(work: _RebuildWork, app: str, *, json: bool) -> int | None:
     if work.options.drop:
         dropped = await work.drop(app)
         said = f"deleted the graph {dropped!r}" if dropped else f"there is no second graph of {app!r}"
         show(PlainReport({"dropped": dropped}, [said]), json=json)
         return None
-    report = await work.run(app)
+    report = await work.rebuild(app)
     show(report, json=json)
     warn_all(report.warnings())
     return 1 if report.failed else None
 
 
-async def _all(work: _Work, *, json: bool) -> int | None:
+async def _all(work: _RebuildWork, *, json: bool) -> int | None:
     from graphweft_workers.replay.app_log import apps_of_log
     from graphweft_workers.wiring.apps import apps_of_graphs
 
@@ -227,7 +227,7 @@ async def _all(work: _Work, *, json: bool) -> int | None:
             if work.options.drop:
                 rows.append({"app": app, "ok": True, "dropped": await work.drop(app)})
                 continue
-            report = await work.run(app)
+            report = await work.rebuild(app)
         except GraphweftError as error:
             print_error(GraphweftError(f"{app}: {error}"))
             rows.append({"app": app, "ok": False, "error": str(error)})

@@ -13,7 +13,7 @@ from graphweft_workers.reports.rebuild import RebuildReport, losses_of
 from graphweft_workers.reports.report import PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import logged_rules
-from graphweft_workers.wiring.running import running_bus, running_graph
+from graphweft_workers.wiring.running import running_app_log, running_graph
 
 
 @command
@@ -27,22 +27,16 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     set_up_command_logs(settings)
     report = RebuildReport(app=app, graph=other.graph_template.replace("{app_id}", app), swap=True, resumed=True)
     with replay_progress(app) as (tell, _):
-        async with (
-            running_bus(settings) as bus,
-            running_graph(settings) as live,
-            running_graph(other, live=settings) as graph,
-        ):
-            from graphweft_workers.replay.app_log import AppLog
+        async with running_app_log(settings, app) as log, running_graph(other, live=settings) as graph:
             from graphweft_workers.replay.rebuild import Rebuild
 
-            rules = logged_rules(settings, bus, without_lost=True)
-            log = AppLog(bus=bus, app_id=app, live=live)
+            rules = logged_rules(settings, log.bus, without_lost=True)
             work = Rebuild(log, graph, rules, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
             started = SYSTEM_CLOCK.monotonic()
             await work.swap()
             report.elapsed_s, report.done, report.swapped = SYSTEM_CLOCK.monotonic() - started, work.done, True
-            report.losses = await losses_of(graph, live, log, rules, fewer=True, warn=warn)
+            report.losses = await losses_of(graph, log.live, log, rules, fewer=True, warn=warn)
     since = counted(report.events, "event")
     said = (
         f"The graph of {app!r} from before the last swap is live again; {since} came since.",

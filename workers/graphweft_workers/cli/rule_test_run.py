@@ -16,10 +16,12 @@ from graphweft_rules.rule_tests.outcome import CaseOutcome, CaseRows, Counts, No
 from graphweft_workers.engine.failures.dead_letter_counts import count_causes
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.read import Range, letter_for, read_range
+from graphweft_workers.ports.dead_letters import all_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.tasks import end_tasks
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.wiring.rule_tests import RuleTestServer
@@ -27,8 +29,6 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
 _APPLY_S: Final = 300.0
 _QUERY_S: Final = 30.0
 _END_S: Final = 1.0
-_EVERY: Final = 1_000_000_000
-"""More dead letters than there can be."""
 
 
 async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -> list[CaseOutcome]:
@@ -36,7 +36,7 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
 
     Raises ``RulesError`` if the server refuses a query of the rules, and ``NotRunning`` if it does not start or ends.
     """
-    outcomes = [_matched(rules, case) for case in cases]
+    outcomes = [_match(rules, case) for case in cases]
     served = [(case, outcome) for case, outcome in zip(cases, outcomes, strict=True) if case.needs_server]
     if served:
         from graphweft_workers.wiring.rule_tests import rule_test_server
@@ -46,7 +46,7 @@ async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -
     return outcomes
 
 
-def _matched(rules: RuleSet, case: Case) -> CaseOutcome:
+def _match(rules: RuleSet, case: Case) -> CaseOutcome:
     """Return what the rules do with the events, and everything that is known without a graph."""
     entries = [
         Entry(offset=str(number), fields=wire.encode(event), received=event.time)
@@ -116,9 +116,7 @@ async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[
             await asyncio.wait([ended], timeout=_END_S)  # a server that ended is the better reason
         (ended if ended.done() else working).result()
     finally:
-        for task in (working, ended):
-            task.cancel()
-        await asyncio.gather(working, ended, return_exceptions=True)
+        await end_tasks(working, ended)
 
 
 async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[Case, CaseOutcome]]) -> None:
@@ -129,7 +127,7 @@ async def _apply_and_ask(server: RuleTestServer, rules: RuleSet, served: Sequenc
     for case, outcome in served:
         outcome.troubles = _troubles([letter for letter in letters if letter.app_id == case.app_id])
         for check in case.graph:
-            outcome.graph.append(await _answer(server, case.app_id, check))
+            outcome.graph.append(await _run_check(server, case.app_id, check))
         for context in case.context:
             outcome.replies.append(await _context(server, rules, case.app_id, context))
 
@@ -151,14 +149,13 @@ async def _apply(server: RuleTestServer, rules: RuleSet, cases: Sequence[Case]) 
             working.result()
         if not await waiting:
             raise GraphUnavailable(f"not all events were applied within {_APPLY_S:.0f} s: select cases with --match")
-        return await server.bus.dead_letters.read(limit=_EVERY)
+        return await all_letters(server.bus.dead_letters)
     finally:
         worker.stop()
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        await end_tasks(working)
 
 
-async def _answer(server: RuleTestServer, app_id: str, check: GraphCheck) -> CaseRows | Counts | str:
+async def _run_check(server: RuleTestServer, app_id: str, check: GraphCheck) -> CaseRows | Counts | str:
     if isinstance(check, CountCheck):
         return await _counts(server, app_id, check)
     try:
@@ -172,7 +169,7 @@ async def _counts(server: RuleTestServer, app_id: str, check: CountCheck) -> Cou
     counts: Counter[str] = Counter()
     if check.of == "nodes":
         async for node in server.graph.whole.nodes(app_id):
-            if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+            if not node.is_internal:
                 counts.update(["", *node.labels])
     else:
         async for edge in server.graph.whole.edges(app_id):

@@ -201,10 +201,10 @@ async def rules_rollback(app: Scope = None, data: Data = None, json: Json = Fals
         earlier = [each for each in found if each.digest != found[-1].digest]
         if not earlier:
             raise InvalidSettings(
-                f"there is no earlier rule set for {_named(scope)}; `graphweft rules list` shows all activations"
+                f"there is no earlier rule set for {_scope_text(scope)}; `graphweft rules list` shows all activations"
             )
         made = await bus.rules.activate(scope, earlier[-1].digest)
-    said = f"{short_digest(made.digest)} is active again for {_named(scope)}, as number {made.number}"
+    said = f"{short_digest(made.digest)} is active again for {_scope_text(scope)}, as number {made.number}"
     show(PlainReport(_dict(made), [said]), json=json)
 
 
@@ -239,7 +239,7 @@ async def rules_ignore(
         await bus.rules.store(digest, StoredRules(files=files))
         made = await bus.rules.activate(scope, digest)
     said = (
-        f"events of the workflow {workflow} have no effect for {_named(scope)}, by {short_digest(digest)}",
+        f"events of the workflow {workflow} have no effect for {_scope_text(scope)}, by {short_digest(digest)}",
         f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it",
     )
     show(PlainReport(_dict(made), said), json=json)
@@ -247,10 +247,10 @@ async def rules_ignore(
 
 def _state_of(short: str, scope: str, pushed: Activation | None, *, is_active: bool) -> str:
     if pushed is not None:
-        return f"{short} is active for {_named(scope)} as number {pushed.number}"
+        return f"{short} is active for {_scope_text(scope)} as number {pushed.number}"
     if is_active:
-        return f"{short} is active for {_named(scope)} already"
-    return f"{short} is not active for {_named(scope)}: push it once more to make it so"
+        return f"{short} is active for {_scope_text(scope)} already"
+    return f"{short} is not active for {_scope_text(scope)}: push it once more to make it so"
 
 
 def _none_in(folder: Path) -> str:
@@ -286,7 +286,7 @@ def _scope(app: str | None) -> str:
     return app
 
 
-def _named(scope: str) -> str:
+def _scope_text(scope: str) -> str:
     return "all apps" if scope == ALL_APPS else f"the app {scope}"
 
 
@@ -297,7 +297,7 @@ def _find(found: Sequence[Activation], rules: str | None, scope: str) -> Activat
     if rules is None:
         active = active_for(found, scope)
         if active is None:
-            raise InvalidSettings(f"no rules are active for {_named(scope)}: run `graphweft rules push`")
+            raise InvalidSettings(f"no rules are active for {_scope_text(scope)}: run `graphweft rules push`")
         return active
     digests = {each.digest: each for each in found if each.digest.startswith(rules.lower())}
     if len(digests) != 1:

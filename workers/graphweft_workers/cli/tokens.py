@@ -79,7 +79,7 @@ async def token_list(json: Json = False) -> None:
             "no file of tokens: set GRAPHWEFT_GATEWAY_TOKENS to it; `graphweft token new` makes a token"
         )
     now = SYSTEM_CLOCK.now()
-    found = [_shown(token, now) for token in read_tokens(path).all]
+    found = [_token_dict(token, now) for token in read_tokens(path).all]
     table = TextTable(
         ("hash", "name", "app", "roles", "workflows", "expires"),
         [
@@ -97,7 +97,7 @@ async def token_list(json: Json = False) -> None:
     show(PlainReport(found, [table]), json=json)
 
 
-def _shown(token: AccessToken, now: datetime) -> dict[str, Any]:
+def _token_dict(token: AccessToken, now: datetime) -> dict[str, Any]:
     from graphweft_workers.gateway.tokens import ROLES
 
     return {

@@ -14,7 +14,7 @@ from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import show
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import logged_rules
-from graphweft_workers.wiring.running import running_graph, running_log
+from graphweft_workers.wiring.running import running_app_log
 from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
@@ -55,28 +55,26 @@ async def why(
     """
     settings = Settings.load(data=data)
     set_up_command_logs(settings)
-    telling = _Telling()
+    lines = _ProgressLines()
     started = SYSTEM_CLOCK.monotonic()
-    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
+    async with running_app_log(settings, app, archive_only=archive_only) as log:
         from graphweft_workers.cli.why_target import hints, target_of, there_hints
-        from graphweft_workers.replay.app_log import AppLog
         from graphweft_workers.replay.node_state import NodeReader
         from graphweft_workers.replay.why import Why
         from graphweft_workers.reports.why import WhyReport, entries_read
 
-        log = AppLog(bus=bus, app_id=app, live=live)
         await log.refuse_preludes()
-        rules = logged_rules(settings, bus, without_lost=True)
-        work = Why(log, rules, limit=limit, tell=telling.tell)
+        rules = logged_rules(settings, log.bus, without_lost=True)
+        work = Why(log, rules, limit=limit, tell=lines.tell)
         keys = await work.keys()
         target = target_of(label, key, keys, property=property, relationship=relationship)
-        NodeReader(target, keys, live, app)  # refuses names that no query can hold
+        NodeReader(target, keys, log.live, app)  # refuses names that no query can hold
         found = await work.find(target)
         read_s = SYSTEM_CLOCK.monotonic() - started
         recorded: RecordResult | None = None
         if found.rows and not fast:
             work.check_complete(found)
-            telling.say(
+            lines.say(
                 f"{entries_read(found)} in {read_s:.1f} s; {counted(found.rows, 'mutation')} may have written it; "
                 "replaying the events that matter into a second graph"
             )
@@ -85,14 +83,14 @@ async def why(
         elapsed = SYSTEM_CLOCK.monotonic() - started
         near: list[str] = []
         if not (recorded.changed if recorded else found.rows):
-            near = await hints(live, app, target)
-            there = await NodeReader(target, keys, live, app).read()
+            near = await hints(log.live, app, target)
+            there = await NodeReader(target, keys, log.live, app).read()
             near[:0] = there_hints(there, target)
     report = WhyReport(target=target, found=found, recorded=recorded, near=near, seconds=elapsed, payload=payload)
     show(report, json=json)
 
 
-class _Telling:
+class _ProgressLines:
     """Says the progress on standard error, every two seconds."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,7 +38,7 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.access import MayUse, find_access
 from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, note_app, note_token, note_users
 from graphweft_workers.gateway.limits import GatewayLimits, RequestLimiter, media_type, read_json
-from graphweft_workers.gateway.problems import Problem, faults_of
+from graphweft_workers.gateway.problems import Problem, error_handlers, faults_of
 from graphweft_workers.gateway.tokens import Tokens
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.lazy_logger import get_logger
@@ -87,7 +87,7 @@ def make_app(
     audit: AuditLog | None = None,
     limits: GatewayLimits = LIMITS,
 ) -> Starlette:
-    """Return the application. ``tokens`` gives those of the moment; the settings say whether anything may be written.
+    """Return the application. ``tokens`` returns the valid tokens; the settings say whether anything may be written.
 
     ``audit`` gets a line for each question.
     """
@@ -104,16 +104,16 @@ def make_app(
             Route("/healthz", console.health, methods=["GET"]),
             Route("/{path:path}", console.asset, methods=["GET"]),
         ],
-        exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
+        exception_handlers=error_handlers("the console has a defect; its log has the details"),
         lifespan=lifespan,
         middleware=[
-            Middleware(_Guarded, names=sources.settings.console_names),
+            Middleware(_HostGuard, names=sources.settings.console_names),
             *([] if audit is None else [Middleware(AuditMiddleware, log=audit, paths=paths)]),
         ],
     )
 
 
-class _Guarded:
+class _HostGuard:
     """ASGI middleware: the headers of every answer, and the check of the host of every request."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
@@ -247,21 +247,3 @@ def _answer(found: Mapping[str, Any]) -> Response:
     if len(content) > _ANSWER_BYTES:
         raise Problem(413, "answer-too-large", f"the answer has more than {_ANSWER_BYTES:,} bytes: ask for less")
     return Response(content, media_type=_JSON)
-
-
-async def _problem(_: Request, problem: Any) -> Response:
-    return problem.response()  # type: ignore[no-any-return]
-
-
-async def _http(_: Request, error: Any) -> Response:
-    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "http")
-    return Problem(error.status_code, code, str(error.detail), headers=error.headers).response()
-
-
-async def _gone(_: Request, error: Any) -> Response:
-    return Response(status_code=400)  # the client has disconnected
-
-
-async def _defect(_: Request, error: Any) -> Response:
-    # Starlette raises the error again after the answer, and the server logs it.
-    return Problem(500, "defect", "the console has a defect; its log has the details").response()

@@ -66,7 +66,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
     """Return the events that wrote a node, the rules that did it, and with ``exact`` what each changed."""
     app_id = viewer.app(question.app)
     target = NodeTarget(label=question.label, keys={question.key: (question.value,)}, property=None, relationship=None)
-    async with _alone(sources, app_id):
+    async with _replay_turn(sources, app_id):
         log, live = _app_log(sources, app_id), sources.graph
         await log.refuse_preludes()
         rules = logged_rules(sources.settings, sources.bus, without_lost=True)
@@ -91,7 +91,10 @@ async def past(sources: Sources, viewer: Viewer, question: PastQuestion) -> dict
     """Return a part of the graph as it was at a time."""
     app_id = viewer.app(question.app)
     _check_time(question.time)
-    async with _alone(sources, app_id), replay_past(sources.settings, _app_log(sources, app_id), question.time) as then:
+    async with (
+        _replay_turn(sources, app_id),
+        replay_past(sources.settings, _app_log(sources, app_id), question.time) as then,
+    ):
         found = await picture_of(then.graph, app_id, question, redacts=sources.redacts)
         return picture_dict(found) | {"as_of": then.as_json()}
 
@@ -105,7 +108,10 @@ async def past_context(sources: Sources, viewer: Viewer, question: PastContextQu
     fields: dict[str, Any] = {"app_id": app_id, "workflow": question.workflow, "agent": question.agent}
     fields |= {"chat_id": question.chat, "user_id": question.user, "context": question.variables}
     fields |= {"max_tokens": question.max_tokens, "explain": True}
-    async with _alone(sources, app_id), replay_past(sources.settings, _app_log(sources, app_id), question.time) as then:
+    async with (
+        _replay_turn(sources, app_id),
+        replay_past(sources.settings, _app_log(sources, app_id), question.time) as then,
+    ):
         reply = await then.context(sources.settings, fields)
         found = reply_dict(without_addresses(reply), redacts=sources.redacts)
         return found | {"as_of": then.as_json()}
@@ -121,7 +127,7 @@ def _check_time(time: datetime) -> None:
 
 
 @asynccontextmanager
-async def _alone(sources: Sources, app_id: str) -> AsyncGenerator[None]:
+async def _replay_turn(sources: Sources, app_id: str) -> AsyncGenerator[None]:
     """Let one replay run at a time, and one of each app wait, so that no app keeps the others out.
 
     Raises ``Problem`` while another one of the app runs or waits, and for what cannot be replayed.

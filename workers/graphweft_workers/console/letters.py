@@ -67,7 +67,7 @@ async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -
         "letters": [_letter(each, redacts=sources.redacts) for each in mine[question.skip :][: question.limit]],
         "total": len(mine),
         "hidden": len(found) - len(seen),
-        "partly": len(found) < await _count(sources, app_id),
+        "partly": len(found) < await letter_count(sources.bus.dead_letters, app_id),
         "read": len(found),
         "reasons": sorted({each.reason for each in seen}),
     }
@@ -75,7 +75,7 @@ async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -
 
 async def letter(sources: Sources, viewer: Viewer, question: LetterQuestion) -> dict[str, Any]:
     """Return one dead letter with its first event."""
-    [found] = await _named(sources, viewer, question.app, [question.id])
+    [found] = await _letters_with(sources, viewer, question.app, [question.id])
     whole = await LetterWithEvent.read(sources.bus, found)
     return _letter(found, redacts=sources.redacts) | {
         "fields": shown(whole.fields, redacts=sources.redacts, text=20_000),
@@ -99,7 +99,7 @@ async def correct_letter(sources: Sources, viewer: Viewer, question: LetterCorre
     Raises ``Problem`` for an event that is not valid, or for which the mutation would not run; then nothing changes.
     """
     viewer.require_write()
-    [found] = await _named(sources, viewer, question.app, [question.id])
+    [found] = await _letters_with(sources, viewer, question.app, [question.id])
     if fault := corrections.refusal_of(sources.bus, found):
         raise Problem(422, "refused", fault)
     before, recorded = await corrections.event_of(sources.bus, found)
@@ -132,7 +132,7 @@ def _unmatched(rules: RuleSet, event: Event, letter: DeadLetter) -> str:
 async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> list[str]:
     """Return the ids of letters. Raises ``Problem`` unless the viewer may write, and all are of its app alone."""
     viewer.require_write()
-    found = await _named(sources, viewer, question.app, question.ids)
+    found = await _letters_with(sources, viewer, question.app, question.ids)
     if not viewer.all_apps and any(each.reason == "set_aside" for each in found):
         raise Problem(
             403,
@@ -142,14 +142,7 @@ async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQu
     return [each.id for each in found]
 
 
-async def _count(sources: Sources, app_id: str | None) -> int:
-    if app_id is None:
-        return await letter_count(sources.bus.dead_letters)
-    known = (await sources.bus.dead_letters.by_app()).get(app_id)
-    return 0 if known is None else known.count
-
-
-async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequence[str]) -> list[DeadLetter]:
+async def _letters_with(sources: Sources, viewer: Viewer, app: str | None, ids: Sequence[str]) -> list[DeadLetter]:
     """Return the letters with ids. Raises ``Problem`` if one does not exist, in the same words for another app's."""
     app_id = viewer.apps(app)
     found: list[DeadLetter] = []
@@ -164,7 +157,7 @@ async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequenc
 
 
 def _is_visible(each: DeadLetter, app_id: str | None) -> bool:
-    """Tell whether a letter is of an app; those of no app are for operators who look at all apps."""
+    """Tell whether a letter is of an app; letters of no app are for operators who look at all apps."""
     return app_id is None or each.app_id == app_id
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
@@ -24,7 +24,7 @@ from graphweft_workers.reports.effects import EntryEffect, covers, effects_of
 from graphweft_workers.reports.entries import DecodedEntry
 from graphweft_workers.reports.judging import Judgement, judge
 from graphweft_workers.reports.rules_at import activation_at
-from graphweft_workers.reports.scan import ScanLimits, ends, newest_first
+from graphweft_workers.reports.scan import ScanLimits, ends, newest_first, partitions_of
 from graphweft_workers.reports.values import shown
 
 MOST: Final = 100
@@ -59,8 +59,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     """Return the newest events that the page lacks, the newest first, and the state of those that it waits for."""
     app_id = viewer.apps(question.app)
     bus, decoder = sources.bus, await sources.decoder()
-    partitions = await _partitions(bus, app_id)
-    reached = await ends(bus, partitions)
+    reached = await ends(bus, await partitions_of(bus, app_id))
     found: list[DecodedEntry] = []
     limits = ScanLimits(entries=_SCANNED, size=_SIZE)
     cut = False
@@ -77,11 +76,11 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
             cut = True
             break
         found.append(seen)
-    waiting = await _again(sources, question.pending, app_id)
+    waiting = await _entries_at(sources, question.pending, app_id)
     effects = await effects_of(bus, sources.graph, [*found, *waiting])
     # What waited and does so no longer may have failed since it was listed.
     ended = [seen for seen, effect in zip(waiting, effects[len(found) :], strict=True) if effect.state in _ENDED]
-    judged = await _judged(sources, viewer, [*found, *ended], decoder.activations)
+    judged = await _judge_all(sources, viewer, [*found, *ended], decoder.activations)
     letters, letters_partly = await _letters(bus, app_id, [*found, *ended], judged)
     outcomes = {
         seen.position: _outcome(seen, result, letters) for seen, result in zip(ended, judged[len(found) :], strict=True)
@@ -107,15 +106,8 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     }
 
 
-async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
-    if app_id is None:
-        return None
-    layout = await bus.partitions.layout()
-    return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
-
-
 def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
-    """Return a cursor. Raises ``Problem`` for that of another kind of bus."""
+    """Return a cursor. Raises ``Problem`` if it comes from another kind of bus."""
     if not all(map(bus.offsets.accepts, cursor.values())):
         raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again")
     return cursor
@@ -129,7 +121,7 @@ def _is_shown(seen: DecodedEntry, app_id: str | None) -> bool:
     return seen.app_id == app_id
 
 
-async def _again(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[DecodedEntry]:
+async def _entries_at(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[DecodedEntry]:
     """Return the entries at positions, of one app or of all."""
     decoder = await sources.decoder()
     by_partition: dict[int, list[str]] = {}
@@ -151,12 +143,12 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
     return found
 
 
-async def _judged(
+async def _judge_all(
     sources: Sources, viewer: Viewer, entries: Sequence[DecodedEntry], activations: Sequence[Activation]
 ) -> list[Judgement | None]:
     """Return what the rules at its place do with each event; None for other entries, and where it may not be shown."""
     rules = [await _rules_at(sources, viewer, seen, activations) for seen in entries]
-    # One thread for all: each turn of a thread waits for those of other requests.
+    # One thread for all: each turn of a thread waits for other requests.
     return await asyncio.to_thread(lambda: [_judge(*each) for each in zip(entries, rules, strict=True)])
 
 
@@ -208,8 +200,7 @@ async def _letters(
                 row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
                 reasons.setdefault(row, letter.reason)
     if len(many) < count and app_id is not None:
-        own = (await bus.dead_letters.by_app()).get(app_id)
-        count = 0 if own is None else own.count
+        count = await letter_count(bus.dead_letters, app_id)
     return reasons, len(ids) > _LOOKUPS or len(many) < count
 
 

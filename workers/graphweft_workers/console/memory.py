@@ -60,8 +60,7 @@ async def scopes(sources: Sources, viewer: Viewer, question: ScopesQuestion) -> 
     """
     app_id = viewer.app(question.app)
     given = {"scan": MOST_SCANNED + 1, "limit": _SCOPES + 1}  # one more of each tells that there are more
-    table = await sources.graph.read(app_id, list_scopes(), given, timeout_s=_READ_S)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    rows = (await sources.graph.read(app_id, list_scopes(), given, timeout_s=_READ_S)).dicts()
     return {
         "scopes": [shown(row, redacts=False) for row in rows[:_SCOPES]],
         "scopes_limit": _SCOPES if len(rows) > _SCOPES else None,
@@ -76,8 +75,7 @@ async def remembered(sources: Sources, viewer: Viewer, question: ScopeQuestion) 
 
     async def rows(statement: str) -> list[dict[str, Any]]:
         table = await sources.graph.read(app_id, statement, given, timeout_s=_READ_S)
-        found = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        return [shown(row, redacts=sources.redacts) for row in found]
+        return [shown(row, redacts=sources.redacts) for row in table.dicts()]
 
     facts = [*await rows(list_facts(scope)), *await rows(list_relations(scope))]
     facts.sort(key=lambda row: str(row["valid_from"] or ""), reverse=True)

@@ -22,7 +22,7 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.judging import judge_event
-from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.rule_dicts import missed_dict, mutation_dict, unmatched_dict
 from graphweft_workers.reports.rule_sets import short_digest
 from graphweft_workers.reports.values import shown
 from graphweft_workers.wiring.connections import dialects
@@ -92,15 +92,14 @@ async def try_event(sources: Sources, viewer: Viewer, question: TryQuestion) -> 
         raise Problem(403, "other-workflow", "the token may not see the rules of this workflow")
     activations = (await sources.decoder()).activations
     rules = await sources.active_rules(activations, app_id)
-    return await asyncio.to_thread(_tried, rules, event, redacts=sources.redacts)
+    return await asyncio.to_thread(_try, rules, event, redacts=sources.redacts)
 
 
-def _tried(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
+def _try(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
     judged = judge_event(rules, event)
-    missed = (*judged.skipped, *judged.failed)
     found: dict[str, Any] = {
         "mutations": [mutation_dict(each) for each in judged.mutations],
-        "missed": [{"rule": e.rule, "mutation": e.mutation, "place": e.place, "reason": e.reason} for e in missed],
+        "missed": [missed_dict(each) for each in (*judged.skipped, *judged.failed)],
         "unmatched": [unmatched_dict(each) for each in judged.unmatched],
         "reason": judged.reason,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import socket
 from collections.abc import Callable, Generator
@@ -18,6 +17,7 @@ from graphweft_workers.gateway.tokens import NO_TOKENS, AccessToken, Tokens, rea
 from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.processes.http_server import HttpServer, auditing, limited_logs, listening, server_config
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.watched_file import WatchedFile
 from graphweft_workers.wiring.policies import may_use, open_policies
 
@@ -32,7 +32,7 @@ async def run_console(
     ``listener`` is the number of an open socket that listens already. Raises ``InvalidSettings`` without a token, and
     if it cannot listen on the address.
     """
-    tokens = _Accepted(settings)
+    tokens = _ConsoleTokens(settings)
     policies = open_policies(settings)
     watched = [file for file in (tokens.file, policies) if file is not None]
     with auditing(settings) as audit, _socket(host, port, listener) as listening_socket:
@@ -42,14 +42,9 @@ async def run_console(
             config = server_config(app, connections=settings.gateway_connections)
             own = listening_socket.getsockname()[:2]
             shown = f"[{own[0]}]" if ":" in own[0] else own[0]
-            following = [asyncio.create_task(file.follow()) for file in watched]
-            try:
+            async with running_beside(*(file.follow() for file in watched)):
                 with limited_logs():
                     await HttpServer(config, lambda: ready(f"http://{shown}:{own[1]}")).serve([listening_socket])
-            finally:
-                for task in following:
-                    task.cancel()
-                await asyncio.gather(*following, return_exceptions=True)
 
 
 @contextmanager
@@ -66,7 +61,7 @@ def _socket(host: str, port: int, listener: int | None) -> Generator[socket.sock
         yield given
 
 
-class _Accepted:
+class _ConsoleTokens:
     """The tokens of the file, and the operator's of the settings."""
 
     def __init__(self, settings: Settings) -> None:

@@ -72,7 +72,7 @@ class Sources:
         return self._decoder
 
     async def rules(self, activation: Activation | None) -> RuleSet:
-        """Return the rule set of an activation; without one, that of no files."""
+        """Return the rule set of an activation; without one, an empty rule set."""
         digest = "" if activation is None else activation.digest
         if self._rules is None or (digest not in self._compiled and len(self._compiled) >= _MOST_RULES):
             self._rules, self._compiled = RulesAt(self.bus, rules_maker(self.settings)), set()
@@ -80,7 +80,7 @@ class Sources:
         return await self._rules.rules(activation)
 
     async def usable_rules(self, activation: Activation | None) -> tuple[RuleSet, str]:
-        """Return the rule set of an activation and "", or that of no files and why it cannot be loaded."""
+        """Return the rule set of an activation and "", or an empty one and why it cannot be loaded."""
         try:
             return await self.rules(activation), ""
         except InvalidSettings as error:
@@ -91,7 +91,7 @@ class Sources:
         return await self.rules(active_for(activations, app_id))
 
     async def current_rules(self, activations: Sequence[Activation], app_id: str) -> RuleSet:
-        """Return the rule set of an app that is active now; that of no files if none is, or it cannot be loaded."""
+        """Return the rule set of an app that is active now; an empty one if none is, or it cannot be loaded."""
         return (await self.usable_rules(active_for(activations, app_id)))[0]
 
     async def status(self) -> ServiceStatus:

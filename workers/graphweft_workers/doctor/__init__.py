@@ -48,6 +48,7 @@ _BROKEN: Final = (
     "see docs/operations.md"
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
+_AGAIN: Final = "try again; if it persists, look into the log of the server"
 _MOST_GRAPHS: Final = 300
 _GRAPH_S: Final = 5.0
 
@@ -142,8 +143,7 @@ def _signatures(settings: Settings) -> Check:
     if keyring is None:
         found = "no keys: whoever may write to the bus may write events of every app"
     else:
-        names = ", ".join(keyring.apps[:_MOST_NAMES]) + (" and others" if len(keyring.apps) > _MOST_NAMES else "")
-        found = f"{counted(len(keyring.apps), 'app has', 'apps have')} keys: {names or 'none'}"
+        found = f"{counted(len(keyring.apps), 'app has', 'apps have')} keys: {_listed(keyring.apps) or 'none'}"
     return Check(name="signatures", state="ok", found=found)
 
 
@@ -184,12 +184,8 @@ async def _embedder(settings: Settings) -> Check:
         settings = with_default_embedder(settings)
         embedder = make_embedder(settings)
     except InvalidSettings as error:
-        return Check(
-            name="embedder",
-            state="fail",
-            found=str(error),
-            advice="correct this, or set GRAPHWEFT_EMBEDDER to another embedder",
-        )
+        advice = "correct this, or set GRAPHWEFT_EMBEDDER to another embedder"
+        return Check(name="embedder", state="fail", found=str(error), advice=advice)
     if embedder is None:
         return Check(name="embedder", state="ok", found="none: searches use words and time, not meaning")
     try:
@@ -231,12 +227,8 @@ async def _extractor(settings: Settings) -> Check:
     try:
         extractor = make_extractor(settings)
     except InvalidSettings as error:
-        return Check(
-            name="extractor",
-            state="fail",
-            found=str(error),
-            advice="correct this, or set GRAPHWEFT_EXTRACTOR to another extractor",
-        )
+        advice = "correct this, or set GRAPHWEFT_EXTRACTOR to another extractor"
+        return Check(name="extractor", state="fail", found=str(error), advice=advice)
     if extractor is None:
         return Check(name="extractor", state="ok", found="none: text episodes are stored, and found by their words")
     await extractor.aclose()
@@ -266,16 +258,13 @@ async def _graph(settings: Settings) -> list[Check]:
 
 async def _queries(settings: Settings, rules: RuleSet) -> Check:
     """Say whether the graph server accepts the queries of the rules."""
-    store = make_graph(settings)
     try:
-        checked = await check_queries(store, (*rules.mutations, *rules.injections))
+        async with aclosing(make_graph(settings)) as store:
+            checked = await check_queries(store, (*rules.mutations, *rules.injections))
     except GraphweftError as error:
-        advice = "try again; if it persists, look into the log of the server"
-        if isinstance(error, QueryFailed):
-            advice = "allow graphweft to check queries, or watch the dead letters"
+        refused = isinstance(error, QueryFailed)
+        advice = "allow graphweft to check queries, or watch the dead letters" if refused else _AGAIN
         return Check(name="queries", state="warn", found=f"not checked: {error}", advice=advice)
-    finally:
-        await store.aclose()
     if not checked.findings:
         found = f"{counted(checked.count, 'query was', 'queries were')} checked by the server"
         return Check(name="queries", state="ok", found=found)
@@ -295,16 +284,21 @@ def _not_installed(name: str, error: InvalidSettings) -> Check:
     return Check(name=name, state="fail", found=str(error), advice="install it into the environment of graphweft")
 
 
+def _not_known(name: str, error: BusUnavailable) -> Check:
+    return Check(name=name, state="fail", found=f"not known: {error}", advice=_AGAIN)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
+
+
 async def _memory(settings: Settings, group: str) -> Check:
     """Say whether a job of memory runs."""
-    bus = make_bus(settings, group=group)
     try:
-        partitions = await bus.partitions.status()
+        async with aclosing(make_bus(settings, group=group)) as bus:
+            partitions = await bus.partitions.status()
     except BusUnavailable as error:
-        advice = "try again; if it persists, look into the log of the server"
-        return Check(name=group, state="fail", found=f"not known: {error}", advice=advice)
-    finally:
-        await bus.aclose()
+        return _not_known(group, error)
     idle = [partition.id for partition in partitions if partition.owner is None]
     lag = sum(partition.lag for partition in partitions)
     if not idle:
@@ -328,15 +322,12 @@ def _all_read(partitions: int, lag: int) -> str:
 
 async def _archive(settings: Settings) -> list[Check]:
     """Say how far the archive is, and what the bus has lost."""
-    bus = make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)
     try:
-        partitions = await bus.partitions.status()
-        state = await archive_state(settings, bus, partitions)
+        async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
+            partitions = await bus.partitions.status()
+            state = await archive_state(settings, bus, partitions)
     except BusUnavailable as error:
-        advice = "try again; if it persists, look into the log of the server"
-        return [Check(name="archive", state="fail", found=f"not known: {error}", advice=advice)]
-    finally:
-        await bus.aclose()
+        return [_not_known("archive", error)]
     if not state.enabled and not state.lost:
         return []
     idle = sum(each.owner is None for each in partitions)
@@ -357,19 +348,16 @@ async def _archive(settings: Settings) -> list[Check]:
 
 
 async def _services(settings: Settings) -> list[Check]:
-    bus = make_bus(settings)
     try:
-        partitions = await bus.partitions.status()
-        letters = await letter_count(bus.dead_letters)
-        causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
-        activations = await bus.rules.activations()
-        lost = await lost_rule_sets(bus.rules, activations)
-        used = {each.digest for each in {each.scope: each for each in activations}.values()}
+        async with aclosing(make_bus(settings)) as bus:
+            partitions = await bus.partitions.status()
+            letters = await letter_count(bus.dead_letters)
+            causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
+            activations = await bus.rules.activations()
+            lost = await lost_rule_sets(bus.rules, activations)
     except BusUnavailable as error:
-        advice = "try again; if it persists, look into the log of the server"
-        return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
-    finally:
-        await bus.aclose()
+        return [_not_known("workers", error)]
+    used = {each.digest for each in {each.scope: each for each in activations}.values()}
     idle = [partition.id for partition in partitions if partition.owner is None]
     lag = sum(partition.lag for partition in partitions)
     found = _idle(idle, len(partitions), lag)
@@ -435,23 +423,19 @@ async def _older_graphs(settings: Settings, partitions: Sequence[PartitionStatus
         await store.aclose()
     checks: list[Check] = []
     if behind:
-        found = (
-            f"older than the log in {counted(len(behind), 'partition')}: {', '.join(map(str, behind[:_MOST_NAMES]))}"
-        )
+        numbers = ", ".join(map(str, behind[:_MOST_NAMES]))
+        found = f"older than the log in {counted(len(behind), 'partition')}: {numbers}"
         advice = "a worker notices within seconds and applies the events again; start one, or look into its log"
         checks.append(Check(name="graphs", state="fail", found=found, advice=advice))
     if again := [number for number, note in notes.items() if note.again]:
         found = f"they were older than the log, and catch up in {counted(len(again), 'partition')}"
-        checks.append(
-            Check(name="graphs", state="warn", found=found, advice="`graphweft status` shows how far they are")
-        )
+        advice = "`graphweft status` shows how far they are"
+        checks.append(Check(name="graphs", state="warn", found=found, advice=advice))
     if lost and not behind and not again:
         lost = sorted({*lost})
-        names = ", ".join(lost[:_MOST_NAMES]) + (" and others" if len(lost) > _MOST_NAMES else "")
+        found = f"deleted, or older than they were: {_listed(lost)}"
         advice = f"graphweft rebuild --app {lost[0]} --swap"
-        checks.append(
-            Check(name="graphs", state="fail", found=f"deleted, or older than they were: {names}", advice=advice)
-        )
+        checks.append(Check(name="graphs", state="fail", found=found, advice=advice))
     return checks
 
 
@@ -508,14 +492,9 @@ def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
         advice = f"graphweft rebuild --app {older[0]} --swap; the workers' log says why"
         return [Check(name="parked", state="fail", found=found, advice=advice)]
     whys = {app: each.why for app, each in parked}
-    names = ", ".join(f"{app} ({whys[app]})" for app in apps[:_MOST_NAMES])
-    names += " and others" if len(apps) > _MOST_NAMES else ""
-    advice = "; ".join(
-        [
-            "`graphweft status` shows since when",
-            *(_ADVICE.get(why, _ADVICE["slow"]) for why in sorted({*whys.values()})),
-        ]
-    )
+    names = _listed([f"{app} ({whys[app]})" for app in apps])
+    fixes = [_ADVICE.get(why, _ADVICE["slow"]) for why in sorted({*whys.values()})]
+    advice = "; ".join(["`graphweft status` shows since when", *fixes])
     return [Check(name="parked", state="warn", found=f"apps that are behind: {names}", advice=advice)]
 
 
@@ -536,16 +515,12 @@ def _no_worker(found: str) -> Check:
 async def _responders(settings: Settings) -> Check:
     try:
         if fault := await connections.request_fault(settings):
-            advice = "no context is answered until then"
-            return Check(
-                name="responders", state="fail", found=f"the queue of context requests: {fault}", advice=advice
-            )
+            found, advice = f"the queue of context requests: {fault}", "no context is answered until then"
+            return Check(name="responders", state="fail", found=found, advice=advice)
         alive = await connections.responders(settings)
     except BusUnavailable as error:
-        advice = "try again; if it persists, look into the log of the server"
-        return Check(name="responders", state="fail", found=f"not known: {error}", advice=advice)
+        return _not_known("responders", error)
     if alive:
         return Check(name="responders", state="ok", found=f"{len(alive)} answer context requests")
-    return Check(
-        name="responders", state="fail", found="no responder answers", advice="start `graphweft run injection`"
-    )
+    advice = "start `graphweft run injection`"
+    return Check(name="responders", state="fail", found="no responder answers", advice=advice)

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Final, override
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, embed_each
+from graphweft_workers.support.tasks import end_tasks
 
 type _Outcome = array[float] | Exception | None
 """A vector, an error, or None for a refused text."""
@@ -79,9 +80,7 @@ class CachedEmbedder(Embedder):
     @override
     async def aclose(self) -> None:
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         await self._inner.aclose()
 
     def _key(self, text: str) -> bytes:

@@ -18,9 +18,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -44,7 +43,7 @@ from graphweft_workers.gateway.limits import (
     read_json,
 )
 from graphweft_workers.gateway.messages import Refusal, read_messages
-from graphweft_workers.gateway.problems import Problem, faults_of
+from graphweft_workers.gateway.problems import Problem, error_handlers, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.redaction import without_addresses
@@ -62,6 +61,12 @@ _PATHS: Final = (
     "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search", "/healthcheck", "/healthz", "/readyz",
     "/openapi.json",
 )  # fmt: skip
+_DEFECT: Final = "the gateway has a defect; its log has the details. The request may or may not have been taken"
+_WRONG_ADDRESS: Final = {
+    404: "this path does not exist; /openapi.json lists the paths",
+    405: "the header Allow lists the methods of this path",
+}
+"""By status, what is said of it."""
 _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
 _PROBE: Final = "graphweft-readyz"
@@ -134,7 +139,7 @@ def make_app(
             Route("/readyz", gateway.readiness),
             Route("/openapi.json", gateway.openapi),
         ],
-        exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
+        exception_handlers=error_handlers(_DEFECT, _WRONG_ADDRESS),
         lifespan=lifespan,
         middleware=[
             Middleware(TraceMiddleware, routes=_TRACED),
@@ -398,25 +403,3 @@ def _encoded(events: Sequence[Event]) -> list[EncodedEvent]:
 def _check_json(request: Request) -> None:
     if media_type(request) != JSON:
         raise Problem(415, "unsupported-media-type", f"send the body as {JSON}")
-
-
-async def _problem(_: Request, problem: Any) -> Response:
-    return problem.response()  # type: ignore[no-any-return]
-
-
-async def _http(_: Request, error: Any) -> Response:
-    code, detail = {
-        404: ("not-found", "this path does not exist; /openapi.json lists the paths"),
-        405: ("method-not-allowed", "the header Allow lists the methods of this path"),
-    }.get(error.status_code, ("http", error.detail))
-    return Problem(error.status_code, code, detail, headers=error.headers).response()
-
-
-async def _gone(_: Request, error: Any) -> Response:
-    return Response(status_code=400)  # the client has disconnected
-
-
-async def _defect(_: Request, error: Any) -> Response:
-    # Starlette raises the error again after the answer, and the server logs it.
-    detail = "the gateway has a defect; its log has the details. The request may or may not have been taken"
-    return Problem(500, "defect", detail).response()

@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 
 from graphweft_contracts import wire
 from graphweft_workers.gateway.patterns import ERRORS
@@ -60,6 +62,30 @@ class Problem(Exception):
         if self.faults:
             content["errors"] = [dict(fault) for fault in self.faults[:MAX_FAULTS]]
         return JSONResponse(content, self.status, self.headers, MEDIA_TYPE)
+
+
+def error_handlers(defect: str, details: Mapping[int, str] | None = None) -> dict[Any, Any]:
+    """Return what answers errors of an application: problems, wrong paths and methods, a lost client, and ``defect``.
+
+    ``details`` are those of statuses of wrong paths and methods, in place of the server's own.
+    """
+
+    async def problem(_: Request, error: Any) -> Response:
+        return error.response()  # type: ignore[no-any-return]
+
+    async def http(_: Request, error: Any) -> Response:
+        code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "http")
+        detail = (details or {}).get(error.status_code, str(error.detail))
+        return Problem(error.status_code, code, detail, headers=error.headers).response()
+
+    async def gone(_: Request, error: Any) -> Response:
+        return Response(status_code=400)  # the client has disconnected
+
+    async def defective(_: Request, error: Any) -> Response:
+        # Starlette raises the error again after the answer, and the server logs it.
+        return Problem(500, "defect", defect).response()
+
+    return {Problem: problem, HTTPException: http, ClientDisconnect: gone, Exception: defective}
 
 
 def pointer(*steps: str | int) -> str:

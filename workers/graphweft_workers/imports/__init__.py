@@ -13,8 +13,7 @@ Stores:
 * ``item_fields``      checks types, times and scopes of an item
 * ``stored_memories``  makes events of memories, of mem0 and of any other store
 * ``graphiti_export``  makes events of episodes, entities and facts
-* ``made_events``      checks that an event fits the contract and the bus
-* ``stored_events``    does so for all items of a file
+* ``stored_events``    makes an event of each item, which fits the contract and the bus
 * ``report``           counts what becomes of the items
 """
 

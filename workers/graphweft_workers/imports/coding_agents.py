@@ -46,7 +46,7 @@ _QUIET: Final = frozenset(
 
 
 class UnreadableHook(ValueError):
-    """The input is not that of a hook. The text names fields, and no values."""
+    """The input is not a hook's. The text names fields, and no values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,10 @@ def read_hook(raw: object, owner: Owner) -> HookPlan:
     missing = [field for field, value in (("hook_event_name", name), ("session_id", chat_id)) if value is None]
     if name is None or chat_id is None:
         raise UnreadableHook(f"the hook has no {' and no '.join(missing)}: pass on what the coding agent writes")
-    return _Session(fields, owner, name, chat_id).moment()
+    return _HookReader(fields, owner, name, chat_id).moment()
 
 
-class _Session:
+class _HookReader:
     """Reads one hook of a session."""
 
     def __init__(self, fields: Mapping[str, Any], owner: Owner, name: str, chat_id: str) -> None:
@@ -111,13 +111,14 @@ class _Session:
         match self._name:
             case "SessionStart":
                 return self._does(
-                    self.event("workflow.start", data_of(WorkflowStart, reason=self._said("source"))), asks=True
+                    self.event("workflow.start", data_of(WorkflowStart, reason=self._redacted_text("source"))),
+                    asks=True,
                 )
             case "SessionEnd":
-                ended = data_of(WorkflowComplete, status=self._said("reason") or "COMPLETE")
+                ended = data_of(WorkflowComplete, status=self._redacted_text("reason") or "COMPLETE")
                 return self._does(self.event("workflow.complete", ended))
             case "UserPromptSubmit":
-                prompt = self._said("prompt")
+                prompt = self._redacted_text("prompt")
                 if prompt is not None and is_of_program(prompt):
                     prompt = None
                 kept = self._remembered(prompt, None)
@@ -125,7 +126,7 @@ class _Session:
             case "SubagentStart":
                 return self._does(self._started())
             case "Stop" | "SubagentStop":
-                said = self._said("last_assistant_message")
+                said = self._redacted_text("last_assistant_message")
                 answer = None if said is None else without_reasoning(said) or None
                 ended = data_of(
                     AgentTurnComplete, agent_name=self._agent, success=True, outcome="completed", response=answer
@@ -133,7 +134,7 @@ class _Session:
                 kept = self._remembered(None, answer) if self._name == "Stop" else ()
                 return self._does(self.event("agent.turn_complete", ended), after=kept)
             case "StopFailure":
-                return self._failed(_error_type(self._fields.get("error")), self._said("error_details"))
+                return self._failed(_error_type(self._fields.get("error")), self._redacted_text("error_details"))
             case "PreToolUse":
                 called = data_of(
                     ToolCallStart,
@@ -147,7 +148,7 @@ class _Session:
                 result = self._fields.get("tool_response")
                 return self._ended_tool(result, error_in(result))
             case "PostToolUseFailure":
-                return self._ended_tool(None, self._said("error") or "error")
+                return self._ended_tool(None, self._redacted_text("error") or "error")
             case _:
                 return self._does(unknown=self._name not in _QUIET)
 
@@ -164,7 +165,7 @@ class _Session:
             chat_id=self._chat_id,
             workflow=self._owner.workflow,
             user_id=self._owner.user_id,
-            data={key: value for key, value in _shown(data).items() if value is not None or key == "response"},
+            data={key: value for key, value in _redacted_copy(data).items() if value is not None or key == "response"},
             context=self._variables,
             id=id,
             source=SOURCE,
@@ -220,7 +221,7 @@ class _Session:
         data = memory_of(scope, message, answer) if self._owner.remember else None
         return () if data is None else (self.event(MEMORY_ADD, data),)
 
-    def _said(self, key: str) -> str | None:
+    def _redacted_text(self, key: str) -> str | None:
         said = _text(self._fields, key)
         return None if said is None else redact_cell("", said[:_MAX_PROMPT])
 
@@ -237,13 +238,13 @@ def _notified(fields: Mapping[str, Any], owner: Owner) -> HookPlan:
         "prompt": "\n".join(prompts),
         "last_assistant_message": fields.get("last-assistant-message"),
     }
-    started = _Session(hook, owner, "UserPromptSubmit", chat_id).moment()
-    ended = _Session(hook, owner, "Stop", chat_id).moment()
+    started = _HookReader(hook, owner, "UserPromptSubmit", chat_id).moment()
+    ended = _HookReader(hook, owner, "Stop", chat_id).moment()
     events = (*started.before, *started.after, *ended.before, *ended.after)
     return HookPlan(name="notify", chat_id=chat_id, before=events, variables=ended.variables, agent=owner.agent)
 
 
-def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
+def _redacted_copy(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of limited size, without secrets."""
     left = _MAX_CHARACTERS
 

@@ -50,6 +50,6 @@ def _blocks(events: Iterable[Event], block_bytes: int) -> Iterator[list[Event]]:
 
 
 def _numbered(event: Event, sequence: str) -> Event:
-    if event.sequence is None or event.sequence.startswith(_PREFIX):  # that of a file it was part of before
+    if event.sequence is None or event.sequence.startswith(_PREFIX):  # of a file it was part of before
         return event.model_copy(update={"sequence": sequence})
     return event

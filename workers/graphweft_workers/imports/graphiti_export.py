@@ -17,8 +17,8 @@ from graphweft_contracts import InvalidEvent, MemoryScope
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN, EpisodeEntity, Structure
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
-from graphweft_workers.imports.made_events import Made, make_event
 from graphweft_workers.imports.report import ImportReport, RefusedItem
+from graphweft_workers.imports.stored_events import Made, make_event
 
 MOST_ENTITIES: Final = 500_000
 """Entities whose names are kept for the edges behind them: about 150 MB."""
@@ -89,7 +89,7 @@ class Graphiti:
             "name": self._cut(item.text("name"), _LONGEST_NAME),
             "source_description": self._cut(item.text("source_description"), _LONGEST_DESCRIPTION),
         }
-        return self._made("episodes", app_id, scope, item, data, about=about or recorded, recorded=recorded)
+        return self._episode_event("episodes", app_id, scope, item, data, about=about or recorded, recorded=recorded)
 
     def _entity(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
         name, id = item.text("name"), item.text("uuid")
@@ -166,9 +166,9 @@ class Graphiti:
         except InvalidEvent as error:
             raise RefusedItem(str(error)) from None
         data = {"content": content, "episode_type": "json", "episode_id": item.text("uuid")}
-        return self._made(kind, app_id, scope, item, data, about=about, recorded=recorded)
+        return self._episode_event(kind, app_id, scope, item, data, about=about, recorded=recorded)
 
-    def _made(
+    def _episode_event(
         self,
         kind: str,
         app_id: str,

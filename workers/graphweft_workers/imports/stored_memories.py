@@ -13,8 +13,8 @@ from typing import Any, Final
 from graphweft_contracts import MemoryScope
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
-from graphweft_workers.imports.made_events import Made, make_event
 from graphweft_workers.imports.report import RefusedItem
+from graphweft_workers.imports.stored_events import Made, make_event
 
 MEMORY: Final = "memories"
 _MEM0_SCOPES: Final = {"user_id": "user_id", "agent_id": "agent_id", "run_id": "thread_id", "app_id": "application_id"}

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphweft_workers.support.eager_task import begun
+from graphweft_workers.support.tasks import begun, end_tasks
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Background:
         return self._kept(asyncio.create_task(call))
 
     def begin[Result](self, call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Start a task that runs up to its first wait at once: see ``eager_task.begun``."""
+        """Start a task that runs up to its first wait at once: see ``tasks.begun``."""
         return self._kept(begun(call))
 
     def _kept[Result](self, task: asyncio.Task[Result]) -> asyncio.Task[Result]:
@@ -36,9 +36,7 @@ class Background:
     async def aclose(self) -> None:
         """Cancel all tasks and wait for their end."""
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -21,10 +21,10 @@ from graphweft_workers.injection.context_metrics import count_answer, count_expi
 from graphweft_workers.injection.reply_sender import ReplySender
 from graphweft_workers.ports.request_queue import PendingRequest, Requester, RequestQueue, read_requester
 from graphweft_workers.support.backoff import backoff_s
-from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_context import LogIds
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import begun, end_tasks
 from graphweft_workers.support.timing import TIMING, ContextTiming
 from graphweft_workers.telemetry import tracing_spans
 
@@ -173,9 +173,7 @@ class InjectionResponder:
                 while self._serving:  # the end of one may begin another
                     await asyncio.wait(self._serving)
         finally:
-            for task in (reporting, *self._serving):
-                task.cancel()
-            await asyncio.gather(reporting, *self._serving, return_exceptions=True)
+            await end_tasks(reporting, *self._serving)
         self._report_left_out()
         logger.info("responder_stopped", **self.counts())
 

@@ -14,6 +14,7 @@ FIELDS: Final = b',"fields":{'
 NO_FIELDS: Final = b',"fields":{}}'
 _MOST_LETTERS: Final = 1_000_000
 _PAGE_LETTERS: Final = 500
+_WRITTEN_AT_ONCE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024**2
 
 
@@ -130,9 +131,20 @@ async def letter_with(letters: DeadLetters, letter_id: str) -> DeadLetter | None
     return next(iter(await letters.read(limit=1, ids=(letter_id,))), None)
 
 
-async def letter_count(letters: DeadLetters) -> int:
-    """Return the number of dead letters. Raises ``BusUnavailable``."""
-    return sum(each.count for each in (await letters.by_app()).values())
+async def all_letters(letters: DeadLetters) -> Sequence[DeadLetter]:
+    """Return all dead letters without their events, oldest first. Raises ``BusUnavailable``."""
+    return await letters.read(limit=_MOST_LETTERS, whole=False)
+
+
+async def put_letters(letters: DeadLetters, written: Iterable[DeadLetter]) -> None:
+    """Write dead letters, some at a time: each may hold a large event. Raises ``BusUnavailable``."""
+    for some in batched(written, _WRITTEN_AT_ONCE):
+        await letters.put(some)
+
+
+async def letter_count(letters: DeadLetters, app_id: str | None = None) -> int:
+    """Return the number of dead letters, of an app or of all. Raises ``BusUnavailable``."""
+    return sum(each.count for app, each in (await letters.by_app()).items() if app_id in (None, app))
 
 
 def counted_by_app(letters: Iterable[DeadLetter]) -> dict[str, LettersOfApp]:

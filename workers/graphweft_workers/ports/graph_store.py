@@ -136,6 +136,10 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
+    def dicts(self) -> list[dict[str, Any]]:
+        """Return each row as its values by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -144,6 +148,11 @@ class Node:
     id: int
     labels: tuple[str, ...]
     properties: Mapping[str, Any]
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is graphweft's own."""
+        return any(label.startswith(INTERNAL_PREFIX) for label in self.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from graphweft_workers.drivers.embedded.server import die_with_parent
+from graphweft_workers.drivers.embedded.server import die_with_parent, end_process
 from graphweft_workers.processes.own_command import own_command
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
@@ -131,19 +131,11 @@ class ConsoleProcess:
         return await self.process.wait()
 
     async def _end(self) -> None:
-        process = self.process
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if self.process is not None:
+            await end_process(self.process, _STOP_S)
 
     def _token(self) -> str:
-        """Return the operator's token: that of the settings, or a new one.
+        """Return the operator's token, from the settings or a new one.
 
         Browsers keep links in their history and may send it elsewhere, so a link is of no use after this run.
         """

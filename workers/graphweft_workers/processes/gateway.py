@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -26,6 +25,7 @@ from graphweft_workers.processes.http_server import (
 from graphweft_workers.processes.loop_monitor import watched
 from graphweft_workers.processes.role_metrics import gateway_metrics
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.watched_file import WatchedFile
 from graphweft_workers.wiring.connections import make_bus, make_transport
 from graphweft_workers.wiring.ontologies import load_ontologies, make_refusal
@@ -92,15 +92,12 @@ async def run_gateway(
         )
         shown = f"[{host}]" if ":" in host else host
         own_port = listener.getsockname()[1]
-        following = [asyncio.create_task(file.follow()) for file in files.values() if file is not None]
-        try:
-            async with _counting(settings, quotas, current, spans, name=gateway_name(own_port)):
-                with limited_logs(), watched(settings.loop_limit_ms), gateway_metrics(client):
-                    await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
-        finally:
-            for task in following:
-                task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+        async with (
+            running_beside(*(file.follow() for file in files.values() if file is not None)),
+            _counting(settings, quotas, current, spans, name=gateway_name(own_port)),
+        ):
+            with limited_logs(), watched(settings.loop_limit_ms), gateway_metrics(client):
+                await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
 
 
 @contextlib.asynccontextmanager
@@ -116,10 +113,8 @@ async def _counting(
     policies = None if settings.apps is None else current
     async with contextlib.aclosing(make_bus(settings, archived=False)) as bus:
         usage = GatewayUsage(bus.usage, quotas, policies, spans, name=name)
-        task = asyncio.create_task(usage.run())
         try:
-            yield
+            async with running_beside(usage.run()):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             await usage.exchange()

@@ -134,6 +134,8 @@ async def beating(role: str) -> AsyncGenerator[Heartbeat]:
     """Write heartbeats until the block ends; keep the error that ends it. Call ``begin`` once the role works."""
     import asyncio
 
+    from graphweft_workers.support.tasks import end_tasks
+
     heartbeat = Heartbeat(role)
     heartbeat.remove_left_over()
     heartbeat.beat()
@@ -153,8 +155,7 @@ async def beating(role: str) -> AsyncGenerator[Heartbeat]:
     else:
         heartbeat.remove()
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await end_tasks(keeping)
 
 
 def folder() -> Path:

@@ -17,6 +17,7 @@ from graphweft_workers.gateway.audit import AuditLog
 from graphweft_workers.gateway.protocol import protocol_of
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.log_limit import LimitedLines
+from graphweft_workers.support.logs import send_along
 
 _STOP_S: Final = 15
 """Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
@@ -27,7 +28,7 @@ _CONNECTIONS: Final = 2_000
 def server_config(
     app: Any, *, connections: int, newest_first: bool = False, lifespan: Literal["on", "off"] = "on"
 ) -> uvicorn.Config:
-    """Return the configuration of a server; ``connections`` and ``newest_first`` are those of ``ConnectionLimit``."""
+    """Return the configuration of a server; see ``ConnectionLimit`` for ``connections`` and ``newest_first``."""
     return uvicorn.Config(
         app,
         http=protocol_of(connections, newest_first=newest_first),
@@ -103,9 +104,7 @@ def listening(
 @contextlib.contextmanager
 def limited_logs() -> Generator[None]:
     """Send uvicorn's warnings to graphweft's log, and limit the lines that a peer can cause."""
-    ours, theirs = logging.getLogger("graphweft"), logging.getLogger("uvicorn")
-    theirs.handlers, theirs.propagate = list(ours.handlers), False
-    theirs.setLevel(logging.WARNING)
+    send_along("uvicorn", logging.WARNING)
     limited = [logging.getLogger(name) for name in ("uvicorn.error", "graphweft.gateway", "graphweft.console")]
     lines = LimitedLines()
     for each in limited:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 from uuid import uuid4
@@ -33,6 +33,7 @@ from graphweft_workers.retrieval.embedded_models import models_text, other_model
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.wiring.apps import apps_of_graphs
 from graphweft_workers.wiring.connections import make_bus, make_graph, make_keyring, make_request_queue
 from graphweft_workers.wiring.embedder import make_embedder
@@ -96,8 +97,7 @@ async def open_injection(settings: Settings) -> AsyncGenerator[Service]:
             background += [_wake(embedder), _name_other_models(graph, embedder.model)]
         if policies is not None:
             background.append(policies.follow())
-        tasks = [asyncio.create_task(each) for each in background]
-        stack.push_async_callback(_end, tasks)
+        await stack.enter_async_context(running_beside(*background))
         responder = InjectionResponder(
             queue,
             pipeline.answer,
@@ -107,12 +107,6 @@ async def open_injection(settings: Settings) -> AsyncGenerator[Service]:
         )
         stack.enter_context(responder_metrics(responder, pipeline, graph))
         yield CheckedService(responder, graph, bus, rules, settings, waits=False)
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _report_last(usage: ResponderUsage) -> None:

@@ -115,7 +115,12 @@ class LoopMonitor:
                 seen = self._seen[1] if self._seen[0] == number else Counter[_Stack]()
                 stack = seen.most_common(1)[0][0] if seen else ()
                 self._report(
-                    Hold(kind="held", cpu_ms=round(took_s * 1000, 1), work=_named(handle), stack=_shown(stack))
+                    Hold(
+                        kind="held",
+                        cpu_ms=round(took_s * 1000, 1),
+                        work=_handle_name(handle),
+                        stack=_stack_lines(stack),
+                    )
                 )
 
     def _collect(self, phase: str, info: dict[str, int]) -> None:
@@ -161,7 +166,9 @@ class LoopMonitor:
                 continue
             frame = _frames().get(thread.ident or 0)
             stack = () if frame is None else _stack_of(frame)
-            self._report(Hold(kind="locked_out", cpu_ms=round(took_s * 1000, 1), work=thread.name, stack=_shown(stack)))
+            self._report(
+                Hold(kind="locked_out", cpu_ms=round(took_s * 1000, 1), work=thread.name, stack=_stack_lines(stack))
+            )
 
 
 def log_hold(hold: Hold) -> None:
@@ -212,11 +219,11 @@ def _stack_of(frame: FrameType) -> _Stack:
     return tuple(reversed([*found[:_FRAMES], *found[_FRAMES:][-1:]]))
 
 
-def _shown(stack: _Stack) -> tuple[str, ...]:
+def _stack_lines(stack: _Stack) -> tuple[str, ...]:
     return tuple(f"{file}:{line} in {name}" for file, line, name in stack)
 
 
-def _named(handle: Any) -> str:
+def _handle_name(handle: Any) -> str:
     """Return the name of what a handle calls: of a task, its name and its coroutine."""
     callback = getattr(handle, "_callback", None)
     task = getattr(callback, "__self__", None)

@@ -27,6 +27,7 @@ from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.tools import Tool, ToolAnswer, Tools
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.logs import send_along
 from graphweft_workers.wiring.connections import make_transport
 
 logger = get_logger("graphweft.mcp")
@@ -54,7 +55,7 @@ async def run_mcp(settings: Settings, access: McpScope) -> None:
         raise InvalidSettings(
             "`run mcp` needs standard input and output, and one of them is closed: let an MCP client start it"
         )
-    _send_logs_along()
+    send_along("mcp", logging.ERROR)  # clients get its warnings as errors
     through = ClientSettings.from_environment().gateway()
     if through is None and settings.embedded:  # the client starts this in a folder that others may have written
         if "data" not in settings.model_fields_set:
@@ -139,10 +140,3 @@ def _end_at_signals(client: Client) -> asyncio.Task[None]:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     return asyncio.create_task(end(), name="graphweft-mcp-end")
-
-
-def _send_logs_along() -> None:
-    """Send the SDK's errors to graphweft's log; clients get its warnings as errors."""
-    ours, theirs = logging.getLogger("graphweft"), logging.getLogger("mcp")
-    theirs.handlers, theirs.propagate = list(ours.handlers), False
-    theirs.setLevel(logging.ERROR)

@@ -31,10 +31,10 @@ async def open_memory(settings: Settings) -> AsyncGenerator[Service]:
             stack.push_async_callback(bus.aclose)
             workers.append(JobWorker(bus, transport, job, name=worker_name(settings), lease_s=settings.lease_s))
         await stack.enter_async_context(job_metrics(buses))
-        yield _Together(workers)
+        yield _JobWorkers(workers)
 
 
-class _Together:
+class _JobWorkers:
     """Several workers as one service; an error of one ends all."""
 
     def __init__(self, workers: Sequence[JobWorker]) -> None:

@@ -13,6 +13,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.processes.heartbeat import Heartbeat
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
+from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.telemetry import metrics
 from graphweft_workers.telemetry.metrics_looks import SeenValues, look, looking
 
@@ -55,21 +56,19 @@ async def measured(
 
         stack.enter_context(metrics.observing(_readers(heartbeat)))
         await stack.enter_async_context(looking(connections, [metrics.CONNECTION_UP]))
-        await stack.enter_async_context(_beside(settings, meter))
+        await stack.enter_async_context(_measuring(settings, meter))
         yield collect
 
 
 @asynccontextmanager
-async def _beside(settings: Settings, meter: ProcessMeter) -> AsyncGenerator[None]:
+async def _measuring(settings: Settings, meter: ProcessMeter) -> AsyncGenerator[None]:
     tasks = [asyncio.create_task(_measure_lag(), name="graphweft-loop-lag")]
     if settings.metrics_otlp_url is not None:
         tasks.append(asyncio.create_task(_push(meter, settings.metrics_every_s), name="graphweft-metrics-push"))
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         await asyncio.wait([asyncio.ensure_future(meter.push())], timeout=_LAST_PUSH_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import aclosing
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, channels
@@ -32,11 +33,8 @@ async def waits_for(settings: Settings, role: str, *, pid: int, worker_name: str
             own = f"{socket.gethostname()}-{pid}-"
             return "" if any(name.startswith(own) for name in alive) else "asks for no requests yet"
         for group in _GROUPS.get(role, jobs.groups(settings)):
-            bus = make_bus(settings, group=group)
-            try:
+            async with aclosing(make_bus(settings, group=group)) as bus:
                 owners = [partition.owner for partition in await bus.partitions.status()]
-            finally:
-                await bus.aclose()
             free = owners.count(None)
             if free:
                 return f"has not claimed {free} of {counted(len(owners), 'partition')} yet"

@@ -60,7 +60,7 @@ class PartitionLook:
     """Reads what a bus says of its partitions, dead letters and rules."""
 
     def __init__(self, bus: Bus, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
-        """``name`` is that of the worker, as the owner of partitions."""
+        """``name`` is the worker's, as the owner of partitions."""
         self._bus = bus
         self._name = name
         self._clock = clock

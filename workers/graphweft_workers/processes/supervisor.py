@@ -1,6 +1,6 @@
 """``graphweft up``: the embedded server, a mutation worker, a responder and, if the settings need it, a memory worker.
 
-The processes are those of a real deployment (``graphweft run …``). A process that dies is restarted; the log and the
+They are the processes of a real deployment (``graphweft run …``). A process that dies is restarted; the log and the
 graph's checkpoint prevent lost and repeated events. A process that dies several times before all are ready ends the
 supervisor.
 """
@@ -13,14 +13,14 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, InvalidRules, InvalidSettings, NotRunning
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
-from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent, end_process
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
 from graphweft_workers.processes import heartbeat
 from graphweft_workers.processes.console import ConsoleProcess, RuleFaults
@@ -29,6 +29,7 @@ from graphweft_workers.processes.readiness import waits_for
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.connections import make_bus, make_graph
 from graphweft_workers.wiring.rules import check_usable, load_rules
@@ -183,16 +184,7 @@ class Supervisor:
         async with self._rules_folder() as folder:
             with contextlib.suppress(BusUnavailable):
                 await folder.know_active()
-            following = asyncio.create_task(folder.follow(seen))
-            stop = asyncio.create_task(self._stopping.wait())
-            try:
-                await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
-                if following.done():  # it ends with an unexpected error only
-                    following.result()
-            finally:
-                for task in (following, stop):
-                    task.cancel()
-                await asyncio.gather(following, stop, return_exceptions=True)
+            await self._or_stop(folder.follow(seen))  # by itself it ends with an unexpected error only
 
     async def _watch(self, role: str) -> None:
         wait_s = _FIRST_RESTART_S
@@ -201,7 +193,7 @@ class Supervisor:
             self._children[role] = child
             self._note()
             began = self._clock.monotonic()
-            code = await self._ended(child)
+            code = await self._or_stop(child.wait())
             if self._stopping.is_set():
                 return
             if self._clock.monotonic() - began > _STEADY_S:
@@ -247,7 +239,7 @@ class Supervisor:
         wait_s = _FIRST_RESTART_S
         while not self._stopping.is_set():
             process = self._server.process
-            if process is None or await self._ended(process) is None:
+            if process is None or await self._or_stop(process.wait()) is None:
                 return
             logger.error(
                 "server_ended", code=process.returncode, restart_after_s=wait_s, last_words=self._server.last_words()
@@ -265,18 +257,12 @@ class Supervisor:
 
     async def _start_server(self) -> bool:
         """Start the server, which takes long with much data. Return False after ``stop``."""
-        started = asyncio.create_task(self._server.start())
-        stop = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait([started, stop], return_when=asyncio.FIRST_COMPLETED)
-            if started.done():
-                started.result()
-                return True
-            return False
-        finally:
-            for task in (started, stop):
-                task.cancel()
-            await asyncio.gather(started, stop, return_exceptions=True)
+
+        async def started() -> bool:
+            await self._server.start()
+            return True
+
+        return await self._or_stop(started()) or False
 
     async def _start(self, role: str) -> asyncio.subprocess.Process:
         with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
@@ -298,29 +284,21 @@ class Supervisor:
     def _worker_name(self, role: str) -> str:
         return self._settings.worker_name or f"up-{role}"
 
-    async def _ended(self, process: asyncio.subprocess.Process) -> int | None:
-        """Wait for the end of the process and return its exit code. Return None after ``stop``."""
-        ended = asyncio.create_task(process.wait())
-        stop = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if not ended.done():
-            ended.cancel()
-            return None
-        return ended.result()
+    async def _or_stop[Result](self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """Return the result of some work. Return None after ``stop``, which cancels it."""
+        working, stop = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([working, stop], return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            await end_tasks(working, stop)
 
     async def _end_children(self) -> None:
-        for child in self._children.values():
-            if child.returncode is None:
-                child.terminate()
-        for role, child in self._children.items():
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await child.wait()
-            except TimeoutError:
+        async def end(role: str, child: asyncio.subprocess.Process) -> None:
+            if not await end_process(child, _STOP_S):
                 logger.warning("service_killed", role=role, after_s=_STOP_S)
-                child.kill()
-                await child.wait()
+
+        await asyncio.gather(*(end(role, child) for role, child in self._children.items()))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

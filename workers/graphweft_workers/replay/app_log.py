@@ -44,7 +44,7 @@ class AppLog:
     """The store of the live graph. Its checkpoints name partitions that held the app's events before."""
 
     async def marks(self) -> Mapping[int, Checkpoint]:
-        """Return the checkpoints of the live graph, those of preludes too."""
+        """Return the checkpoints of the live graph, also for preludes."""
         return await self.live.checkpoints(self.app_id, timeout_s=TIMING.replay.query_s)
 
     async def partitions(self) -> list[int]:
@@ -55,7 +55,7 @@ class AppLog:
         return sorted({*layout.partitions_of(self.app_id), *others, *marked})
 
     def pages(self, partition: int, after: str = "", *, to: str | None = None) -> AsyncGenerator[Sequence[Entry]]:
-        """Yield the entries of a partition, those of other apps too; see ``ports.pages``."""
+        """Yield the entries of a partition, of all apps; see ``ports.pages``."""
         return pages(self.bus.log, partition, after, to=to)
 
     async def has_events(self, after: Mapping[int, str] | None = None) -> bool:
@@ -68,7 +68,7 @@ class AppLog:
         return False
 
     async def entry_count(self) -> int:
-        """Return the number of entries in the app's partitions, those of other apps too."""
+        """Return the number of entries in the app's partitions, of all apps."""
         lag = {each.id: each.lag for each in await self.bus.partitions.status()}
         numbers = await self.partitions()
         return sum([(await self.bus.partitions.committed(each)).count + lag.get(each, 0) for each in numbers])

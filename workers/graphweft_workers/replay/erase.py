@@ -16,16 +16,14 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archived_bus import archived, missing_entries
 from graphweft_workers.archive.archiver import archive_now
-from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
+from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
-from graphweft_workers.archive.prelude_erasure import erase_restored, learn_restored
+from graphweft_workers.archive.prelude_erasure import erase_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
-from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
-from graphweft_workers.engine.log.read import read_range
 from graphweft_workers.engine.log.series_store import forget_marks
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
@@ -34,8 +32,9 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import find_losses, labels_of
+from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, on_the_bus
+from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, learn_all, on_the_bus
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import RulesLost
@@ -72,7 +71,7 @@ class Erasure:
     ) -> None:
         """``alone`` is the bus without the archive.
 
-        ``beside`` is the store for the new graph while it is built, and ``kept`` are those of graphs that a rebuild
+        ``beside`` is the store for the new graph while it is built, and ``kept`` are stores of graphs that a rebuild
         may have left behind. ``judge`` returns a bus whose entries are judged. ``tell`` gets the name of each step.
         """
         self._alone = alone
@@ -115,7 +114,7 @@ class Erasure:
         await self._applied(ends)
         self._tell("archive the log")
         await archive_now(self._alone, self._blobs)
-        await self._learn(partitions)
+        await learn_all(self._alone, self._blobs, partitions, self._subject)
         await self._check_rules(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
         number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id, clock=self._clock)
@@ -178,13 +177,11 @@ class Erasure:
         if not self._rules.lost:
             return
         for number in partitions:
-            cursor, recent = self._rules.cursor(number, ""), RecentEvents()
             passed_over = await ledger_as_lived(log.bus, number)
+            reader = RulesReader(partition=number, app_id=app_id, rules=self._rules, passed_over=passed_over)
             async for page in log.pages(number):
-                kept = [entry for entry in page if not self._subject.holds(entry)]
-                read = read_range(number, kept, cursor, recent, only=app_id, passed_over=passed_over)
                 try:
-                    read.check_rules(app_id)
+                    await reader.read([entry for entry in page if not self._subject.holds(entry)])
                 except RulesLost as error:
                     raise BusUnavailable(f"{error}. Until then nothing is erased") from None
 
@@ -198,14 +195,6 @@ class Erasure:
     def _archived(self) -> AppLog:
         """Return the log with the archive as it is now: an erasure writes its segments anew."""
         return replace(self._log, bus=self._judge(archived(self._alone, self._blobs)))
-
-    async def _learn(self, partitions: Sequence[int]) -> None:
-        """Let the subject see the archive and the bus: chats and memories tell which events are the user's."""
-        await learn_restored(self._blobs, self._subject)
-        for number in partitions:
-            await learn(self._reader, number, self._subject)
-            async for page in self._log.pages(number):
-                self._subject.learn(page)
 
     async def _count(self, partitions: Sequence[int]) -> int:
         return sum([await count_entries(self._reader, number, self._subject) for number in partitions])

@@ -22,7 +22,7 @@ from graphweft_workers.archive.state import activation_name, layout_file, letter
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_sealed
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import letter_pages
+from graphweft_workers.ports.dead_letters import all_letters, letter_pages
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.pages import pages
@@ -31,7 +31,6 @@ from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
 from graphweft_workers.support.timing import TIMING, ReplayTiming
 
-_MOST_LETTERS: Final = 1_000_000
 _MOST_ENTRIES: Final = 10_000
 _MOST_BYTES: Final = 8 * 1024**2
 
@@ -63,7 +62,7 @@ class Export:
         tell: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK,
         timing: ReplayTiming = TIMING.replay,
     ) -> None:  # fmt: skip
-        """``version`` is that of graphweft, for the manifest."""
+        """``version`` of graphweft is for the manifest."""
         self._log = log
         self._live = log.live
         self._app_id = log.app_id
@@ -96,7 +95,7 @@ class Export:
             bus = prelude.bus
             reader = ArchiveReader(prelude.blobs)
             ends = {number: (await reader.end(number)).offset for number in await reader.partitions()}
-            letters = await bus.dead_letters.read(limit=_MOST_LETTERS)
+            letters = [each async for page in letter_pages(bus.dead_letters) for each in page]
             source = _Source(writer, bus, prelude.app_id, len(histories) + 1)
             histories.append(await source.write(ends, letters, {}))
         source = _Source(writer, self._log.bus, self._app_id, len(histories) + 1)
@@ -152,7 +151,7 @@ class Export:
 
     async def _letters(self) -> Mapping[str, DeadLetter]:
         """Return the dead letters that may be of the app by their ids, without their events."""
-        found = await self._log.bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)
+        found = await all_letters(self._log.bus.dead_letters)
         return {letter.id: letter for letter in found if self._may_be_of(letter)}
 
     def _may_be_of(self, letter: DeadLetter) -> bool:

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final, Literal
 
 from graphweft_workers.engine.plan.digest import canonical
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Edge, Node
+from graphweft_workers.ports.graph_store import Edge, Node
 
 type Kind = Literal["node", "relationship"]
 type How = Literal["added", "removed", "changed"]
@@ -85,7 +85,7 @@ class GraphDiff:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownNode:
     """A node of the first graph that has no partner yet."""
 
     name: NodeName
@@ -96,7 +96,7 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _New:
+class _NewNode:
     node: Node
     content: bytes
     names: list[NodeName]
@@ -106,31 +106,31 @@ class GraphComparison:
     """Takes the nodes and relationships of both graphs: ``before``, then ``after``, nodes first."""
 
     def __init__(self, keys: MergeKeys, *, limit: int = 5) -> None:
-        """``keys`` are those of nodes; ``limit`` is the number of examples of each kind, difference and name."""
+        """``keys`` name nodes; ``limit`` is the number of examples of each kind, difference and name."""
         self._keys: dict[str, list[tuple[str, ...]]] = {}
         for label, properties in sorted(set(keys)):
             self._keys.setdefault(label, []).append(properties)
         self._limit = limit
         self._diff = GraphDiff()
         self._shown: Counter[tuple[Kind, How, str]] = Counter()
-        self._known: dict[str, list[_Known]] = {}
+        self._known: dict[str, list[_KnownNode]] = {}
         """By the id of each of a node's names."""
-        self._same: dict[tuple[str, bytes], list[_Known]] = {}
+        self._same: dict[tuple[str, bytes], list[_KnownNode]] = {}
         """The same, also by content."""
-        self._all: list[_Known] = []
+        self._all: list[_KnownNode] = []
         self._names: dict[int, NodeName] = {}
         """By the server's id, of the graph that is being read."""
         self._edges: dict[_Place, _Edges] = {}
-        self._new_nodes: list[_New] = []
+        self._new_nodes: list[_NewNode] = []
         self._new_edges: dict[_Place, list[Mapping[str, Any]]] = {}
 
     def before(self, node: Node) -> None:
         """Take a node of the first graph."""
-        if _is_internal(node):
+        if node.is_internal:
             return
         content = _content(node)
         names = self._names_of(node, content)
-        known = _Known(names[0], node.labels, node.properties, content)
+        known = _KnownNode(names[0], node.labels, node.properties, content)
         self._all.append(known)
         self._names[node.id] = known.name
         for name in names:
@@ -150,7 +150,7 @@ class GraphComparison:
 
     def after(self, node: Node) -> None:
         """Take a node of the second graph."""
-        if _is_internal(node):
+        if node.is_internal:
             return
         content = _content(node)
         names = self._names_of(node, content)
@@ -162,7 +162,7 @@ class GraphComparison:
                 known.paired = True
                 self._names[node.id] = known.name
                 return
-        self._new_nodes.append(_New(node, content, names))
+        self._new_nodes.append(_NewNode(node, content, names))
 
     def pair(self) -> None:
         """Pair the nodes that are left, when all nodes are read."""
@@ -176,7 +176,7 @@ class GraphComparison:
                 self._one_sided("node", "added", _title(node.labels), (new.names[0],), node.properties)
                 continue
             known.paired = True
-            self._changed_node(known, node)
+            self._compare_nodes(known, node)
         for known in self._all:
             if not known.paired:
                 self._one_sided("node", "removed", _title(known.labels), (known.name,), known.properties)
@@ -201,7 +201,7 @@ class GraphComparison:
             start, type_, end = place
             left = [each for equal in self._edges.pop(place, {}).values() for each in equal]
             for old, new in zip(left, properties, strict=False):
-                self._note(self._changed("relationship", type_, (start, end), old, new))
+                self._note(self._compare("relationship", type_, (start, end), old, new))
             for each in properties[len(left) :]:
                 self._one_sided("relationship", "added", type_, (start, end), each)
             for each in left[len(properties) :]:
@@ -226,7 +226,7 @@ class GraphComparison:
         start, end = self._names.get(edge.start), self._names.get(edge.end)
         return None if start is None or end is None else (start, edge.type, end)
 
-    def _changed_node(self, known: _Known, node: Node) -> None:
+    def _compare_nodes(self, known: _KnownNode, node: Node) -> None:
         before, after = set(known.labels), set(node.labels)
         gained, lost = tuple(sorted(after - before)), tuple(sorted(before - after))
         for label in gained:
@@ -234,10 +234,10 @@ class GraphComparison:
         for label in lost:
             self._diff.labels[label]["removed"] += 1
         name = _title(known.labels)
-        example = self._changed("node", name, (known.name,), known.properties, node.properties)
+        example = self._compare("node", name, (known.name,), known.properties, node.properties)
         self._note(replace(example, labels_added=gained, labels_removed=lost))
 
-    def _changed(
+    def _compare(
         self, kind: Kind, name: str, ends: tuple[NodeName, ...], before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Example:
         """Count the properties that differ; return the example of it."""
@@ -262,7 +262,7 @@ class GraphComparison:
             self._diff.examples.append(example)
 
 
-def _next(found: list[_Known]) -> _Known | None:
+def _next(found: list[_KnownNode]) -> _KnownNode | None:
     """Return the last node without a partner; drop those behind it that have one."""
     while found and found[-1].paired:
         found.pop()
@@ -282,7 +282,3 @@ def _content(node: Node) -> bytes:
 
 def _title(labels: Iterable[str]) -> str:
     return ":".join(sorted(labels)) or NO_LABEL
-
-
-def _is_internal(node: Node) -> bool:
-    return any(label.startswith(INTERNAL_PREFIX) for label in node.labels)

@@ -47,35 +47,35 @@ async def find_losses(
     """
     sets = [*sets]
     schema = await old.whole.schema(app_id) - await new.whole.schema(app_id)
-    made = frozenset[SchemaItem]().union(*map(_made, sets))
-    packed = _packed(sets)
+    made = frozenset[SchemaItem]().union(*map(_indexes_for, sets))
+    pack_labels = _labels_of_packs(sets)
     before, after = await old.whole.node_counts(app_id), await new.whole.node_counts(app_id)
     nodes = {
         label: count - after.get(label, 0)
         for label, count in sorted(before.items())
         if count > after.get(label, 0) and (fewer or not after.get(label)) and label not in ruled
     }
-    lost = {each for each in schema - made if each.is_constraint or each.label not in packed}
+    lost = {each for each in schema - made if each.is_constraint or each.label not in pack_labels}
     return GraphLosses(schema=tuple(sorted(map(str, lost))), nodes=nodes)
 
 
 def labels_of(sets: Iterable[RuleSet]) -> frozenset[str]:
     """Return the labels that mutations of rule sets and of their packs name."""
     sets = [*sets]
-    found = set(_packed(sets))
+    found = set(_labels_of_packs(sets))
     for rules in sets:
         for name in rules.workflows:
             found |= rules.workflows[name].written_labels if rules.problem(name) is None else frozenset[str]()
     return frozenset(found)
 
 
-def _packed(sets: Iterable[RuleSet]) -> frozenset[str]:
+def _labels_of_packs(sets: Iterable[RuleSet]) -> frozenset[str]:
     mutations = (part for rules in sets for pack in rules.packs for part in pack.mutations)
     return frozenset(name for part in mutations for kind, name in part.cypher.names if kind == "label")
 
 
-def _made(rules: RuleSet) -> frozenset[SchemaItem]:
-    """Return the indexes that a graph may get for a rule set, without those of packs."""
+def _indexes_for(rules: RuleSet) -> frozenset[SchemaItem]:
+    """Return the indexes that a graph may get for a rule set, without its packs."""
     keys = {SchemaItem(kind="range index", label=label, properties=(name,)) for label, name in rules.keys | CORE_KEYS}
     search = {
         SchemaItem(kind=f"{index.kind} index", label=index.label, properties=index.properties)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from graphweft_contracts import DeadLetter
 from graphweft_rules import RuleSet
@@ -20,6 +20,7 @@ from graphweft_rules.cypher.merge_keys import merge_keys
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived, ledger_by_other_rules
 from graphweft_workers.engine.log.read import Range
+from graphweft_workers.ports.dead_letters import all_letters
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
@@ -28,8 +29,6 @@ from graphweft_workers.replay.graph_diff import GraphComparison, GraphDiff
 from graphweft_workers.replay.matched_log import Matcher, matched_log
 from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
-
-_MOST_LETTERS: Final = 1_000_000
 
 type Outcome = Literal["applied", "skipped", "failed"]
 type RuleName = tuple[str | None, str | None, str | None]
@@ -67,7 +66,7 @@ class HistoryComparison:
     """Compares what the log's own rules and ``given`` make of an app's history. The creator closes the bus."""
 
     def __init__(self, log: AppLog, rules: ActiveRules, given: RuleSet, ends: Mapping[int, str], *, limit: int) -> None:
-        """``ends`` has an offset for each partition to read; ``limit`` is that of examples of each sort."""
+        """``ends`` has an offset for each partition to read; ``limit`` is the number of examples of each sort."""
         self._log = log
         self._matchers: dict[Side, Matcher] = {
             "before": (rules, ledger_as_lived),
@@ -92,7 +91,7 @@ class HistoryComparison:
         causes = Causes(self._found.graphs.examples)
         if self._found.graphs.examples:
             for partition in self._found.ends:
-                async for before, after in self._matched(partition):
+                async for before, after in self._ranges(partition):
                     causes.see(partition, before.apps.get(self._app_id, ()), after.apps.get(self._app_id, ()))
         self._found.causes = causes.found
         return self._found
@@ -121,13 +120,13 @@ class HistoryComparison:
                 (comparison.before_edge if side == "before" else comparison.after_edge)(edge)
         return letters
 
-    def _matched(self, partition: int) -> AsyncIterator[tuple[Range, ...]]:
+    def _ranges(self, partition: int) -> AsyncIterator[tuple[Range, ...]]:
         """Yield what both sides make of the same ranges of a partition."""
         return matched_log(self._log, self._matchers.values(), partition, to=self._found.ends[partition])
 
     async def _count_rows(self) -> None:
         for partition in self._found.ends:
-            async for before, after in self._matched(partition):
+            async for before, after in self._ranges(partition):
                 sides: tuple[tuple[Side, Range], ...] = (("before", before), ("after", after))
                 for side, read in sides:
                     self._count_range(side, read)
@@ -157,7 +156,7 @@ class HistoryComparison:
                 self._found.failures[cause] = self._found.failures.get(cause, 0) + letter.count
         if side == "after":
             return
-        for letter in await self._log.bus.dead_letters.read(limit=_MOST_LETTERS, whole=False):
+        for letter in await all_letters(self._log.bus.dead_letters):
             end = self._found.ends.get(letter.partition)
             if letter.app_id != self._app_id or end is None or letter.reason == "trimmed" or letter.id in letters:
                 continue

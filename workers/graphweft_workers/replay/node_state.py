@@ -63,7 +63,7 @@ class NodeReader:
         self._keys = keys
         self._graph = graph
         self._app_id = app_id
-        self._queries = list(self._made())
+        self._queries = list(self._statements())
 
     async def read(self) -> State:
         """Return the present state. Raises ``GraphUnavailable``, and ``InvalidSettings`` if it is too large."""
@@ -77,13 +77,13 @@ class NodeReader:
                 if out is None:
                     found[row[0],] = Thing(labels=tuple(sorted(row[1])), properties=row[2])
                 else:
-                    other = self._named(row[3], row[4])
+                    other = self._node_text(row[3], row[4])
                     arrow = (str(self.target.relationship), "out" if out else "in", other)
                     found[row[0], row[1], out] = Thing(arrow=arrow, properties=row[2])
         return found
 
-    def _made(self) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
-        target, quoted, id_of = self.target, self._quoted(), self._graph.dialect.node_id
+    def _statements(self) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
+        target, quoted, id_of = self.target, self._quoter(), self._graph.dialect.node_id
         for values in product(*target.keys.values()):
             params: dict[str, Any] = {f"v{number}": value for number, value in enumerate(values)}
             pairs = zip(target.keys, params, strict=True)
@@ -102,7 +102,7 @@ class NodeReader:
                     out,
                 )
 
-    def _quoted(self) -> Callable[[str], str]:
+    def _quoter(self) -> Callable[[str], str]:
         target = self.target
         for name in (target.label, *target.keys, target.relationship or "x"):
             if not name or "`" in name or not name.isprintable():
@@ -113,7 +113,7 @@ class NodeReader:
             )
         return self._graph.dialect.quoted
 
-    def _named(self, labels: Sequence[str], properties: Mapping[str, Any]) -> str:
+    def _node_text(self, labels: Sequence[str], properties: Mapping[str, Any]) -> str:
         for label, name in sorted(self._keys):
             if label in labels and name in properties:
                 return f"(:{label} {{{name}: {properties[name]!r}}})"
@@ -148,14 +148,14 @@ def alike(state: State, other: State) -> bool:
     """Tell whether two states of different graphs have the same content."""
     rest = list(other.values())
     for thing in state.values():
-        match = next((each for each in rest if _equal(thing, each)), None)
+        match = next((each for each in rest if _is_equal(thing, each)), None)
         if match is None:
             return False
         rest.remove(match)
     return not rest
 
 
-def _equal(thing: Thing, other: Thing) -> bool:
+def _is_equal(thing: Thing, other: Thing) -> bool:
     return (thing.labels, thing.arrow) == (other.labels, other.arrow) and same(
         dict(thing.properties), dict(other.properties)
     )

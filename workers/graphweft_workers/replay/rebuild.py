@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import batched
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings
@@ -22,12 +21,13 @@ from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
+from graphweft_workers.ports.dead_letters import put_letters
+from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.histories import replay_preludes
-from graphweft_workers.replay.replay import Replay, ReplayStep
+from graphweft_workers.replay.replay import Replay, ReplayStep, failed_letters
 from graphweft_workers.replay.restatement import LetterCounts, Restatement
 from graphweft_workers.replay.restoring import SnapshotSource
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
@@ -35,7 +35,6 @@ from graphweft_workers.replay.swap import GraphSwap, move
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 from graphweft_workers.support.timing import TIMING, Timing
 
-_LETTERS_AT_ONCE: Final = 50
 _ROUNDS: Final = 20
 """Attempts to find the live graph at rest."""
 _RESTATEMENTS: Final = 5
@@ -323,8 +322,7 @@ class Rebuild:
             until = await self._until(made)
             await self.run(until)
             await self._wait_for_workers(until)
-            failed = [letter for each in self.done.values() for letter in each.letters.values()]
-            settled = await restatement.settle(until, failed)
+            settled = await restatement.settle(until, failed_letters(self.done.values()))
             if not await restatement.has_stray_retries(until):
                 break
         else:
@@ -384,13 +382,12 @@ class Rebuild:
         bus, app_id = self._log.bus, self._app_id
         if bus.archive is None or app_id not in await to_rebuild(bus.archive):
             return
-        letters = {letter.id: letter for each in self.done.values() for letter in each.letters.values()}
-        for some in batched((each for each in letters.values() if not is_of_prelude(each.partition)), _LETTERS_AT_ONCE):
-            await bus.dead_letters.put(some)
+        letters = failed_letters(self.done.values())
+        await put_letters(bus.dead_letters, (each for each in letters if not is_of_prelude(each.partition)))
         await has_rebuilt(bus.archive, app_id)
 
     async def _has_nodes(self) -> bool:
         async for node in self._graph.whole.nodes(self._app_id):
-            if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+            if not node.is_internal:
                 return True
         return False

@@ -12,7 +12,6 @@ from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_rules import BoundMutation
 from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
 from graphweft_workers.engine.apply.apply import Applier
-from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.partition import AppWriter
@@ -22,6 +21,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphWrites, PartitionGraph, Write, WriteResult
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.node_state import Change, NodeReader, State, changes
+from graphweft_workers.replay.replay import replay_state
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 
 _BATCH: Final = 1_000
@@ -87,19 +87,10 @@ class Recording:
         self._reader = reader
         self._writers = writers
         self._app_id = app_id
-        self._watched = _Watched(graph, self._look)
-        self._state = WorkerState(
-            log=bus.log,
-            partitions=bus.partitions,
-            letters=self.letters,
-            graph=graph,
-            rules=rules,
-            batch_events=_BATCH,
-            index_keys=frozenset((reader.target.label, name) for name in reader.target.keys),
-            fact_keys=frozenset(),
-            quarantine=False,
-        )
-        self._arrangers = _Arrangers(rules, graph.dialect)
+        self._watched = _WatchedWrites(graph, self._look)
+        index_keys = frozenset((reader.target.label, name) for name in reader.target.keys)
+        self._state = replay_state(bus, graph, rules, self.letters, batch_events=_BATCH, index_keys=index_keys)
+        self._arrangers = _SwitchedArrangers(rules, graph.dialect)
         self._state.applier = Applier(bus.log, self.letters, self._watched, self._arrangers, quarantine=False)
         self._batch: list[LoggedEvent] = []
         self._single: dict[tuple[str, int], Writer] = {}
@@ -151,7 +142,7 @@ class Recording:
             self.result.newest.append(replace(writer, changes=found))
 
 
-class _Watched:
+class _WatchedWrites:
     """Writes that are applied one by one while they are watched, with a look after each."""
 
     def __init__(self, graph: GraphWrites, look: Callable[[Write], Awaitable[None]]) -> None:
@@ -172,17 +163,17 @@ class _Watched:
         return WriteResult(count=len(writes))
 
 
-class _Arrangers(Arrangers):
+class _SwitchedArrangers(Arrangers):
     """Puts each row into a step of its own while ``singly`` is set."""
 
     singly = False
 
     @override
     async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
-        return _Singly() if self.singly else await super().of(events)
+        return _RowArranger() if self.singly else await super().of(events)
 
 
-class _Singly(Arranger):
+class _RowArranger(Arranger):
     def __init__(self) -> None:
         """Know nothing about rules."""
 

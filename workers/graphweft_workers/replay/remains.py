@@ -20,7 +20,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
+from graphweft_workers.ports.graph_store import GraphStore, Node
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.purges import purges_after
@@ -79,7 +79,7 @@ class Remains:
     async def places(self) -> list[PlaceOfRemains]:
         """Return all places. Raises ``BusUnavailable``, ``GraphUnavailable`` and ``ArchiveUnavailable``."""
         partitions = await AppLog(bus=self._alone, live=self._live, app_id=self._subject.app_id).partitions()
-        await self._learn(partitions)
+        await learn_all(self._alone, self._blobs, partitions, self._subject)
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
         letters = 0
         async for page in letter_pages(self._alone.dead_letters):
@@ -99,22 +99,12 @@ class Remains:
         return found if self._blobs is None else found + await self._archived(self._blobs, partitions)
 
     def _by(self, nodes: int, of_rules: int) -> str:
-        """Return what removes nodes of the graph: that of memories leaves those of rules."""
+        """Return what removes nodes of the graph: the command for memories leaves nodes of rules."""
         can_erase = self._subject.user_id is None or self._live.whole.can_exchange
         erases = _ERASES if can_erase else _REBUILDS
         if self._subject.user_id is None or nodes == of_rules:
             return erases
         return _FORGETS if not of_rules else f"{_FORGETS}; {counted(of_rules, 'node')} of rules: {erases}"
-
-    async def _learn(self, partitions: Sequence[int]) -> None:
-        """Let the subject see everything: chats and memories tell which events are the user's."""
-        if self._blobs is not None:
-            await learn_restored(self._blobs, self._subject)
-        for number in partitions:
-            if self._blobs is not None:
-                await learn(ArchiveReader(self._blobs), number, self._subject)
-            async for page in pages(self._alone.log, number):
-                self._subject.learn(page)
 
     async def _of_responders(self) -> list[PlaceOfRemains]:
         """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
@@ -146,6 +136,17 @@ def _place(name: str, found: int, *, by: str) -> PlaceOfRemains:
     return PlaceOfRemains(name=name, found=found, left=found, removed_by=by if found else "")
 
 
+async def learn_all(bus: Bus, blobs: BlobStore | None, partitions: Sequence[int], subject: Subject) -> None:
+    """Let a subject see archive and bus: chats and memories tell which events are the user's."""
+    if blobs is not None:
+        await learn_restored(blobs, subject)
+    for number in partitions:
+        if blobs is not None:
+            await learn(ArchiveReader(blobs), number, subject)
+        async for page in pages(bus.log, number):
+            subject.learn(page)
+
+
 async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None = None) -> list[str]:
     """Return the offsets of the subject's entries on the bus, up to an offset."""
     found: list[str] = []
@@ -169,7 +170,7 @@ async def nodes_of(graph: GraphStore, subject: Subject) -> AsyncIterator[Node]:
     The mark that a user was erased does not count: it keeps late events of the user out.
     """
     async for node in graph.whole.nodes(subject.app_id):
-        if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+        if node.is_internal:
             continue
         if subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node)):
             yield node

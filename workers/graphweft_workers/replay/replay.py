@@ -9,24 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.apply.worker_state import WorkerState
-from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.history import known_before
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
-from graphweft_workers.engine.log.read import Range, read_range
+from graphweft_workers.engine.log.read import Range
 from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import PartitionGraph
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import SnapshotSource
-from graphweft_workers.rule_sets.active_rules import ActiveRules, RulesCursor
+from graphweft_workers.rule_sets.active_rules import ActiveRules
+from graphweft_workers.support.tasks import end_tasks
 
 type Cause = tuple[str | None, str | None, str]
 """Rule, mutation and message of a skip."""
@@ -48,25 +49,37 @@ class ReplayStep:
     """Dead letters by id: what failed now and had not failed when the log was lived."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reading:
-    """How far one partition is read."""
-
-    partition: int
-    offset: str
-    to: str | None
-    rules: RulesCursor
-    recent: RecentEvents
-    passed_over: EffectLedger
+def failed_letters(done: Iterable[ReplayStep]) -> list[DeadLetter]:
+    """Return what failed in replays and had not failed live, by id."""
+    found = {letter.id: letter for each in done for letter in each.letters.values()}
+    return [found[letter_id] for letter_id in sorted(found)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    """Some entries of the log, matched."""
+def replay_state(
+    bus: Bus,
+    graph: PartitionGraph,
+    rules: ActiveRules,
+    letters: MemoryLetters,
+    *,
+    batch_events: int,
+    index_keys: frozenset[tuple[str, str]] = frozenset(),
+) -> WorkerState:
+    """Return the state of a worker that writes to ``graph`` and its ``letters`` alone, and gives up no mutation."""
+    return WorkerState(
+        log=bus.log,
+        partitions=bus.partitions,
+        letters=letters,
+        graph=graph,
+        rules=rules,
+        batch_events=batch_events,
+        index_keys=index_keys,
+        fact_keys=frozenset(),
+        quarantine=False,
+    )
 
-    read: Range
-    entries: Sequence[Entry]
-    """At least one."""
+
+type _Page = tuple[Sequence[Entry], Range]
+"""At least one entry of the log, and what the rules make of these."""
 
 
 class Replay:
@@ -94,17 +107,7 @@ class Replay:
         self._batch_events = batch_events
         self._passed_over = passed_over
         self._letters = MemoryLetters()
-        self._state = WorkerState(
-            log=bus.log,
-            partitions=bus.partitions,
-            letters=self._letters,
-            graph=graph,
-            rules=rules,
-            batch_events=batch_events,
-            index_keys=frozenset(),
-            fact_keys=frozenset(),
-            quarantine=False,
-        )
+        self._state = replay_state(bus, graph, rules, self._letters, batch_events=batch_events)
         self._restoring = restoring
 
     async def restore(self, ends: Mapping[int, str | None]) -> int:
@@ -139,33 +142,30 @@ class Replay:
         recent = await known_before(self._bus.log, partition, start, passed_over, only=app_id, records=None)
         writer = AppWriter(self._state, partition, passed_over, recent)
         done = ReplayStep(offset=start, letters=self._letters.found)
-        reading = _Reading(
+        reader = RulesReader(
             partition=partition,
-            offset=done.offset,
-            to=to,
-            rules=self._state.rules.cursor(partition, done.offset),
-            recent=recent,
+            app_id=app_id,
+            rules=self._state.rules,
             passed_over=passed_over,
+            recent=recent,
+            after=start,
         )
-        async with contextlib.aclosing(self._pages(reading)) as pages:
-            async for page in pages:
-                read = page.read
+        async with contextlib.aclosing(self._pages(reader, start, to)) as pages:
+            async for entries, read in pages:
                 events = read.apps.get(app_id, [])
                 await self._letters.put([letter for letter in read.letters if letter.app_id == app_id])
                 if events:
                     await writer.apply(app_id, events)
-                done.offset = page.entries[-1].offset
-                again = self._read_again(page.entries, counted)
-                done.entries += len(page.entries) - len(again)
+                done.offset = entries[-1].offset
+                again = self._read_again(entries, counted)
+                done.entries += len(entries) - len(again)
                 done.events += len(events)
                 done.skips.update(
                     (skip.rule, skip.mutation, skip.message) for skip in read.skips if skip.entry.offset not in again
                 )
                 if self._restoring is not None:
                     whole = not self._letters.found
-                    await self._restoring.applied(
-                        partition, page.entries, len(events), self._state.indexes, whole=whole
-                    )
+                    await self._restoring.applied(partition, entries, len(events), self._state.indexes, whole=whole)
                 yield done
 
     def _read_again(self, entries: Sequence[Entry], counted: str) -> set[str]:
@@ -174,30 +174,23 @@ class Replay:
             return set()
         return {each.offset for each in entries if not is_after(each.offset, counted)}
 
-    async def _pages(self, reading: _Reading) -> AsyncGenerator[_Page]:
+    async def _pages(self, reader: RulesReader, start: str, to: str | None) -> AsyncGenerator[_Page]:
         """Yield the rest of the partition, in order. While the graph applies a page, the next one is read."""
-        ahead = asyncio.create_task(self._page(reading))
+        ahead = asyncio.create_task(self._page(reader, start, to))
         try:
             while (page := await ahead) is not None:
-                ahead = asyncio.create_task(self._page(reading))
+                ahead = asyncio.create_task(self._page(reader, page[0][-1].offset, to))
                 yield page
         finally:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            await end_tasks(ahead)
 
-    async def _page(self, reading: _Reading) -> _Page | None:
+    async def _page(self, reader: RulesReader, after: str, to: str | None) -> _Page | None:
         """Read the next entries and match their events; None at the end."""
-        bus, partition, to = self._bus, reading.partition, reading.to
-        entries = await bus.log.after(partition, reading.offset, limit=self._batch_events)
+        entries = await self._bus.log.after(reader.partition, after, limit=self._batch_events)
         if to is not None and entries and is_after(entries[-1].offset, to):
             entries = [entry for entry in entries if not is_after(entry.offset, to)]
         if not entries:
             return None
-        await self._state.rules.refresh(entries)
-        read = read_range(
-            partition, entries, reading.rules, reading.recent, only=self._app_id, passed_over=reading.passed_over
-        )
-        read.check_rules(self._app_id)
-        await self._state.applier.prepare(partition, read.apps.get(self._app_id, []))
-        reading.offset = entries[-1].offset
-        return _Page(read=read, entries=entries)
+        read = await reader.read(entries)
+        await self._state.applier.prepare(reader.partition, read.apps.get(self._app_id, []))
+        return entries, read

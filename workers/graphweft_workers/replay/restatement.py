@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import batched
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidEvent, wire
@@ -20,14 +19,12 @@ from graphweft_workers.engine.failures.skips import MOST_OFFSETS, letter_of_skip
 from graphweft_workers.engine.log.effect_ledger import is_of_rules
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.log.read import EXTRACT, Skip
-from graphweft_workers.ports.dead_letters import letter_with
+from graphweft_workers.ports.dead_letters import all_letters, letter_with, put_letters
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.matched_log import matched_log
 from graphweft_workers.rule_sets.active_rules import FixedRules
 
-_MOST_LETTERS: Final = 1_000_000
-_LETTERS_AT_ONCE: Final = 100
 _ATTEMPTS: Final = 100
 
 
@@ -66,13 +63,8 @@ class Restatement:
         new = {letter.id: letter for letter in failed if self._is_before(letter.offset, letter.partition, until)}
         for partition, offset in until.items():
             new |= {letter.id: letter for letter in await self._skips(partition, offset)}
-        old = [
-            letter
-            for letter in await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)
-            if self._is_judged(letter)
-        ]
-        for some in batched(new.values(), _LETTERS_AT_ONCE):
-            await bus.dead_letters.put(some)
+        old = [letter for letter in await all_letters(bus.dead_letters) if self._is_judged(letter)]
+        await put_letters(bus.dead_letters, new.values())
         removed = 0
         for letter in old:
             if letter.id not in new:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import batched
-from typing import Any, Final
+from typing import Any
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
 from graphweft_contracts.plurals import counted
@@ -26,6 +25,7 @@ from graphweft_workers.engine.log.read import row_id
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import all_letters, put_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.app_log import AppLog
@@ -33,9 +33,6 @@ from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.support.timing import TIMING
-
-_LETTERS_AT_ONCE: Final = 500
-_MOST_LETTERS: Final = 1_000_000
 
 
 class GraphDiffers(GraphUnavailable):
@@ -62,7 +59,7 @@ class Restore:
         self, export: UnpackedExport, graph: GraphStore, rules: ActiveRules, app_id: str, *,
         make: Callable[[StoredRules], RuleSet], tell: Callable[[Mapping[int, ReplayStep]], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """``export`` has been checked. ``app_id`` may be another one than that of the export.
+        """``export`` has been checked. ``app_id`` may be another one than in the export.
 
         ``rules`` are made by ``make``; which ones are active comes from the export.
         """
@@ -166,7 +163,7 @@ class Restore:
             letters = await self._letters(bus)
             await self._check_alone(bus)
             rules = await self._activate(bus)
-            await self._put_letters(bus, letters)
+            await put_letters(bus.dead_letters, letters)
             apps = [each.app_id for each in self._histories]
             await preludes.finish(blobs, self._app_id, self._export.sha256, apps)
             done = True
@@ -247,17 +244,13 @@ class Restore:
                 letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
         return letters
 
-    async def _put_letters(self, bus: Bus, letters: Sequence[DeadLetter]) -> None:
-        for some in batched(letters, _LETTERS_AT_ONCE):
-            await bus.dead_letters.put(some)
-
     async def _pending(self) -> AsyncIterator[tuple[DeadLetter, Entry]]:
         """Yield what was neither retried nor dropped: of the last history, and what came to it with earlier ones."""
         last = self._histories[-1]
         for letter in await ArchivedState(last.blobs).dead_letters(folder=PENDING):
             yield letter, Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
         alone = last.bus
-        for letter in await alone.dead_letters.read(limit=_MOST_LETTERS, whole=False):
+        for letter in await all_letters(alone.dead_letters):
             for entry in await alone.log.entries(letter.partition, letter.entries):
                 yield letter, entry
 

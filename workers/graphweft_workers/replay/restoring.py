@@ -28,7 +28,7 @@ _LAST_SHARE: Final = 10
 
 
 @dataclass(slots=True)
-class _Reached:
+class _PartitionPlace:
     """How far a partition is."""
 
     scan: Scan
@@ -45,7 +45,7 @@ class SnapshotSource:
         self._app_id = app_id
         self._snapshots = snapshots
         self._activations: Sequence[Activation] = ()
-        self._reached: dict[int, _Reached] = {}
+        self._reached: dict[int, _PartitionPlace] = {}
         self._scans: dict[int, Scan] = {}
         """Scans that the search for a snapshot has made, for the first run of their partitions."""
         self._keys: frozenset[tuple[str, str]] = frozenset()
@@ -58,7 +58,7 @@ class SnapshotSource:
 
     @property
     def events(self) -> int:
-        """The events with mutations up to the place, those of the snapshot included."""
+        """The events with mutations up to the place, with the events of the snapshot."""
         return self._events
 
     async def restore(self, ends: Mapping[int, str | None]) -> int:
@@ -94,14 +94,14 @@ class SnapshotSource:
                 return snapshot.events
         return 0
 
-    async def _usable(self, ends: Mapping[int, str | None]) -> list[tuple[SnapshotName, dict[int, _Reached]]]:
+    async def _usable(self, ends: Mapping[int, str | None]) -> list[tuple[SnapshotName, dict[int, _PartitionPlace]]]:
         """Return the snapshots with the key that this replay would have, the nearest one last."""
         if not self._known:
             return []
-        found: list[tuple[SnapshotName, dict[int, _Reached]]] = []
+        found: list[tuple[SnapshotName, dict[int, _PartitionPlace]]] = []
         self._activations = await self._bus.rules.activations()
         last = max(each.partition for each in self._known)
-        before: dict[int, _Reached] = {}
+        before: dict[int, _PartitionPlace] = {}
         for partition, end in sorted(ends.items()):
             if partition > last:
                 break
@@ -110,25 +110,25 @@ class SnapshotSource:
             self._scans[partition] = scan
             for each in sorted(mine, key=lambda each: each.events):
                 at = scan.hash_at(each.offset)
-                reached = None if at is None else _Reached(scan, each.offset, LogHash(at))
+                reached = None if at is None else _PartitionPlace(scan, each.offset, LogHash(at))
                 if reached is None or self._key(before, reached) != each.key:
                     self._stale.append(each)
                 elif end is None or not is_after(each.offset, end):
                     found.append((each, {**before, partition: reached}))
             at = scan.hash_at(scan.end)
-            before[partition] = _Reached(scan, scan.end, LogHash(at or b""))
+            before[partition] = _PartitionPlace(scan, scan.end, LogHash(at or b""))
         if len(ends) > 1:  # with several partitions, others may be further later on
             self._stale.clear()
         return found
 
-    def _key(self, before: Mapping[int, _Reached], reached: _Reached) -> str:
-        """Return the key of a partition's place after those of the partitions before it."""
+    def _key(self, before: Mapping[int, _PartitionPlace], reached: _PartitionPlace) -> str:
+        """Return the key of a partition's place, which follows from the partitions before it."""
         known = ""
         for _, each in sorted((number, each) for number, each in before.items() if number < reached.scan.partition):
             known = self._key_of(each, known)
         return self._key_of(reached, known)
 
-    def _key_of(self, reached: _Reached, before: str) -> str:
+    def _key_of(self, reached: _PartitionPlace, before: str) -> str:
         return snapshot_key(
             reached.scan,
             self._app_id,
@@ -166,7 +166,7 @@ class SnapshotSource:
             self._sound = False
         elif known is not None and scan.passed(self._app_id, start) != known.scan.passed(self._app_id, start):
             self._sound = False  # what was passed over has changed since
-        self._reached[partition] = _Reached(scan, start, LogHash(at or b""))
+        self._reached[partition] = _PartitionPlace(scan, start, LogHash(at or b""))
         return scan.passed_over, start
 
     async def applied(

@@ -6,9 +6,9 @@ tells the graph of a living command from one that a killed command has left.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -17,6 +17,7 @@ from graphweft_contracts import Fenced, GraphUnavailable
 from graphweft_contracts.clock import Clock
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore
 from graphweft_workers.replay.swap import move
+from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.timing import Timing
 
 LEASE_PARTITION: Final = -1
@@ -40,11 +41,15 @@ class ScratchLease:
         What a killed command left is deleted first. With ``only_new``, a graph of unknown origin is not taken; others
         have a name of scratch graphs, and are empty. Raises ``GraphUnavailable``.
         """
-        marks = await self._graph.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)
+        marks = await self._marks()
         found = marks.get(LEASE_PARTITION, START)
         if self._is_over(found):
             await self._graph.whole.drop(self._app_id)
-        elif found != START or marks.keys() - {LEASE_PARTITION} or (only_new and await self._exists()):
+        elif (
+            found != START
+            or marks.keys() - {LEASE_PARTITION}
+            or (only_new and await self._graph.whole.graph_id(self._app_id))
+        ):
             return False
         with contextlib.suppress(Fenced):  # another command takes it at this moment
             await self._renew()
@@ -53,28 +58,21 @@ class ScratchLease:
 
     async def is_ours(self) -> bool:
         """Tell whether the graph is ours, or is of nobody yet because it is only just made."""
-        marks = await self._graph.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)
+        marks = await self._marks()
         found = marks.get(LEASE_PARTITION)
         return found is not None and (found.plan == self._name or (found == START and len(marks) == 1))
 
-    async def _exists(self) -> bool:
-        return bool(await self._graph.whole.graph_id(self._app_id))
+    async def _marks(self) -> Mapping[int, Checkpoint]:
+        return await self._graph.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)
 
     async def remove_remains(self) -> None:
         """Delete the graph if a killed command left it. Raises ``GraphUnavailable``."""
-        marks = await self._graph.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)
-        if self._is_over(marks.get(LEASE_PARTITION, START)):
+        if self._is_over((await self._marks()).get(LEASE_PARTITION, START)):
             await self._graph.whole.drop(self._app_id)
 
-    @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
+    def kept(self) -> AbstractAsyncContextManager[None]:
         """Renew the lease meanwhile."""
-        renewing = asyncio.create_task(self._keep(), name="graphweft-scratch-lease")
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+        return running_beside(self._keep(), name="graphweft-scratch-lease")
 
     async def _keep(self) -> None:
         while True:

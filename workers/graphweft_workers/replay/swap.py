@@ -45,7 +45,7 @@ class GraphSwap:
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
-        """``run_id`` is that of ``graph.check``; ``apply`` brings the new graph to an offset of each partition.
+        """``run_id`` comes from ``graph.check``; ``apply`` brings the new graph to an offset of each partition.
 
         ``sealed`` is called with a partition while nobody writes to the live graph, and raises to give up the swap.
         """

@@ -25,12 +25,12 @@ from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.engine.log.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
-from graphweft_workers.engine.log.read import LoggedEvent, read_range
+from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.log.series import SeriesPlace
-from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.replay.app_log import LACKING, AppLog
+from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.recording import Recording, RecordResult, Writer, writer_of
 from graphweft_workers.rule_sets.active_rules import LoggedRules
@@ -102,10 +102,9 @@ class Why:
         found.lost = sum((await missing_entries(self._log.bus, found.ends)).values())
         for partition, end in found.ends.items():
             passed_over = self._passed_over[partition] = await ledger_as_lived(self._log.bus, partition)
-            recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
+            reader = RulesReader(partition=partition, app_id=self._app_id, rules=self._rules, passed_over=passed_over)
             async for page in self._log.pages(partition, to=end):
-                read = read_range(partition, page, cursor, recent, only=self._app_id, passed_over=passed_over)
-                read.check_rules(self._app_id)
+                read = await reader.read(page)
                 for event in read.apps.get(self._app_id, ()):
                     self._add(found, partition, event, writers)
                 found.entries += len(page)
@@ -181,14 +180,15 @@ class Why:
     async def _replay(
         self, partition: int, needed: Collection[str], statements: Collection[str], work: Recording
     ) -> None:
-        passed_over, cursor = self._passed_over[partition], self._rules.cursor(partition, "")
+        passed_over = self._passed_over[partition]
+        reader = RulesReader(
+            partition=partition, app_id=self._app_id, rules=self._rules, passed_over=passed_over, recent=_Distinct()
+        )
         first = self._singles[0] if self._singles else None
         work.open(partition, passed_over)
         last = max(needed, key=offset_order, default="")
         async for page in self._log.pages(partition, to=last):
-            wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
-            read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
-            read.check_rules(self._app_id)
+            read = await reader.read([entry for entry in page if entry.offset in needed])
             events = [
                 replace(event, mutations=kept)
                 for event in read.apps.get(self._app_id, ())

@@ -72,7 +72,7 @@ class Coverage:
     mutations: dict[tuple[str, str, str], MutationCount] = field(
         default_factory=dict[tuple[str, str, str], MutationCount]
     )
-    """By workflow, rule and mutation: those of the rule sets that were added."""
+    """By workflow, rule and mutation: all of the rule sets that were added."""
 
     @property
     def percent(self) -> float | None:
@@ -202,7 +202,7 @@ def _cell(text: str) -> str:
 
 
 def coverage_of_events(events: Iterable[Event], rules: RuleSet, app: str | None) -> Coverage:
-    """Count events, each by its first copy; with ``app``, those of one app."""
+    """Count events, each by its first copy; with ``app``, of one app."""
     from graphweft_workers.reports.judging import judge_event
 
     found = Coverage()

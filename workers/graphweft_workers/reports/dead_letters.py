@@ -119,7 +119,7 @@ async def retry_letters(
         done = await retry(bus, letter, partial=partial, without_keys=without_keys)
         return done.events, done.kept
 
-    return await _changed(bus, "retried", ids, unknown, change)
+    return await _change_each(bus, "retried", ids, unknown, change)
 
 
 async def drop_letters(bus: Bus, ids: Iterable[str], unknown: Sequence[str] = ()) -> LetterChanges:
@@ -130,10 +130,10 @@ async def drop_letters(bus: Bus, ids: Iterable[str], unknown: Sequence[str] = ()
         why = await drop(bus, letter)
         return int(why is None), why
 
-    return await _changed(bus, "dropped", ids, unknown, change)
+    return await _change_each(bus, "dropped", ids, unknown, change)
 
 
-async def _changed(
+async def _change_each(
     bus: Bus,
     what: Literal["retried", "dropped"],
     ids: Iterable[str],

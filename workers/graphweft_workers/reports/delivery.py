@@ -16,7 +16,7 @@ from graphweft_workers.engine.log.duplicates import WINDOW
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.series import AppRecord
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.ports.dead_letters import all_letters
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.reports.report import Part
@@ -259,8 +259,7 @@ async def _outcome_of(bus: Bus, sent: SentEvents) -> DeliveryOutcome:
     skipped: set[str] = set()
     failed: set[str] = set()
     mine: list[DeadLetter] = []
-    count = await letter_count(bus.dead_letters)
-    for letter in await bus.dead_letters.read(limit=count, whole=False) if count else ():
+    for letter in await all_letters(bus.dead_letters):
         if letter.reason == "trimmed":  # its offset lies before the events that it stands for
             continue
         offsets = letter.entries

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from graphweft_contracts.plurals import counted
@@ -21,6 +21,8 @@ _SIDES: Final[tuple[Side, ...]] = ("before", "after")
 _RULES: Final[Mapping[Side, str]] = {"before": "as lived", "after": "by the rules"}
 _SIGNS: Final[Mapping[How, str]] = {"added": "+", "removed": "-", "changed": "~"}
 _LONGEST: Final = 120
+INDENT: Final = "  "
+"""In front of the name of a part of the row before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +81,13 @@ class DiffReport:
         ]
         found["mutations"] = [
             {
-                **_named(name),
+                **_rule_dict(name),
                 **{side: dict(zip(_OUTCOMES, self._outcome(name, side), strict=True)) for side in _SIDES},
             }
             for name in self.rule_names()
         ]
         found["failures"] = [
-            {**_named(name), "message": message, "events": number}
+            {**_rule_dict(name), "message": message, "events": number}
             for (name, message), number in self.found.failures.items()
         ]
         found["examples"] = [
@@ -93,13 +95,9 @@ class DiffReport:
         ]
         return found
 
-    def parts(self) -> Iterator[Part]:
-        """Yield it for people."""
+    def tables(self, rules: Iterable[RuleName]) -> Iterator[TextTable]:
+        """Yield what differs in numbers, with the outcomes of some mutations."""
         graphs = self.found.graphs
-        if self.same:
-            nodes, relationships = counted(graphs.nodes[0], "node"), counted(graphs.relationships[0], "relationship")
-            yield f"no difference: {nodes} and {relationships} in both"
-            return
         kinds: tuple[tuple[Kind, tuple[int, int]], ...] = (
             ("node", graphs.nodes),
             ("relationship", graphs.relationships),
@@ -108,29 +106,29 @@ class DiffReport:
         for kind, (before, after) in kinds:
             rows.append((f"all {kind}s", before, after, *(graphs.total(kind, how) for how in _HOWS)))
             for name, counts in sorted(graphs.counts[kind].items()):
-                rows.append((printable(f"  {name}"), None, None, *(counts[how] for how in _HOWS)))
-        yield TextTable(("", "before", "after", *_HOWS), rows)
-        if graphs.labels:
-            yield TextTable(
-                ("label", "added", "removed"),
-                [(printable(name), each["added"], each["removed"]) for name, each in sorted(graphs.labels.items())],
-            )
-        if graphs.properties:
-            yield TextTable(
-                ("property", *_HOWS),
-                [
-                    (printable(f"{name}.{each}"), *(counts[how] for how in _HOWS))
-                    for (_, name, each), counts in sorted(graphs.properties.items())
-                ],
-            )
-        if changed := self.changed_rules():
-            yield TextTable(
-                ("mutation", *(f"{each} before" for each in _OUTCOMES), *(f"{each} after" for each in _OUTCOMES)),
-                [
-                    (title_of_rule(name), *self._outcome(name, "before"), *self._outcome(name, "after"))
-                    for name in changed
-                ],
-            )
+                rows.append((printable(f"{INDENT}{name}"), None, None, *(counts[how] for how in _HOWS)))
+        yield TextTable(("", "before", "after", *_HOWS), rows, "Graphs")
+        labels = [(printable(name), each["added"], each["removed"]) for name, each in sorted(graphs.labels.items())]
+        yield TextTable(("label", "added", "removed"), labels, "Labels")
+        properties = [
+            (printable(f"{name}.{each}"), *(counts[how] for how in _HOWS))
+            for (_, name, each), counts in sorted(graphs.properties.items())
+        ]
+        yield TextTable(("property", *_HOWS), properties, "Properties")
+        outcomes = (f"{each} {side}" for side in _SIDES for each in _OUTCOMES)
+        mutations = [
+            (title_of_rule(name), *(n for side in _SIDES for n in self._outcome(name, side))) for name in rules
+        ]
+        yield TextTable(("mutation", *outcomes), mutations, "Mutations")
+
+    def parts(self) -> Iterator[Part]:
+        """Yield it for people."""
+        graphs = self.found.graphs
+        if self.same:
+            nodes, relationships = counted(graphs.nodes[0], "node"), counted(graphs.relationships[0], "relationship")
+            yield f"no difference: {nodes} and {relationships} in both"
+            return
+        yield from (replace(table, title=None) for table in self.tables(self.changed_rules()) if table.rows)
         for (failed, message), number in self.found.failures.items():
             yield f"failed: {title_of_rule(failed)}: {counted(number, 'event')}: {printable(message)}"
         for example, causes in zip(graphs.examples, self.found.causes, strict=True):
@@ -189,7 +187,7 @@ def _node(name: NodeName) -> str:
     return f"(:{name.label} {{{', '.join(f'{each}: {value_text(value)}' for each, value in name.key.items())}}})"
 
 
-def _named(name: RuleName) -> dict[str, str | None]:
+def _rule_dict(name: RuleName) -> dict[str, str | None]:
     workflow, rule, mutation = name
     return {"workflow": workflow, "rule": rule, "mutation": mutation}
 

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any, Final
 
 from graphweft_workers.reports.diff import (
+    INDENT,
     DiffReport,
     lines_of_example,
     text_of_cause,
@@ -44,34 +45,18 @@ _HEAD: Final = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 """
-_HOWS: Final = ("added", "removed", "changed")
-_OUTCOMES: Final = ("applied", "skipped", "failed")
 _CLASSES: Final = {"+": "added", "-": "removed", "~": "changed"}
 
 
 def page_of(report: DiffReport) -> str:
     """Return the page."""
     title = f"What the rules {report.rules[:12]} would have made of {report.app}"
-    found = report.to_dict()
-    place = ", ".join(f"{partition}:{offset}" for partition, offset in found["place"].items())
+    place = ", ".join(f"{partition}:{offset}" for partition, offset in report.found.ends.items())
     parts = [
         _HEAD,
         f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_text(title)}</h1>\n",
         f"<p>{'Nothing differs.' if report.same else 'The graphs differ.'} Place of the log: {_text(place)}.</p>\n",
-        _section("Graphs", ("", "before", "after", *_HOWS), _graph_rows(found)),
-        _section(
-            "Labels", ("label", "added", "removed"), [(e["label"], e["added"], e["removed"]) for e in found["labels"]]
-        ),
-        _section(
-            "Properties",
-            ("property", *_HOWS),
-            [(f"{each['of']}.{each['property']}", *(each[how] for how in _HOWS)) for each in found["properties"]],
-        ),
-        _section(
-            "Mutations",
-            ("mutation", *(f"{o} before" for o in _OUTCOMES), *(f"{o} after" for o in _OUTCOMES)),
-            _rule_rows(report),
-        ),
+        *(_section(str(each.title), each.columns, each.rows) for each in report.tables(report.rule_names())),
         _section(
             "Failures by these rules",
             ("mutation", "events", "reason"),
@@ -83,27 +68,10 @@ def page_of(report: DiffReport) -> str:
     return "".join(parts)
 
 
-def _graph_rows(found: dict[str, Any]) -> list[Sequence[Any]]:
-    rows: list[Sequence[Any]] = []
-    for name in ("nodes", "relationships"):
-        each = found[name]
-        rows.append((f"all {name}", each["before"], each["after"], *(each[how] for how in _HOWS)))
-        rows += [(f"· {of['name']}", "", "", *(of[how] for how in _HOWS)) for of in each["of"]]
-    return rows
-
-
-def _rule_rows(report: DiffReport) -> list[Sequence[Any]]:
-    return [
-        (title_of_rule(name), *(report.found.rules[name]["before"][outcome] for outcome in _OUTCOMES),
-         *(report.found.rules[name]["after"][outcome] for outcome in _OUTCOMES))
-        for name in report.rule_names()
-    ]  # fmt: skip
-
-
 def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     if not rows:
         return ""
-    numbers = [all(isinstance(row[index], int) or row[index] == "" for row in rows) for index in range(len(columns))]
+    numbers = [all(isinstance(row[index], int | None) for row in rows) for index in range(len(columns))]
     head = "".join(_cell("th", name, numbers[index]) for index, name in enumerate(columns))
     body = "".join(
         "<tr>" + "".join(_cell("td", value, numbers[index]) for index, value in enumerate(row)) + "</tr>\n"
@@ -116,7 +84,9 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) 
 
 
 def _cell(tag: str, value: Any, number: bool) -> str:
-    text = f"{value:,}" if isinstance(value, int) else str(value)
+    text = f"{value:,}" if isinstance(value, int) else str(value or "")
+    if text.startswith(INDENT):
+        text = "· " + text.removeprefix(INDENT)
     scope = ' scope="col"' if tag == "th" else ""
     return f"<{tag}{scope}{' class="n"' if number else ''}>{_text(text)}</{tag}>"
 

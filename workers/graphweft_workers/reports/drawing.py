@@ -80,7 +80,7 @@ def layout(ids: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> dict[Any, tu
     index = {each: number for number, each in enumerate(ids)}
     pulls = [(index[start], index[end]) for start, end in pairs if start != end]
     for step in range(_STEPS):
-        at = _moved(at, pulls, limit=0.6 * (1 - step / _STEPS) + 0.02)
+        at = _one_step(at, pulls, limit=0.6 * (1 - step / _STEPS) + 0.02)
     xs, ys = [x for x, _ in at], [y for _, y in at]
     wide, high = max(max(xs) - min(xs), 0.1), max(max(ys) - min(ys), 0.1)
     return {
@@ -92,7 +92,7 @@ def layout(ids: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> dict[Any, tu
     }
 
 
-def _moved(
+def _one_step(
     at: Sequence[tuple[float, float]], pulls: Sequence[tuple[int, int]], *, limit: float
 ) -> list[tuple[float, float]]:
     force = [[-0.25 * x, -0.25 * y] for x, y in at]  # to the middle, so that parts stay together

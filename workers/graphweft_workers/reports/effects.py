@@ -163,8 +163,7 @@ async def letters_of(bus: Bus, seen: DecodedEntry, names: Collection[tuple[str, 
         if covers(letter, seen):
             found[letter.id] = letter
     if seen.app_id is not None:
-        known = (await bus.dead_letters.by_app()).get(seen.app_id)
-        count = 0 if known is None else known.count
+        count = await letter_count(bus.dead_letters, seen.app_id)
     return Letters(found=tuple(found.values()), complete=len(read) >= count)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import override
 
-from graphweft_contracts import Event
+from graphweft_contracts import DeadLetter, Event
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import UnmatchedRule, unmatched, why_nothing
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.read import EXTRACT, failure_of, read_range
+from graphweft_workers.engine.log.read import EXTRACT, Skip, failure_of, read_range
 from graphweft_workers.reports.entries import DecodedEntry
+from graphweft_workers.rule_sets.active_rules import FixedRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,30 +72,21 @@ def judge(seen: DecodedEntry, rules: RuleSet) -> Judgement:
     found = read_range(seen.partition, [seen.entry], _Only(rules), RecentEvents())
     return Judgement(
         mutations=tuple(bound for events in found.apps.values() for each in events for bound in each.mutations),
-        skipped=tuple(
-            MissedMutation(
-                rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message
-            )
-            for each in found.skips
-        ),
-        failed=tuple(
-            MissedMutation(
-                rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message
-            )
-            for each in found.letters
-        ),
+        skipped=tuple(map(_missed, found.skips)),
+        failed=tuple(map(_missed, found.letters)),
         reason="" if found.apps or found.skips or found.letters else "the mutation is not about the event",
     )
 
 
-class _Only:
-    """``RulesCursor`` with one rule set, for an entry that is no activation."""
+class _Only(FixedRules):
+    """For an entry that is no activation."""
 
-    def __init__(self, rules: RuleSet) -> None:
-        self._rules = rules
-
-    def at(self, app_id: str, offset: str) -> RuleSet:
-        return self._rules
-
+    @override
     def knows(self, number: int | None) -> bool:
         return False
+
+
+def _missed(found: Skip | DeadLetter) -> MissedMutation:
+    return MissedMutation(
+        rule=found.rule or "", mutation=found.mutation or "", place=found.place or "", reason=found.message
+    )

@@ -17,9 +17,9 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.reports.effects import EntryEffect, Letters, letters_of
 from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.event import EntryFate, letter_parts
-from graphweft_workers.reports.judging import Judgement, MissedMutation, judge
+from graphweft_workers.reports.judging import Judgement, judge
 from graphweft_workers.reports.report import Part
-from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
+from graphweft_workers.reports.rule_dicts import missed_dict, mutation_dict, unmatched_dict
 from graphweft_workers.reports.rules_at import RulesAt, activation_at
 from graphweft_workers.reports.scan import Decoder
 from graphweft_workers.reports.short_texts import short
@@ -115,8 +115,8 @@ class Reasons:
             "rules": self.activation and activation_dict(self.activation) | {"ahead": self.ahead},
             "batch": _batch(self.fate.effect),
             "mutations": [mutation_dict(bound) | {"outcome": outcome} for bound, outcome in self.outcomes],
-            "skipped": [_missed(each) for each in self.judged.skipped],
-            "failed": [_missed(each) for each in self.judged.failed],
+            "skipped": [missed_dict(each) for each in self.judged.skipped],
+            "failed": [missed_dict(each) for each in self.judged.failed],
             "unmatched": [unmatched_dict(each) for each in self.judged.unmatched],
             "reason": self.fate.seen.fault or self.judged.reason,
             "set_aside": self.letters.set_aside is not None,
@@ -199,12 +199,3 @@ def _batch(effect: EntryEffect) -> str:
     if effect.state == "waiting":
         return "none yet"
     return "not known: the graph keeps a batch only while it is unfinished"
-
-
-def _missed(missed: MissedMutation) -> dict[str, str]:
-    return {
-        "rule": missed.rule,
-        "mutation": missed.mutation,
-        "place": missed.place,
-        "reason": missed.reason,
-    }

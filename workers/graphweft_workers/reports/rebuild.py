@@ -77,10 +77,9 @@ class RebuildReport:
     @property
     def letters(self) -> list[DeadLetter]:
         """What failed and had not failed live, by id."""
-        found: dict[str, DeadLetter] = {}
-        for each in self.done.values():
-            found |= each.letters
-        return [found[letter_id] for letter_id in sorted(found)]
+        from graphweft_workers.replay.replay import failed_letters
+
+        return failed_letters(self.done.values())
 
     @property
     def skips(self) -> int:

@@ -14,7 +14,7 @@ def short_digest(digest: str) -> str:
 
 
 def named_digest(digest: str) -> str:
-    """Return the beginning of a rule set's hash, and whether it is that of the default rules."""
+    """Return the beginning of a rule set's hash, and whether it stands for the default rules."""
     from graphweft_workers.new_project import is_default
 
     return f"{digest[:_SHORT]} (default rules)" if is_default(digest) else digest[:_SHORT]

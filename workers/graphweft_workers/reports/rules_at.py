@@ -44,7 +44,7 @@ class RulesAt:
         self._none: RuleSet | None = None
 
     async def rules(self, activation: Activation | None) -> RuleSet:
-        """Return the rule set of an activation; without one, that of no files.
+        """Return the rule set of an activation; without one, an empty rule set.
 
         Raises ``InvalidSettings`` if the bus has lost it.
         """

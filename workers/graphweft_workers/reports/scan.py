@@ -39,6 +39,14 @@ async def ends(bus: Bus, partitions: Collection[int] | None = None) -> dict[int,
     }
 
 
+async def partitions_of(bus: Bus, app_id: str | None) -> Collection[int] | None:
+    """Return the partitions that have events of an app. None: all may have some of it, or it is about all apps."""
+    if app_id is None:
+        return None
+    layout = await bus.partitions.layout()
+    return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
+
+
 async def backwards(log: EventLog, partition: int, offset: str) -> AsyncIterator[Entry]:
     """Yield the entries of a partition up to and including ``offset``, the newest first."""
     limit, last = _FIRST, ""

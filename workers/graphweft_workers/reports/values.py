@@ -31,11 +31,11 @@ def shown(
     Long texts, lists and maps end with a mark, and so does a value with more than ``values`` values inside. Integers
     that JavaScript cannot hold become text.
     """
-    return _Showing(redacts=redacts, text=text, left=values).of(value, label, depth)
+    return _ValueCutter(redacts=redacts, text=text, left=values).of(value, label, depth)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Showing:
+class _ValueCutter:
     redacts: bool
     text: int
     left: int

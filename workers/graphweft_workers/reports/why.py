@@ -72,14 +72,14 @@ class WhyReport:
 
 def _lines(target: NodeTarget, found: LogFindings, recorded: RecordResult | None, *, payload: bool) -> Iterator[str]:
     if not found.rows:
-        yield f"{_named(target)}: no event has written it; {entries_read(found)}"
+        yield f"{_target_text(target)}: no event has written it; {entries_read(found)}"
         return
     if recorded is None:
         newest, total = found.newest, found.rows
-        yield f"{_named(target)}: {counted(total, 'mutation')} may have written it; {entries_read(found)}"
+        yield f"{_target_text(target)}: {counted(total, 'mutation')} may have written it; {entries_read(found)}"
     else:
         newest, total = recorded.newest, recorded.changed
-        yield f"{_named(target)}: {counted(total, 'write')}; {entries_read(found)}"
+        yield f"{_target_text(target)}: {counted(total, 'write')}; {entries_read(found)}"
     if total > len(newest):
         yield f"The newest {len(newest):,} of them:"
     for writer in newest:
@@ -138,7 +138,7 @@ def _value(value: Any) -> str:
     return "(none)" if value is None else short(json.dumps(value, ensure_ascii=False, default=plain), _VALUE)
 
 
-def _named(target: NodeTarget) -> str:
+def _target_text(target: NodeTarget) -> str:
     keys = ", ".join(f"{name}: {_value(values[0])}" for name, values in target.keys.items())
     what = f"(:{target.label} {{{keys}}})"
     if target.relationship is not None:

@@ -501,16 +501,16 @@ def _said(fault: ErrorDetails) -> str:
 
 
 def _warning(variable: str) -> str:
-    import difflib  # for a misspelled name only
+    from graphweft_contracts.nearest import nearest  # for a misspelled name only
 
-    close = difflib.get_close_matches(as_field(variable), Settings.model_fields.keys() | _NO_SETTINGS, n=1)
-    hint = f"; did you mean {as_variable(close[0])!r}?" if close else ""
+    near = nearest(as_field(variable), Settings.model_fields.keys() | _NO_SETTINGS)
+    hint = f"; did you mean {as_variable(near)!r}?" if near else ""
     return f"unknown environment variable {variable!r} is ignored{hint}"
 
 
 def _unknown(where: str, name: str, known: Collection[str], spell: Callable[[str], str]) -> str:
-    import difflib  # for a misspelled name only
+    from graphweft_contracts.nearest import nearest
 
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {spell(close[0])!r}?" if close else f"known: {', '.join(sorted(map(spell, known)))}"
+    near = nearest(name, known)
+    hint = f"did you mean {spell(near)!r}?" if near else f"known: {', '.join(sorted(map(spell, known)))}"
     return f"{where}; {hint}"

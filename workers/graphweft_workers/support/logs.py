@@ -23,7 +23,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
     """The handler that this module makes."""
 
 
-class _Shown:
+class _ShownValue:
     """A value as the renderer shows it."""
 
     __slots__ = ("_text",)
@@ -35,7 +35,7 @@ class _Shown:
         return self._text
 
 
-def _escaped(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _escape(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Escape what is not printable in an entry, so that no text of others controls a terminal or forges a line."""
     for name in [name for name in entry if not name.isprintable()]:
         entry[printable(name)] = entry.pop(name)
@@ -45,10 +45,17 @@ def _escaped(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> Mu
         elif name in _OWN:
             entry[name] = printable(str(value))
         elif isinstance(value, str):
-            entry[name] = value if value.isprintable() else _Shown(printable(value))
+            entry[name] = value if value.isprintable() else _ShownValue(printable(value))
         elif not isinstance(value, int | float | None):
-            entry[name] = _Shown(printable(repr(value)))
+            entry[name] = _ShownValue(printable(repr(value)))
     return entry
+
+
+def send_along(library: str, level: int) -> None:
+    """Send what a library logs from a level on to graphweft's log alone."""
+    logger = logging.getLogger(library)
+    logger.handlers, logger.propagate = list(logging.getLogger("graphweft").handlers), False
+    logger.setLevel(level)
 
 
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
@@ -64,7 +71,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         [structlog.processors.JSONRenderer()]  # JSON escapes all beyond ASCII
         if style == "json"
         else [
-            _escaped,
+            _escape,
             structlog.dev.ConsoleRenderer(
                 colors=terminal.is_terminal and not terminal.no_color,
                 exception_formatter=structlog.dev.plain_traceback,

@@ -10,6 +10,7 @@ from typing import Final
 from graphweft_contracts import GraphweftError
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.telemetry.metrics import LOOKS_FAILED, LabelledValues, ObservedMetric, observing
 
 logger = get_logger("graphweft.metrics")
@@ -48,9 +49,7 @@ class ServerReading:
 
     async def aclose(self) -> None:
         """Read no more."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        await end_tasks(self._reading)
 
     async def _refresh(self) -> None:
         try:

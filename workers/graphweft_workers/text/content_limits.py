@@ -92,7 +92,7 @@ class UnpackedGzip(io.RawIOBase):
     """
 
     def __init__(self, packed: BinaryIO) -> None:
-        self._packed = _Counting(packed)
+        self._packed = _CountedStream(packed)
         self._content = gzip.GzipFile(fileobj=self._packed)
         self._bytes = self._lines = 0
 
@@ -114,7 +114,7 @@ class UnpackedGzip(io.RawIOBase):
         return count
 
 
-class _Counting(io.RawIOBase):
+class _CountedStream(io.RawIOBase):
     """A stream that counts what is read from it."""
 
     def __init__(self, stream: BinaryIO) -> None:

@@ -157,7 +157,7 @@ def _secrets(text: str) -> list[tuple[int, int]]:
     if not (text.isascii() and text.isprintable()):
         pairs = [(shown, at) for at, char in enumerate(text) for shown in plain(char)]
         seen, places = "".join(shown for shown, _ in pairs), [at for _, at in pairs]
-    found = [(places[start], places[end - 1] + 1) for start, end in _found(seen)]
+    found = [(places[start], places[end - 1] + 1) for start, end in _secret_spans(seen)]
     if may_break(seen) and (breaks := [*_BREAK.finditer(seen)]):
         gaps = {at for match in breaks for at in range(*match.span())}
         left = [at for at in range(len(seen)) if at not in gaps]
@@ -205,7 +205,7 @@ def _logins(text: str, signs: str) -> Iterator[tuple[int, int]]:
     yield from _matches(LOGINS, text, signs)
 
 
-def _found(text: str) -> Iterator[tuple[int, int]]:
+def _secret_spans(text: str) -> Iterator[tuple[int, int]]:
     signs = signs_of(text)
     yield from _logins(text, signs)
     for match in key_pattern().finditer(text) if LONG in signs else ():

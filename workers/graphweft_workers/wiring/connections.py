@@ -119,7 +119,7 @@ def make_broker(settings: Settings, *, logger: Any) -> Any:
 
 
 def make_graph(settings: Settings, *, live: Settings | None = None) -> GraphStore:
-    """Return the graph store. With ``live``, the settings of live graphs, it is that of second graphs.
+    """Return the graph store. With ``live``, the settings of live graphs, it is the store of second graphs.
 
     Only a second graph beside the live one, by the same URL, can take its place.
     """

@@ -99,7 +99,7 @@ class EpisodesFeature:
 
 
 def features(settings: Settings) -> list[Feature]:
-    """Return the features: graphweft's own, then those of other packages by the names of their entry points."""
+    """Return the features: graphweft's own, then other packages' by the names of their entry points."""
     return [MemoryFeature(settings), EpisodesFeature(settings), *(make(settings) for make in _others())]
 
 

@@ -33,7 +33,7 @@ def make_refusal(ontologies: Ontologies) -> Callable[[Event], str | None]:
 
 
 def apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the paths of rules, and those of ontologies."""
+    """Return the paths of rules, and the paths of ontologies."""
     from graphweft_workers.features.episodes import ontologies
 
     return ontologies.apart(paths)

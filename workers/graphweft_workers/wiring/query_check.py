@@ -46,7 +46,7 @@ class QueryFindings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _SentQuery:
     """A query as it is sent, and the number of lines before the rule's own."""
 
     query: Cypher
@@ -62,9 +62,9 @@ async def check_queries(graph: GraphStore, parts: Iterable[CompiledMutation | Co
     """
     given = [(part, part.cypher) for part in parts if part.cypher is not None]
     shared = shared_labels(cypher for part, cypher in given if isinstance(part, CompiledMutation))
-    asked: dict[_Asked, list[tuple[CompiledMutation | CompiledInjection, Cypher]]] = {}
+    asked: dict[_SentQuery, list[tuple[CompiledMutation | CompiledInjection, Cypher]]] = {}
     for part, cypher in given:
-        asked.setdefault(_asked(part, cypher, graph.dialect, shared), []).append((part, cypher))
+        asked.setdefault(_query_as_sent(part, cypher, graph.dialect, shared), []).append((part, cypher))
     findings: list[Finding] = []
     for some in batched(asked, _AT_ONCE):
         asking = (graph.check_query(each.query, each.batch_query) for each in some)
@@ -97,22 +97,26 @@ async def refuse_wrong_queries(
     logger.info("queries_checked", queries=checked.count)
 
 
-def _asked(
+def _query_as_sent(
     part: CompiledMutation | CompiledInjection, cypher: Cypher, dialect: GraphDialect, shared: frozenset[str] | None
-) -> _Asked:
+) -> _SentQuery:
     if isinstance(part, CompiledMutation):
-        return _Asked(query=cypher, batch_query=cypher.batch_query(dialect, shared))
+        return _SentQuery(query=cypher, batch_query=cypher.batch_query(dialect, shared))
     if part.search is None:
-        return _Asked(query=cypher)
+        return _SentQuery(query=cypher)
     # The variables are the same for every target.
     target = scoped(part.search.options.get("of", "all"), {}, now="")[0]
     text = enriched(dialect, target, (), retrieval_query=cypher.statement, values={}).text
     above = text.count("\n") - cypher.statement.rstrip("; \t\n").count("\n")
-    return _Asked(query=replace(cypher, outline=outline(text)), above=above)
+    return _SentQuery(query=replace(cypher, outline=outline(text)), above=above)
 
 
 def _finding(
-    refusal: Refusal, asked: _Asked, part: CompiledMutation | CompiledInjection, cypher: Cypher, dialect: GraphDialect
+    refusal: Refusal,
+    asked: _SentQuery,
+    part: CompiledMutation | CompiledInjection,
+    cypher: Cypher,
+    dialect: GraphDialect,
 ) -> Finding:
     written = part.written if isinstance(part, CompiledMutation) else part.query.written
     if refusal.fails:

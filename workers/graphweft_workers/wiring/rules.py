@@ -36,7 +36,7 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None, as_st
     """Load every workflow below ``settings.rules``, and the ontologies. Raises ``RulesError`` with all findings.
 
     With ``only``, other workflows are not read. A folder that the settings name must exist. If the default folder is
-    missing, there are no rules. ``as_stored`` is that of ``RuleSet.load``.
+    missing, there are no rules. See ``RuleSet.load`` for ``as_stored``.
     """
     from graphweft_rules import RuleSet
 
@@ -212,7 +212,7 @@ async def active_files(bus: Bus, scope: str = ALL_APPS) -> Mapping[str, bytes]:
 
 
 async def _is_active(settings: Settings, bus: Bus, brings_defaults: bool) -> bool:
-    """Tell whether the active rules are those of the folder, and have a summary of this version.
+    """Tell whether the active rules are the folder's, and have a summary of this version.
 
     A folder whose files all have the content of the stored ones, and which has no other workflow, extends the same
     files, so it has the same digest.

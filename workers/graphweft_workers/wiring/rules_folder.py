@@ -135,10 +135,10 @@ class RulesFolder:
         elif gone:
             folder = root / DEFAULT_WORKFLOW
             self._say(f"the default rules are not active any more: remove the folder {folder} to get them back")
-        return _named(before, rules.files)
+        return _changed_names(before, rules.files)
 
     async def uses_defaults(self) -> bool:
-        """Tell whether the default rules are active beside those of the folder. Raises ``BusUnavailable``."""
+        """Tell whether the default rules are active beside the folder's. Raises ``BusUnavailable``."""
         return self._has_defaults(await active_files(self._bus))
 
     def _has_defaults(self, files: Mapping[str, bytes]) -> bool:
@@ -233,7 +233,7 @@ class RulesFolder:
             return "", usable.faults
         await push(self._bus, usable.rules)
         self._files |= {root / name for name in usable.rules.files}
-        changed = _named(before, usable.rules.files)
+        changed = _changed_names(before, usable.rules.files)
         return f"rules {usable.rules.digest[:12]} are active: {', '.join(changed)}", usable.faults
 
     def _state(self) -> RulesState:
@@ -260,7 +260,7 @@ def state_of(root: Path, more: Collection[Path] = ()) -> RulesState:
     return found
 
 
-def _named(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+def _changed_names(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
     """Return the names of the files that changed; those that are gone are marked."""
     changes = changed_files(before, after)
     return sorted([*changes["added"], *changes["changed"], *(f"{name} (removed)" for name in changes["removed"])])

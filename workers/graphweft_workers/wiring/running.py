@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from graphweft_workers.wiring.connections import judged_bus, make_archive, make_
 
 if TYPE_CHECKING:  # a command that asks the bus alone need not wait for it
     from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.replay.app_log import AppLog
 
 _MOST_FOLDERS: Final = 100
 _ANSWER_S: Final = 15.0
@@ -26,16 +27,9 @@ _ANSWER_S: Final = 15.0
 @asynccontextmanager
 async def running_bus(settings: Settings) -> AsyncGenerator[Bus]:
     """Yield the bus. Raises ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
-    bus = make_bus(settings)
-    try:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                await bus.partitions.count()
-        except (BusUnavailable, TimeoutError) as error:
-            raise NotRunning(_no_bus(settings, _reason(error))) from error
+    async with aclosing(make_bus(settings)) as bus:
+        await _answered(bus.partitions.count(), lambda reason: _no_bus(settings, reason))
         yield bus
-    finally:
-        await bus.aclose()
 
 
 @asynccontextmanager
@@ -54,26 +48,37 @@ async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerat
 
 @asynccontextmanager
 async def running_graph(settings: Settings, *, live: Settings | None = None) -> AsyncGenerator[GraphStore]:
-    """Yield the graph store, with ``live`` that of second graphs: see ``make_graph``.
+    """Yield the graph store; with ``live``, the store of second graphs: see ``make_graph``.
 
     Raises ``NotRunning``, which says what to do, when it does not answer within 15 s.
     """
-    graph = make_graph(settings, live=live)
-    try:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                await graph.check()
-        except (GraphUnavailable, TimeoutError) as error:
-            raise NotRunning(_no_graph(settings, _reason(error))) from error
+    async with aclosing(make_graph(settings, live=live)) as graph:
+        await _answered(graph.check(), lambda reason: _no_graph(settings, reason))
         yield graph
-    finally:
-        await graph.aclose()
+
+
+@asynccontextmanager
+async def running_app_log(settings: Settings, app: str, *, archive_only: bool = False) -> AsyncGenerator[AppLog]:
+    """Yield the log of an app, with its live graph. Raises ``NotRunning`` if one of the servers does not answer."""
+    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
+        from graphweft_workers.replay.app_log import AppLog  # the servers answer before what replays is loaded
+
+        yield AppLog(bus=bus, app_id=app, live=live)
 
 
 async def check_bus(settings: Settings) -> None:
     """Raise ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
     async with running_bus(settings):
         pass
+
+
+async def _answered(question: Awaitable[object], fault: Callable[[str], str]) -> None:
+    """Wait for the answer of a server. Raises ``NotRunning`` with the ``fault`` for a reason, if there is none."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await question
+    except (BusUnavailable, GraphUnavailable, TimeoutError) as error:
+        raise NotRunning(fault(_reason(error))) from error
 
 
 def _no_bus(settings: Settings, reason: str) -> str:

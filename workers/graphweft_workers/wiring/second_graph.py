@@ -116,7 +116,7 @@ async def scratch_graph(
 
 
 async def _check_place(graph: GraphStore, app: str, live: GraphStore) -> None:
-    """Raise ``InvalidSettings`` if the place of a scratch graph is that of the live graph."""
+    """Raise ``InvalidSettings`` if a scratch graph would be at the place of the live graph."""
     if await _is_live(graph, app, live):
         raise InvalidSettings(
             f"this place is that of the live graph of {app!r}: give --into with the URL of another graph server that "
@@ -153,7 +153,7 @@ async def _drop(graph: GraphStore, app: str) -> None:
 async def drop_second(place: Settings, app: str, live: GraphStore, settings: Settings) -> str | None:
     """Delete the graph of ``app`` at a second place; return its name, or None if there is none.
 
-    ``settings`` are those of the live graph. Raises ``InvalidSettings`` if it is the live one.
+    ``settings`` name the live graph. Raises ``InvalidSettings`` if it is the live one.
     """
     async with running_graph(place, live=settings) as graph:
         if await _is_live(graph, app, live):

@@ -39,9 +39,10 @@ class ServiceStatus:
     rules: Mapping[str, Activation]
     """By scope: the active rule set."""
     workflows: Mapping[str, Sequence[str]]
-    """By digest: the workflows of active rule sets. Sets that the bus has lost are missing, and those of many apps."""
+    """By digest: the workflows of active rule sets. Sets that the bus has lost are missing, and if many apps have own
+    ones, the sets of further apps."""
     with_defaults: Collection[str]
-    """Digests of those of them that have the default rules."""
+    """Digests of the rule sets among them that have the default rules."""
     rule_faults: str
     """The errors of the folder of rules that a process looked at last; their workflows are not as in the folder."""
     archive: ArchiveState
@@ -136,7 +137,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
 
 
 async def _stored(bus: Bus, rules: Mapping[str, Activation]) -> dict[str, StoredRules]:
-    """Return the active rule sets: that of all apps, and those of the first apps with their own."""
+    """Return the active rule sets: for all apps, and of the first apps with their own."""
     digests = dict.fromkeys(each.digest for _, each in sorted(rules.items(), key=lambda item: item[0] != ALL_APPS))
     found = {digest: await bus.rules.stored(digest) for digest in list(digests)[:_MOST_SETS]}
     return {digest: stored for digest, stored in found.items() if stored is not None}

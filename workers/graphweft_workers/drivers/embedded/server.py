@@ -152,15 +152,8 @@ class EmbeddedServer:
 
     async def stop(self) -> None:
         """Save everything and stop the server; a second call does nothing."""
-        if self.process is None or self.process.returncode is not None:
-            return
-        self.process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await self.process.wait()
-        except TimeoutError:
-            self.process.kill()
-            await self.process.wait()
+        if self.process is not None:
+            await end_process(self.process, _STOP_S)
 
     async def _outlive_orphan(self, lock: IO[str]) -> None:
         """Take the server's lock; stop an old server and wait for its end."""
@@ -174,6 +167,20 @@ class EmbeddedServer:
             await client.aclose()
             await asyncio.sleep(_POLL_S)
         raise InvalidSettings(f"an old server still runs on {str(self.data)!r} and does not stop; end it by its pid")
+
+
+async def end_process(process: asyncio.subprocess.Process, limit_s: float) -> bool:
+    """Ask a process to end, unless it has; return False if it did not within the limit, and was killed."""
+    if process.returncode is None:
+        process.terminate()
+    try:
+        async with asyncio.timeout(limit_s):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return False
+    return True
 
 
 async def ping(url: str) -> bool:

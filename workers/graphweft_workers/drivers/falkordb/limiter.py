@@ -23,7 +23,7 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
-from graphweft_workers.support.eager_task import begun
+from graphweft_workers.support.tasks import begun, end_tasks
 
 _ALL: Final = 64
 """Places of all apps together; each needs a connection."""
@@ -181,9 +181,7 @@ class Places:
                 if not query.given.done():
                     query.given.set_result(None)
         running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end_tasks(*running)
 
     def _enter(self, app_id: str, statement: str, until: float) -> Query:
         """Return a query that has a place, or waits for one."""

@@ -29,6 +29,7 @@ from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import end_tasks
 
 logger = get_logger("graphweft.graph")
 
@@ -72,9 +73,7 @@ class ReadTurns:
     async def aclose(self) -> None:
         """Stop looking for announced graphs."""
         self._off = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await end_tasks(self._looking)
 
     @asynccontextmanager
     async def reading(self, graph: str, *, until: float, of_graph: int, of_all: int) -> AsyncGenerator[None]:

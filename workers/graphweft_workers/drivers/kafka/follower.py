@@ -16,6 +16,7 @@ from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.drivers.kafka.reader import open_consumer, stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import end_tasks
 
 _FETCH_BYTES: Final = 1024**2
 """Of one partition in one response. Up to two responses of each partition wait in memory."""
@@ -125,9 +126,7 @@ class TopicFollower:
     async def aclose(self) -> None:
         """Close the connection; a later read opens it again."""
         fetching, self._fetching = self._fetching, None
-        if fetching is not None:
-            fetching.cancel()
-            await asyncio.gather(fetching, return_exceptions=True)
+        await end_tasks(fetching)
         consumer, self._consumer = self._consumer, None
         self._followed.clear()
         self._assigned = frozenset()
@@ -243,9 +242,7 @@ class TopicFollower:
         try:
             await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await end_tasks(*waits)
 
     async def _take(self, followed: _Followed, limit: int) -> tuple[Sequence[Any], int]:
         """Return the next records, or none, and the position after them. Raises the error that follows them."""

@@ -14,8 +14,8 @@ from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_con
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.ports.pages import LEAST
-from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import is_being_cancelled
 
 _RANGE_BYTES: Final = 256 * 1024
 _STOP_S: Final = 1.0

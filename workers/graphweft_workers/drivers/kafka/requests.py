@@ -45,6 +45,7 @@ from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTim
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import end_tasks
 
 logger = get_logger("graphweft.injection")
 
@@ -244,9 +245,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def _disconnect(self, *, keep_producer: bool = False) -> None:
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        await end_tasks(keeper)
         await self._assign(frozenset(), commit=True)
         group, self._group = self._group, None
         if group is not None:
@@ -255,9 +254,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         if keep_producer:
             return
         noting, self._noting = self._noting, None
-        if noting is not None:
-            noting.cancel()
-            await asyncio.gather(noting, return_exceptions=True)
+        await end_tasks(noting)
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await end_producer(producer)
@@ -355,9 +352,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     async def _stop_reading(self) -> None:
         """Stop reading; a second call does nothing."""
         reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+        await end_tasks(reading)
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await stop_consumer(consumer)

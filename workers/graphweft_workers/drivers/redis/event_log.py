@@ -30,6 +30,7 @@ from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTim
 from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.support.tasks import end_tasks
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _LAST_MS: Final = 253_402_300_799_000
@@ -389,9 +390,7 @@ class RedisEventLog:
 
     async def aclose(self) -> None:
         """Close the connections; a second call does nothing."""
-        for task in self._claiming:
-            task.cancel()
-        await asyncio.gather(*self._claiming, return_exceptions=True)
+        await end_tasks(*self._claiming)
         await self._waiter.aclose()
         await self._redis.aclose()
 

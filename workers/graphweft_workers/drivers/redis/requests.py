@@ -29,8 +29,8 @@ from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.redis.streams import request_faults, request_streams
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.ports.request_queue import PendingRequest, encode
-from graphweft_workers.support.eager_task import begun
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import begun, end_tasks
 
 logger = get_logger("graphweft.injection")
 
@@ -212,8 +212,7 @@ class RedisRequestQueue:
         self._left = True
         if self._reading is not None:
             # The server ends the wait; requests that it assigned meanwhile are found again.
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await end_tasks(self._reading)
             self._reading = None
             with contextlib.suppress(RedisError, OSError):  # TimeoutError is an OSError
                 async with asyncio.timeout(self._timing.leave_s):
@@ -226,8 +225,7 @@ class RedisRequestQueue:
         """See ``RequestQueue.aclose``."""
         await self.leave()
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            await end_tasks(self._keeper)
             self._keeper = None
             with contextlib.suppress(RedisError, OSError):
                 await self._take_off()

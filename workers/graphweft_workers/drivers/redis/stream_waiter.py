@@ -12,6 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import end_tasks
 
 logger = get_logger("graphweft.bus")
 
@@ -76,9 +77,7 @@ class StreamWaiter:
     async def aclose(self) -> None:
         """End; those who wait get an ``OSError``."""
         tasks = [task for task in (self._task, self._waking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def _run(self) -> None:
         error: Exception = OSError("the connection is closed")

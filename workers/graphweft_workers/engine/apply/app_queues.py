@@ -25,8 +25,8 @@ from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, P
 from graphweft_workers.engine.log.read import LoggedEvent, Skip
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.tasks import is_being_cancelled
 from graphweft_workers.support.timing import TIMING, QueueTiming
 
 logger = get_logger("graphweft.mutation")

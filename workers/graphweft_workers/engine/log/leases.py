@@ -13,8 +13,8 @@ from graphweft_workers.engine.log.lease_thread import LeaseThread
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, CommittedPosition
 from graphweft_workers.support.backoff import backoff_s
-from graphweft_workers.support.cancellation import is_being_cancelled
 from graphweft_workers.support.log_limit import LogLimit
+from graphweft_workers.support.tasks import is_being_cancelled
 from graphweft_workers.support.timing import TIMING, LeaseTiming
 from graphweft_workers.telemetry.metrics import LEASE_CHANGES
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Edge, GraphStore, Node
+from graphweft_workers.ports.graph_store import Edge, GraphStore, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def digest_of(nodes: Iterable[Node], edges: Iterable[Edge]) -> Digest:
     colours = {
         node.id: _hash("node", *sorted(node.labels), canonical(node.properties))
         for node in nodes
-        if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels)
+        if not node.is_internal
     }
     links = [
         (edge.start, edge.end, _hash("edge", edge.type, canonical(edge.properties)))

@@ -7,6 +7,9 @@ from typing import Final, Literal
 
 ALERTS_FILE: Final = "deploy/prometheus/graphweft-alerts.yaml"
 _PAGE: Final = "docs/alerts.md"
+SITE: Final = "https://graphweft.example"
+"""Where the documentation is served, for links of alerts. Nobody can own this name: docs/releasing.md says "
+"when to set it."""
 _COUNTED: Final = 'outcome=~"whole|partial|empty|expired", reason!~"no_rules|disabled"'
 """Context requests that have a claim to a whole context."""
 
@@ -243,7 +246,7 @@ def rules() -> str:
             f"        labels: {{severity: {each.severity}}}",
             "        annotations:",
             f"          summary: {_quoted(each.summary)}",
-            f"          runbook: {_PAGE}#{each.name.lower()}",
+            f"          runbook_url: {SITE}/alerts.html#{each.name.lower()}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -255,7 +258,10 @@ def page() -> str:
         "<!-- `make generate` writes this page from tools/alerts.py. -->\n\n"
         f"[{ALERTS_FILE.rpartition('/')[2]}](../{ALERTS_FILE}) has these alerts on [metrics](metrics.md), for "
         f"`rule_files` of Prometheus. Thresholds "
-        "are beginnings: set them to your own load.\n"
+        "are beginnings: set them to your own load. The annotation `runbook_url` of each leads to its section "
+        "here. Until a "
+        f"site is published, its address is `{SITE}`: replace it by that of your copy of these pages, as the "
+        "[chart](chart-values.md#metrics) does with `metrics.runbooks`.\n"
     ]
     parts += [
         f"\n## {each.name}\n\n{_for_people(each.summary)} *{each.severity.capitalize()}{_after(each.minutes)}.*\n\n"

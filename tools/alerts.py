@@ -29,9 +29,17 @@ class Alert:
 
 
 def _grew(series: str, by: str, window: str) -> str:
-    """Return the query of a counter that has grown. It has no sample before its first count, from which it begins."""
+    """Return the query of a counter that has grown. It has no sample before its first count, from which it begins.
+
+    A counter is also without one while nothing is scraped: then nobody knows what it was, and nothing is said of it.
+    """
     total = f"sum by ({by})" if by else "sum"
-    return f"{total} (increase({series}[{window}])) > 0 or {total} ({series} unless {series} offset {window}) > 0"
+    before = f"[1h] offset {window}"
+    return (
+        f"{total} (increase({series}[{window}])) > 0 or {total} ({series} unless "
+        f"present_over_time({series}{before})) > 0 "
+        f"and on () count(present_over_time(graphweft_build_info{before})) > 0"
+    )
 
 
 ALERTS: Final = (

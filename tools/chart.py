@@ -235,7 +235,7 @@ VALUES: Final[Mapping[str, Value | Section]] = {
         },
     ),
     "rules": Section(
-        text="Rules and ontologies. Leave them out if your CI runs `graphweft rules push`.",
+        text="Rules. Leave them out if your CI runs `graphweft rules push`.",
         values={
             "files": _map(
                 "Text by path, such as `Support/graph_injection.yaml`; 900 kB at most. A job pushes them after "
@@ -245,6 +245,12 @@ VALUES: Final[Mapping[str, Value | Section]] = {
             ),
             "checked": _flag("Check the queries with the graph server before they are pushed.", True),
         },
+    ),
+    "ontologies": _map(
+        "[Ontologies](episodes.md#ontologies): text by file name, such as `support_v1.yaml`. A change restarts "
+        "the pods.",
+        patternProperties={r"^[a-z][a-z0-9_]{0,63}\.ya?ml$": {"type": "string"}},
+        additionalProperties=False,
     ),
     "settings": _settings(
         "Settings of all roles by their names in [graphweft.yaml](commands.md#settings), such as `{max_requests: 128}`."

@@ -204,19 +204,32 @@ def test_rules_are_mounted_by_their_paths_and_pushed_by_a_job(tmp_path: Path) ->
     data = of_kind(objects, "ConfigMap")["gw-graphweft-rules"]["data"]
     [job] = of_kind(objects, "Job").values()
     for owner in (deployment(objects, "worker"), deployment(objects, "responder"), job):
-        [volume] = [each for each in owner["spec"]["template"]["spec"]["volumes"] if each["name"] == "rules"]
-        assert {item["path"]: data[item["key"]] for item in volume["configMap"]["items"]} == files
+        [container] = owner["spec"]["template"]["spec"]["containers"]
+        mounts = [each for each in container["volumeMounts"] if each["name"] == "rules"]
+        assert {each["mountPath"]: data[each["subPath"]] for each in mounts} == {
+            f"/rules/{path}": text for path, text in files.items()
+        }
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade,post-rollback"
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["rules", "push", "/rules"]
     assert variables(job) == variables(deployment(objects, "worker"))
 
-    def annotation(changed: str) -> Any:
-        again = render(tmp_path, MINIMAL, {"rules": {"files": files | {changed: "b: 1\n"}}})
-        return deployment(again, "worker")["spec"]["template"]["metadata"]["annotations"]
 
-    before = deployment(objects, "worker")["spec"]["template"]["metadata"]["annotations"]
-    assert annotation("Support/graph_injection.yaml") == before, "rules are followed without a restart"
-    assert annotation("Support/notes.md") != before, "other files are read at the start"
+def test_a_change_of_ontologies_restarts_pods_and_one_of_rules_does_not(tmp_path: Path) -> None:
+    def template(rules: str, ontology: str) -> tuple[dict[str, Any], dict[str, str]]:
+        files = {
+            "rules": {"files": {"Support/graph_injection.yaml": rules}},
+            "ontologies": {"support_v1.yaml": ontology},
+        }
+        objects = render(tmp_path, MINIMAL, files)
+        found: dict[str, Any] = deployment(objects, "worker")["spec"]["template"]
+        return found, of_kind(objects, "ConfigMap")["gw-graphweft-ontologies"]["data"]
+
+    before, ontologies = template("a: 1\n", "entity_types: {A: b}\n")
+    assert ontologies == {"support_v1.yaml": "entity_types: {A: b}\n"}
+    [mount] = [each for each in before["spec"]["containers"][0]["volumeMounts"] if each["name"] == "ontologies"]
+    assert mount["mountPath"] == "/ontologies", "beside /rules"
+    assert template("a: 2\n", "entity_types: {A: b}\n")[0] == before
+    assert template("a: 1\n", "entity_types: {A: c}\n")[0] != before
 
 
 def test_without_rules_there_is_a_folder_and_no_job(tmp_path: Path) -> None:
@@ -326,6 +339,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "additional properties 'signing_key' not allowed",
     ),
     "a setting out of its range": ({"settings": {"lease_s": 0}}, "at '/settings/lease_s': minimum: got 0, want 0.5"),
+    "an ontology in a folder": (
+        {"ontologies": {"a/b.yaml": ""}},
+        "at '/ontologies': additional properties 'a/b.yaml' not allowed",
+    ),
     "path out of the folder": (
         {"rules": {"files": {"../x.yaml": ""}}},
         "at '/rules/files': additional properties '../x.yaml' not allowed",
@@ -349,8 +366,10 @@ def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
     assert lines == ["- image.repository", "- image.tag", "- bus.url", "- graph.url", "- gateway.existingSecret"]
 
 
-GUARD = """{{- with include "graphweft.upgradeFaults" (dict "root" . "before" (fromJson `BEFORE`)) | trim }}{{ "
-"fail . }}{{ end }}"""
+GUARD = (
+    '{{- with include "graphweft.upgradeFaults" (dict "root" . "before" (fromJson `BEFORE`)) | trim }}'
+    "{{ fail . }}{{ end }}"
+)
 
 
 @pytest.mark.parametrize(

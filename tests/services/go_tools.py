@@ -1,4 +1,4 @@
-"""Tools from Go modules, and schemas: what Kubernetes, KEDA, the Prometheus operator and Compose accept.
+"""Tools from Go modules, and the schemas of what Kubernetes, KEDA and the Prometheus operator accept.
 
 ``python -m tests.services.go_tools`` builds and fetches them once into the user's cache, which takes minutes. Versions
 are pinned: those of the tools and of all that they are built from by ``go.sum``, those of schemas by the hashes below.
@@ -34,6 +34,7 @@ _TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "helm": ("helm.sh/helm/v3/cmd/helm",),
     # Without the clients of all clouds, which only the server asks for targets.
     "promtool": ("-tags=remove_all_sd", "github.com/prometheus/prometheus/cmd/promtool"),
+    "compose": ("./compose",),
 }
 
 
@@ -65,17 +66,15 @@ _MODULES: Final = (
             "prometheusrules.yaml": f"{_CRDS}_prometheusrules.yaml",
         },
     ),
-    Module(
-        name="github.com/compose-spec/compose-go/v2", version="v2.16.2",
-        sum="h1:pTp1DqQwJzFd85GzlWsSszKA1ABrV/ySqsClujIcWA8=",
-        files={"compose.json": "schema/compose-spec.json"},
-    ),
 )  # fmt: skip
 
 
 def folder() -> Path:
     """Return where tools and schemas are: the name ends with a hash of what pins them."""
-    pins = b"".join((_HERE / name).read_bytes() for name in ("go.mod", "go.sum")) + repr((_TOOLS, _MODULES)).encode()
+    pins = (
+        b"".join((_HERE / name).read_bytes() for name in ("go.mod", "go.sum", "compose/main.go"))
+        + repr((_TOOLS, _MODULES)).encode()
+    )
     return cache() / f"go-tools-{hashlib.sha256(pins).hexdigest()[:12]}"
 
 
@@ -97,25 +96,21 @@ def make() -> Path:
             for module in _MODULES:
                 _fetch(module, Path(scratch), made)
             for name, package in _TOOLS.items():
-                _go(Path(scratch), "build", "-trimpath", "-ldflags=-s -w", "-o", str(made / name), *package, cwd=_HERE)
+                _go("build", "-ldflags=-s -w", "-o", str(made / name), *package, cwd=_HERE)
             made.rename(where)
     return where
 
 
 def _fetch(module: Module, scratch: Path, made: Path) -> None:
-    said = json.loads(_go(scratch, "mod", "download", "-json", f"{module.name}@{module.version}", cwd=scratch))
+    said = json.loads(_go("mod", "download", "-json", f"{module.name}@{module.version}", cwd=scratch))
     if said["Sum"] != module.sum:
         pytest.fail(f"{module.name}@{module.version} has the hash {said['Sum']}, not {module.sum}", pytrace=False)
     for name, path in module.files.items():
         shutil.copy(Path(said["Dir"]) / path, made / name)
 
 
-def _go(scratch: Path, *arguments: str, cwd: Path) -> str:
-    # Modules stay below `scratch`: the sources of all take a gigabyte, and what they are built to stays in Go's cache.
-    environment = {
-        **os.environ, "GOFLAGS": "-mod=readonly -modcacherw", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0",
-        "GOMODCACHE": str(scratch / "modules"),
-    }  # fmt: skip
+def _go(*arguments: str, cwd: Path) -> str:
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
     try:
         done = subprocess.run(
             ["go", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=_BUILD_S
@@ -140,9 +135,9 @@ def tool(name: str) -> str:
 
 @once
 def schemas() -> Mapping[str, Any]:
-    """Return JSON Schemas by ``apiVersion/kind``, strict about unknown fields, and that of Compose as ``compose``."""
+    """Return JSON Schemas by ``apiVersion/kind``, strict about unknown fields."""
     made = _made()
-    found: dict[str, Any] = {"compose": json.loads((made / "compose.json").read_text("utf-8"))}
+    found: dict[str, Any] = {}
     swagger = json.loads((made / "kubernetes.json").read_text("utf-8"))
     for definition in swagger["definitions"].values():
         _close(definition)

@@ -123,11 +123,6 @@ redis://{{ include "graphweft.fullname" . }}-falkordb:6379
 {{ toYaml $found }}
 {{- end }}
 
-{{/* Rules are followed without a restart. Ontologies are read at the start, so a change of other files restarts pods. */}}
-{{- define "graphweft.otherFiles" -}}
-{{- range $path, $text := .Values.rules.files }}{{ if not (hasSuffix "graph_injection.yaml" $path) }}{{ $path }}{{ "\n" }}{{ $text }}{{ "\n" }}{{ end }}{{ end }}
-{{- end }}
-
 {{/* The spec of a pod. Call it with root, role, facts, args, restart, and probes (whether it answers them). */}}
 {{- define "graphweft.pod" -}}
 {{- $values := .root.Values -}}
@@ -198,7 +193,18 @@ containers:
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
       {{- if .facts.graph }}
+      {{- if $values.rules.files }}
+      # One by one: the folders of a mounted ConfigMap are links, which are not looked into.
+      {{- range $path, $_ := $values.rules.files }}
+      - {name: rules, mountPath: {{ printf "/rules/%s" $path | quote }}, subPath: {{ sha256sum $path }}, readOnly: true}
+      {{- end }}
+      {{- else }}
       - {name: rules, mountPath: /rules, readOnly: true}
+      {{- end }}
+      {{- if $values.ontologies }}
+      # They are looked for beside the folder of rules.
+      - {name: ontologies, mountPath: /ontologies, readOnly: true}
+      {{- end }}
       {{- end }}
       {{- if and .facts.log $values.archive.existingClaim }}
       - {name: archive, mountPath: /archive}
@@ -215,15 +221,14 @@ volumes:
   {{- if .facts.graph }}
   - name: rules
     {{- if $values.rules.files }}
-    configMap:
-      name: {{ include "graphweft.fullname" .root }}-rules
-      items:
-        {{- range $path, $_ := $values.rules.files }}
-        - {key: {{ sha256sum $path }}, path: {{ $path | quote }}}
-        {{- end }}
+    configMap: {name: {{ include "graphweft.fullname" .root }}-rules}
     {{- else }}
     emptyDir: {}
     {{- end }}
+  {{- if $values.ontologies }}
+  - name: ontologies
+    configMap: {name: {{ include "graphweft.fullname" .root }}-ontologies}
+  {{- end }}
   {{- end }}
   {{- if and .facts.log $values.archive.existingClaim }}
   - name: archive

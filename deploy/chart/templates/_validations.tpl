@@ -106,6 +106,9 @@ metrics.enabled: serviceMonitor and alerts need the metrics that it turns off; s
 {{- if gt (len (toJson $values.rules.files)) 900000 }}
 rules.files: they have {{ len (toJson $values.rules.files) }} bytes, and a ConfigMap holds 1 MiB; leave them out, and run `graphweft rules push` in your CI
 {{- end -}}
+{{- if gt (len (toJson $values.ontologies)) 900000 }}
+ontologies: they have {{ len (toJson $values.ontologies) }} bytes, and a ConfigMap holds 1 MiB; put them into an image of yours, at /ontologies
+{{- end -}}
 {{- if and $values.serviceAccount.name $values.serviceAccount.annotations }}
 serviceAccount.annotations: the chart does not change the account {{ $values.serviceAccount.name | quote }}, which you made; annotate it yourself
 {{- end -}}

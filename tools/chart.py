@@ -240,7 +240,7 @@ VALUES: Final[Mapping[str, Value | Section]] = {
             "files": _map(
                 "Text by path, such as `Support/graph_injection.yaml`; 900 kB at most. A job pushes them after "
                 "each install and upgrade.",
-                patternProperties={r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$": {"type": "string"}},
+                patternProperties={r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$": {"type": "string"}},
                 additionalProperties=False,
             ),
             "checked": _flag("Check the queries with the graph server before they are pushed.", True),

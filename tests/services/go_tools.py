@@ -32,8 +32,8 @@ KUBERNETES: Final = "1.36.0"
 """The version of Kubernetes that charts are rendered for, and of its schemas."""
 _TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "helm": ("helm.sh/helm/v3/cmd/helm",),
-    # Without the clients of all clouds, which only the server asks for targets.
-    "promtool": ("-tags=remove_all_sd", "github.com/prometheus/prometheus/cmd/promtool"),
+    # Without the clients of all clouds, which only the server asks for targets; with that of DNS, which ours uses.
+    "promtool": ("-tags=remove_all_sd,enable_dns_sd", "github.com/prometheus/prometheus/cmd/promtool"),
     "compose": ("./compose",),
 }
 

@@ -194,7 +194,7 @@ containers:
       - {name: tmp, mountPath: /tmp}
       {{- if .facts.graph }}
       {{- if $values.rules.files }}
-      # One by one: the folders of a mounted ConfigMap are links, which are not looked into.
+      # One by one: a key of a ConfigMap holds no slash, and so workflows have regular folders.
       {{- range $path, $_ := $values.rules.files }}
       - {name: rules, mountPath: {{ printf "/rules/%s" $path | quote }}, subPath: {{ sha256sum $path }}, readOnly: true}
       {{- end }}

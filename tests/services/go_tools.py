@@ -110,7 +110,7 @@ def _fetch(module: Module, scratch: Path, made: Path) -> None:
 
 
 def _go(*arguments: str, cwd: Path) -> str:
-    environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly"}
     try:
         done = subprocess.run(
             ["go", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=_BUILD_S

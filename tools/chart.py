@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from graphweft_workers.settings.settings import Settings
 
@@ -31,7 +31,7 @@ class Section:
     """Values under one key."""
 
     text: str
-    values: Mapping[str, Value | Section] = field(default_factory=dict)
+    values: Mapping[str, Value | Section]
 
 
 def _string(text: str, default: str = "", pattern: str = "", **more: Any) -> Value:
@@ -439,7 +439,8 @@ def _lines(found: Mapping[str, Value | Section], depth: int) -> Iterator[str]:
 def _flow(value: Any) -> str:
     """Return a value as one line of YAML."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        entries = cast("dict[str, Any]", value)
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in entries.items()) + "}"
     return json.dumps(value)
 
 

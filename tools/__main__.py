@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tools import alerts, asyncapi, dashboards, metrics, rule_schemas, schemas, typescript
+from tools import alerts, asyncapi, chart, dashboards, metrics, rule_schemas, schemas, typescript
 
 _ROOT: Final = Path(__file__).parents[1]
 _MESSAGES: Final = Path("contracts/schemas")
@@ -28,6 +28,9 @@ def generated() -> dict[Path, str]:
         Path(alerts.ALERTS_FILE): alerts.rules(),
         **{Path(dashboards.FOLDER) / f"{name}.json": text for name, text in dashboards.dashboards().items()},
         **_written(_RULES, rule_schemas.schemas()),
+        **_written(Path(chart.FOLDER), {"values.schema": chart.schema()}),
+        Path(chart.FOLDER, "values.yaml"): chart.values(),
+        Path(chart.PAGE): chart.page(),
     }
 
 

@@ -7,6 +7,9 @@ from typing import Final, Literal
 
 ALERTS_FILE: Final = "deploy/prometheus/graphweft-alerts.yaml"
 _PAGE: Final = "docs/alerts.md"
+SITE: Final = "https://graphweft.example"
+"""Where the documentation is served, for links of alerts. Nobody can own this name: docs/releasing.md says "
+"when to set it."""
 _COUNTED: Final = 'outcome=~"whole|partial|empty|expired", reason!~"no_rules|disabled"'
 """Context requests that have a claim to a whole context."""
 
@@ -26,9 +29,17 @@ class Alert:
 
 
 def _grew(series: str, by: str, window: str) -> str:
-    """Return the query of a counter that has grown. It has no sample before its first count, from which it begins."""
+    """Return the query of a counter that has grown. It has no sample before its first count, from which it begins.
+
+    A counter is also without one while nothing is scraped: then nobody knows what it was, and nothing is said of it.
+    """
     total = f"sum by ({by})" if by else "sum"
-    return f"{total} (increase({series}[{window}])) > 0 or {total} ({series} unless {series} offset {window}) > 0"
+    before = f"[1h] offset {window}"
+    return (
+        f"{total} (increase({series}[{window}])) > 0 or {total} ({series} unless "
+        f"present_over_time({series}{before})) > 0 "
+        f"and on () count(present_over_time(graphweft_build_info{before})) > 0"
+    )
 
 
 ALERTS: Final = (
@@ -243,7 +254,7 @@ def rules() -> str:
             f"        labels: {{severity: {each.severity}}}",
             "        annotations:",
             f"          summary: {_quoted(each.summary)}",
-            f"          runbook: {_PAGE}#{each.name.lower()}",
+            f"          runbook_url: {SITE}/alerts.html#{each.name.lower()}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -255,7 +266,10 @@ def page() -> str:
         "<!-- `make generate` writes this page from tools/alerts.py. -->\n\n"
         f"[{ALERTS_FILE.rpartition('/')[2]}](../{ALERTS_FILE}) has these alerts on [metrics](metrics.md), for "
         f"`rule_files` of Prometheus. Thresholds "
-        "are beginnings: set them to your own load.\n"
+        "are beginnings: set them to your own load. The annotation `runbook_url` of each leads to its section "
+        "here. Until a "
+        f"site is published, its address is `{SITE}`: replace it by that of your copy of these pages, as the "
+        "[chart](chart-values.md#metrics) does with `metrics.runbooks`.\n"
     ]
     parts += [
         f"\n## {each.name}\n\n{_for_people(each.summary)} *{each.severity.capitalize()}{_after(each.minutes)}.*\n\n"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.adapters import trials
-from tests.services import kafka, neo4j, node, runtime_environments
+from tests.services import go_tools, kafka, neo4j, node, runtime_environments
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     environments = [name for name in wanted if name.replace("-", "_") not in unchanged]
     # The first of them are large downloads: two at once, beside the servers.
     with ThreadPoolExecutor() as pool, ThreadPoolExecutor(2) as two:
-        made = [pool.submit(make) for make in (kafka.make_archive, neo4j.make_archive, node.packages)]
+        made = [pool.submit(make) for make in (kafka.make_archive, neo4j.make_archive, node.packages, go_tools.make)]
         for done in [*made, *(two.submit(runtime_environments.make, name) for name in environments)]:
             try:
                 done.result()

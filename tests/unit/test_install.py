@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.adapters.runner import SOURCES
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
+from tests.services.wheels import build
 
 from graphweft_workers.drivers.embedded.wheels import build_note
 
@@ -128,14 +129,8 @@ def test_each_extra_of_a_runtime_asks_for_that_of_the_other_distribution() -> No
 
 def test_the_wheels_of_a_tree_work_together_without_the_tree(tmp_path: Path) -> None:
     """The core alone, then both; packages of others come from this environment."""
-    build = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
     for name, folder in (("core", ROOT), ("runtimes", RUNTIMES)):
-        done = subprocess.run(
-            [sys.executable, "-c", build, str(tmp_path)],
-            cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
+        with zipfile.ZipFile(build(folder, tmp_path)) as wheel:
             wheel.extractall(tmp_path / name)
             assert wheel.read(next(name for name in wheel.namelist() if name.endswith("/LICENSE")))
     others = sysconfig.get_path("purelib")

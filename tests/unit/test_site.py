@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import yaml
 from starlette.routing import Route
 from website import llms
 from website.built import remote_assets
@@ -19,7 +18,6 @@ from website.pages import GENERATED, ROOT, configuration, files, listed, pages
 from website.schemas import openapi
 
 from graphweft import Client
-from graphweft_contracts import channels
 from graphweft_contracts.context import ReasonCode
 from graphweft_contracts.dead_letters import DeadLetterReason
 from graphweft_workers.apps.policies import read_policies
@@ -164,14 +162,6 @@ def test_files_of_the_guides_are_accepted(tmp_path: Path) -> None:
     for text in tenants:
         (tmp_path / "apps.yaml").write_text(text)
         read_policies(tmp_path / "apps.yaml")
-    kafka, redis = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/operations.md").read_text("utf-8"), re.DOTALL)
-    [scaling] = yaml.safe_load(kafka)["spec"]["triggers"]
-    assert (scaling["metadata"]["consumerGroup"], scaling["metadata"]["topic"]) == (
-        channels.MUTATION_GROUP, channels.EVENTS_TOPIC,
-    )  # fmt: skip
-    for number, each in enumerate(yaml.safe_load(redis)["triggers"]):
-        assert each["metadata"]["consumerGroup"] == channels.MUTATION_GROUP
-        assert each["metadata"]["stream"] == f"{channels.EVENTS}:{number}"
 
 
 def test_llms_txt_has_a_line_for_every_page(site: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from graphweft_rules.cypher.batch_query import Dialect, Mode
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher, parse
+from graphweft_rules.files.below import files_below
 from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, index_findings, unread_files
 from graphweft_rules.files.model import Mutation, Place
@@ -124,9 +125,9 @@ def _root(given: Path, file: Path) -> Path:
 
 
 def _rule_files(root: Path) -> Iterator[Path]:
-    for file in root.rglob("*.yaml"):
+    for file in files_below(root):
         folders = file.relative_to(root).parts[:-1]
-        if any(folder.startswith(".") for folder in folders) or file.name.endswith(TESTS):
+        if file.suffix != ".yaml" or file.name.endswith(TESTS):
             continue
         shared = any(folder.startswith("_") for folder in (root.name, *folders))
         if file.name == FILE_NAME or shared:

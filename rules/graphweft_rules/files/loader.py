@@ -14,6 +14,7 @@ from typing import Final
 from graphweft_contracts.utf8 import utf8_fault
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import parse
+from graphweft_rules.files.below import files_below
 from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
@@ -96,10 +97,10 @@ def unread_files(root: Path, *, is_root: bool = True) -> Iterator[Finding]:
 
     With ``is_root``, ``root`` holds the workflows' folders, so rule files directly in it or further down are none.
     """
-    for file in sorted(root.rglob("*")):
+    for file in sorted(files_below(root)):
         folders = file.relative_to(root).parts[:-1]
-        hidden = any(folder.startswith((".", "_")) for folder in folders)
-        if hidden or file.name.lower().endswith(TESTS) or not _NEARLY.fullmatch(file.name.lower()) or file.is_dir():
+        shared = any(folder.startswith("_") for folder in folders)
+        if shared or file.name.lower().endswith(TESTS) or not _NEARLY.fullmatch(file.name.lower()):
             continue
         if file.name != FILE_NAME:
             message = f"nobody reads {file.name!r}: rename it to {FILE_NAME!r}, or remove it"

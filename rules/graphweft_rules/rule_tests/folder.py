@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from graphweft_rules.files.below import files_below
 from graphweft_rules.files.file_bytes import file_bytes
 from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.files.loader import FILE_NAME, TESTS, discover
@@ -88,9 +89,8 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    for file in path.rglob("*_test.y*ml"):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if not hidden and file.name.endswith((TESTS, _WRONG_SUFFIX)):
+    for file in files_below(path):
+        if file.name.endswith((TESTS, _WRONG_SUFFIX)) and not file.name.startswith("."):
             yield file
 
 

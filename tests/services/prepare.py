@@ -1,7 +1,8 @@
 """Fetch and make what tests need, before their limits of time begin: ``python -m tests.services.prepare``.
 
 Once it is there this takes no time. What is missing is said here, and again by the tests that need it. The environments
-of agent runtimes are made with ``CI=true`` only, for those whose tests run.
+of agent runtimes are made with ``CI=true`` only, for those whose tests run; the tools from Go modules, which take many
+minutes to build, with ``--soak`` only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def main() -> None:
     environments = [name for name in wanted if name.replace("-", "_") not in unchanged]
     # The first of them are large downloads: two at once, beside the servers.
     with ThreadPoolExecutor() as pool, ThreadPoolExecutor(2) as two:
-        made = [pool.submit(make) for make in (kafka.make_archive, neo4j.make_archive, node.packages, go_tools.make)]
+        made = [pool.submit(make) for make in (kafka.make_archive, neo4j.make_archive, node.packages)]
+        if soak:
+            made.append(pool.submit(go_tools.make))
         for done in [*made, *(two.submit(runtime_environments.make, name) for name in environments)]:
             try:
                 done.result()

@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.conversations import Conversation, Question, read
 from graphweft_rules import AllRows, BoundQuery
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.output.packing import pack
 from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.evaluation.locomo import Conversation, Question, read
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.passages import best_place
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question

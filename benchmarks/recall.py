@@ -23,7 +23,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.conversations import Conversation, Question, memories_of, read
 from benchmarks.harness import Died, in_turn
 from benchmarks.plain_search import InMemory, by_ranks, plain_words
 from benchmarks.processes import ENGINE, process
@@ -34,6 +33,7 @@ from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import IndexType, SearchQuery
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.evaluation.locomo import Conversation, Question, memories_of, read
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.settings.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any, Final
 from graphweft_contracts import Event
 from graphweft_contracts.memory import memory_id
 
-SOURCE: Final = "/benchmarks/recall"
+SOURCE: Final = "/graphweft/locomo"
 _TURN_ID: Final = re.compile(r"D:?(\d+):(\d+)")
 """In a question's evidence; some of LoCoMo's items name several turns, or one as ``D30:05``."""
 _WHEN: Final = "%I:%M %p on %d %B, %Y"

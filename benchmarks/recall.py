@@ -34,6 +34,7 @@ from graphweft_contracts.search import IndexType, SearchQuery
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.evaluation.locomo import Conversation, Question, memories_of, read
+from graphweft_workers.evaluation.measures import DEPTHS, share_found
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.settings.settings import Settings
@@ -41,8 +42,6 @@ from graphweft_workers.text.terms import query_terms, terms
 from graphweft_workers.wiring.connections import make_graph
 from graphweft_workers.wiring.embedder import make_embedder
 
-DEPTHS: Final = (5, 10, 20)
-"""Among how many first rows evidence is looked for."""
 _EMBEDDING: Final = ("-m", "graphweft_workers.cli", "run", "memory")
 _STALLED_S: Final = 600.0
 """Without any progress for so long, a worker counts as stuck. Vectors come by the thousand: 256 of each partition."""
@@ -64,7 +63,7 @@ class Answer:
 
     def recall(self, depth: int) -> float:
         """Return the share of the evidence among the first ``depth`` rows."""
-        return len(self.question.evidence.intersection(self.found[:depth])) / len(self.question.evidence)
+        return share_found(self.question.evidence, [self.found[:depth]])
 
 
 def main(

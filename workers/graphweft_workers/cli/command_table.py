@@ -22,6 +22,8 @@ class Group(NamedTuple):
 
     help: str
     commands: Mapping[str, CommandPlace]
+    default: str | None = None
+    """The command that runs if the first argument names none."""
 
 
 COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
@@ -199,6 +201,17 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             ),
         },
     ),
+    "eval": Group(
+        "Measure what the memory finds, by questions whose answers are known. `eval FILE` is `eval run FILE`.",
+        {
+            "run": CommandPlace(
+                "evaluate",
+                "eval_run",
+                "Ask questions whose answers are known, through the rules and by a search, and measure what comes.",
+            ),
+        },
+        default="run",
+    ),
     "status": CommandPlace(
         "status",
         "status",
@@ -301,8 +314,8 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "schema": CommandPlace(
                 "rules_schema",
                 "rules_schema",
-                "Print the JSON Schema of rule files, rule tests or ontologies, with which editors complete and "
-                "check them.",
+                "Print the JSON Schema of rules, rule tests, ontologies or questions, by which editors complete and "
+                "check.",
             ),
         },
     ),

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphweft_contracts import Event
-from graphweft_contracts.memory import memory_id
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_rules.files.model import Place
+from graphweft_workers.evaluation import questions as evaluation
 
 SOURCE: Final = "/graphweft/locomo"
 _TURN_ID: Final = re.compile(r"D:?(\d+):(\d+)")
@@ -92,6 +94,19 @@ def memories_of(conversation: Conversation, app_id: str) -> Iterator[tuple[Event
             time=turns[-1].time,
         )
         yield event, {memory_id(SOURCE, event.id, place): turn.id for place, turn in enumerate(turns)}
+
+
+def questions_of(conversation: Conversation, file: str) -> Iterator[evaluation.Question]:
+    """Yield the questions of a conversation for ``graphweft eval``. The category is a tag."""
+    for question in conversation.questions:
+        place = Place(file=file)
+        yield evaluation.Question(
+            text=question.text,
+            scope=MemoryScope(user_id=conversation.id),
+            place=place,
+            expect=tuple(evaluation.ExpectedMessage(id=id, place=place) for id in sorted(question.evidence)),
+            tags=(f"category {question.category}",),
+        )
 
 
 def _conversation(sample: Mapping[str, Any]) -> Conversation:

@@ -42,8 +42,9 @@ class Score:
     recall: Mapping[int, float] | None = None
     """By depth: the share of the evidence among so many first rows."""
     block: float | None = None
-    """The share of the evidence in the text for the agent."""
-    empty: bool = False
+    """The share of the evidence in the agent's text."""
+    empty: bool | None = None
+    """Whether a question with an answer got an empty text."""
     stale: bool | None = None
     """Whether what is outdated came first."""
     nothing: bool | None = None
@@ -79,34 +80,38 @@ class Metric:
 def _at(depth: int) -> Metric:
     return Metric(
         read=lambda score: None if score.recall is None else score.recall[depth],
-        meaning=f"evidence among the first {depth} rows",
+        meaning=f"evidence in the first {depth} rows",
     )
 
 
 METRICS: Final[Mapping[str, Metric]] = {
     **{f"recall@{depth}": _at(depth) for depth in DEPTHS},
-    "block": Metric(read=lambda score: score.block, meaning="evidence in the text for the agent"),
-    "empty": Metric(read=lambda score: float(score.empty), meaning="empty texts", less_is_better=True),
+    "block": Metric(read=lambda score: score.block, meaning="evidence in the agent's text"),
+    "empty": Metric(
+        read=lambda score: None if score.empty is None else float(score.empty),
+        meaning="empty texts",
+        less_is_better=True,
+    ),
     "stale": Metric(
         read=lambda score: None if score.stale is None else float(score.stale),
-        meaning="questions of which something outdated came first",
+        meaning="something outdated came first",
         less_is_better=True,
     ),
     "nothing": Metric(
         read=lambda score: None if score.nothing is None else float(score.nothing),
-        meaning="questions without an answer that got none",
+        meaning="nothing shown where there is no answer",
     ),
     "tokens": Metric(read=lambda score: score.tokens, meaning="tokens of the text", less_is_better=True),
     "labels": Metric(read=lambda score: score.labels, meaning="part of the text that nobody said", less_is_better=True),
     "p50_ms": Metric(
         read=lambda score: None if score.fault else score.ms,
-        meaning="milliseconds of half of the replies, at most",
+        meaning="most milliseconds of 50 % of replies",
         less_is_better=True,
         percentile=50,
     ),
     "p99_ms": Metric(
         read=lambda score: None if score.fault else score.ms,
-        meaning="milliseconds of 99 % of the replies, at most",
+        meaning="most milliseconds of 99 % of replies",
         less_is_better=True,
         percentile=99,
     ),

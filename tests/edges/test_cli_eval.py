@@ -159,6 +159,39 @@ def test_conversations_in_the_format_of_locomo_are_published_and_asked(up: Up) -
     ]
 
 
+def test_questions_of_users_are_proposed_with_rows_that_may_answer_them(up: Up) -> None:
+    said = [
+        {"role": "user", "text": "My sister is called Grace."}, {"role": "user", "text": "What is my sister called?"},
+        {"role": "assistant", "text": "Which sister?"}, {"role": "user", "text": "What is  my sister called?"},
+        {"role": "user", "text": 'Who said "no: #1"\u2028?'},
+    ]  # fmt: skip
+    lines = "".join(json.dumps(each) + "\n" for each in said)
+    up.ok("memory", "add", "--app", "asked", "--user", "bob", "--wait", "--file", "-", stdin=lines)
+    up.ok("memory", "add", "--app", "asked", "--user", "eve", "--wait", "Where is my hat?")
+    of_bob = ("--app", "asked", "--user", "bob", *PATIENT)
+    found = up.json("eval", "collect", *of_bob)
+    assert {each["question"]: [row["text"] for row in each["candidates"]] for each in found} == {
+        "What is my sister called?": ["My sister is called Grace."], 'Who said "no: #1" ?': []
+    }  # fmt: skip
+    text = up.ok("eval", "collect", *of_bob)
+    (up.folder / "asked.yaml").write_text(text)
+    faults = refused(up, "asked.yaml", "--app", "asked")
+    assert faults.count("error wrong-type: expect is empty: it must be a list") == 2
+    completed = (
+        text.replace("      # - ", "      - ")
+        .replace("expect:\n", "nothing: true\n")
+        .replace("nothing: true\n      -", "expect:\n      -")
+    )
+    (up.folder / "asked.yaml").write_text(completed)
+    measured = up.json("eval", "asked.yaml", "--app", "asked", *PATIENT)
+    by_question = {each["question"]: each["scores"]["recall"] for each in measured["questions"]}
+    assert by_question["What is my sister called?"]["recall@5"] == 1
+    assert len(up.json("eval", "collect", "--app", "asked", "--limit", "2", *PATIENT)) == 2
+    done = up.run("eval", "collect", "--app", "nobody", *PATIENT)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no question is among the latest 5,000 memories" in " ".join(done.stderr.split())
+
+
 def test_without_servers_the_file_is_checked_first(tmp_path: Path) -> None:
     from tests.edges.test_cli_memory import run
 

@@ -209,6 +209,11 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
                 "eval_run",
                 "Ask questions whose answers are known, through the rules and by a search, and measure what comes.",
             ),
+            "collect": CommandPlace(
+                "evaluate",
+                "eval_collect",
+                "Propose a file of questions: those that users asked, each with rows that may answer it.",
+            ),
         },
         default="run",
     ),

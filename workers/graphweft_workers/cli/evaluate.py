@@ -13,16 +13,19 @@ from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.cli.memory import ScopeOptions
 from graphweft_workers.cli.options import App, BudgetMs, Data, Json, command
 from graphweft_workers.cli.output import show, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, publish, read_between
 from graphweft_workers.evaluation.asking import Answered, Asking, ask, evidence_of
 from graphweft_workers.evaluation.baseline import compare_with, load_baseline
+from graphweft_workers.evaluation.collecting import MOST_SCANNED, collect, file_of
 from graphweft_workers.evaluation.locomo import Conversation, memories_of, questions_of, read
 from graphweft_workers.evaluation.measures import METRICS
 from graphweft_workers.evaluation.question_file import load_questions
 from graphweft_workers.evaluation.questions import Evidence, Question
 from graphweft_workers.reports.evaluation import EvaluationReport
+from graphweft_workers.reports.report import Notice, Part, PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus, running_graph
@@ -89,6 +92,33 @@ async def eval_run(
     report = EvaluationReport(app=app, answered=answered, compared=compared, limits=limits)
     show(report, json=json)
     return BELOW_LIMIT if report.failures else None
+
+
+@command
+async def eval_collect(
+    app: App,
+    scope: ScopeOptions,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of questions.")] = 20,
+    budget_ms: BudgetMs = 2000,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Propose a file of questions: those that users asked, each with rows that may answer it.
+
+    It reads the latest memories of users in the graph, and asks a responder. Somebody has to say what answers each.
+    """
+    settings = Settings.load(data=data)
+    given = scope.scope().given if scope.is_given else {}
+    await check_bus(settings)
+    async with running_graph(settings) as graph, Client(transport=make_transport(settings), app_id=app) as client:
+        proposals = await collect(client, graph, app, given, limit=limit, budget_ms=budget_ms)
+    said: Part = file_of(proposals, app)
+    if not proposals:
+        said = Notice(
+            f"no question is among the latest {MOST_SCANNED:,} memories of users in the app {app!r}: check --app, or "
+            "write the file by hand"
+        )
+    show(PlainReport([each.to_dict() for each in proposals], [said]), json=json)
 
 
 def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[Question], Sequence[Conversation]]:

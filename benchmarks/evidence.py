@@ -24,7 +24,7 @@ from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.output.packing import pack
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.evaluation.locomo import Conversation, Question, read
+from graphweft_workers.evaluation.locomo import Conversation, LocomoQuestion, read
 from graphweft_workers.evaluation.measures import DEPTHS, Score, figures_of, recall_of, share_found
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.passages import best_place
@@ -52,7 +52,7 @@ _PULL: Final = 0.002
 class _Case:
     """A question with its signals."""
 
-    question: Question
+    question: LocomoQuestion
     asked: RankedQuestion
     keys: Sequence[str]
     """The turn of each candidate."""

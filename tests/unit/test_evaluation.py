@@ -18,11 +18,11 @@ from graphweft_contracts.prompt_text import enclose
 from graphweft_rules.files.model import Place
 from graphweft_rules.output.memory_block import NOTHING_CLOSE, MemoryRow, memory_text
 from graphweft_rules.output.passages import passage
-from graphweft_workers.evaluation.asking import Answered, Way
+from graphweft_workers.evaluation.asking import QuestionScores, Way
 from graphweft_workers.evaluation.baseline import compare_with, load_baseline
 from graphweft_workers.evaluation.measures import (
     METRICS,
-    Comparison,
+    RunComparison,
     Score,
     compare,
     figures_of,
@@ -31,7 +31,7 @@ from graphweft_workers.evaluation.measures import (
     share_found,
 )
 from graphweft_workers.evaluation.question_file import load_questions, read_questions
-from graphweft_workers.evaluation.questions import Evidence, Question, Row, has_any
+from graphweft_workers.evaluation.questions import Evidence, FoundRow, MemoryQuestion, has_any
 from graphweft_workers.evaluation.shown_text import ShownText
 from graphweft_workers.reports.evaluation import EvaluationReport
 from graphweft_workers.reports.report import Notice
@@ -40,8 +40,8 @@ PLACE = Place(file="q.yaml")
 LONG = "On Monday we went to the market and bought a crate of very small apples, and then " * 9
 
 
-def question(text: str = "Where?", **more: Any) -> Question:
-    return Question(text=text, scope=MemoryScope(user_id="ada"), place=PLACE, **more)
+def question(text: str = "Where?", **more: Any) -> MemoryQuestion:
+    return MemoryQuestion(text=text, scope=MemoryScope(user_id="ada"), place=PLACE, **more)
 
 
 # --- shares ---------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_an_interval_has_the_width_of_the_normal_one() -> None:
     ],
 )
 def test_a_sign_test_tells_a_difference_from_chance(better: int, worse: int, chance: float, verdict: str) -> None:
-    found = Comparison(better=better, worse=worse, same=3)
+    found = RunComparison(better=better, worse=worse, same=3)
     assert (round(found.chance, 4), found.verdict) == (chance, verdict)
 
 
@@ -112,13 +112,13 @@ def test_a_comparison_read_backwards_has_the_same_chance(pairs: list[tuple[float
     assert 0 < there.chance <= 1
 
 
-def answered(text: str, quality: float, **more: Any) -> Answered:
+def answered(text: str, quality: float, **more: Any) -> QuestionScores:
     score = Score(recall={5: quality, 10: quality, 20: quality}, block=quality)
     scores: dict[Way, Score] = {"recall": score, "context": Score(block=quality)}
-    return Answered(question=question(text, contains=("x",), **more), scores=scores)
+    return QuestionScores(question=question(text, contains=("x",), **more), scores=scores)
 
 
-def baseline(folder: Path, *before: Answered) -> Path:
+def baseline(folder: Path, *before: QuestionScores) -> Path:
     file = folder / "before.json"
     file.write_text(json.dumps(EvaluationReport(app="acme", answered=before).to_dict()))
     return file
@@ -168,13 +168,13 @@ def test_another_file_is_no_earlier_run(tmp_path: Path, text: str, said: str) ->
 )  # fmt: skip
 def test_a_word_is_found_as_a_whole_in_any_case(word: str, text: str, found: bool) -> None:
     assert has_any([word])(text) is found
-    assert bool(Evidence.of_words([word]).in_row(Row(id="", text=text))) is found
+    assert bool(Evidence.of_words([word]).in_row(FoundRow(id="", text=text))) is found
 
 
 def test_a_message_is_found_by_its_id_its_text_or_a_passage_of_it() -> None:
     evidence = Evidence.of_messages({"m1": LONG, "m2": "Yes."})
-    assert evidence.in_row(Row(id="m1", text="another text")) == {0}
-    assert evidence.in_row(Row(id="m9", text="Yes.")) == {1}
+    assert evidence.in_row(FoundRow(id="m1", text="another text")) == {0}
+    assert evidence.in_row(FoundRow(id="m9", text="Yes.")) == {1}
     assert evidence.in_line(f"Ann: {passage(LONG, 150, 200)}") == {0}
     assert evidence.in_line("Ann: Yes.") == {1}
     assert evidence.in_line("Ann: Yesterday. Yes.") == set()

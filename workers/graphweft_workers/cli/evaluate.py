@@ -17,13 +17,13 @@ from graphweft_workers.cli.memory import ScopeOptions
 from graphweft_workers.cli.options import App, BudgetMs, Data, Json, command
 from graphweft_workers.cli.output import show, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, publish, read_between
-from graphweft_workers.evaluation.asking import Answered, Asking, ask, evidence_of
+from graphweft_workers.evaluation.asking import QuestionScores, QuestionSettings, ask, evidence_of
 from graphweft_workers.evaluation.baseline import compare_with, load_baseline
 from graphweft_workers.evaluation.collecting import MOST_SCANNED, collect, file_of
 from graphweft_workers.evaluation.locomo import Conversation, memories_of, questions_of, read
 from graphweft_workers.evaluation.measures import METRICS
 from graphweft_workers.evaluation.question_file import load_questions
-from graphweft_workers.evaluation.questions import Evidence, Question
+from graphweft_workers.evaluation.questions import Evidence, MemoryQuestion
 from graphweft_workers.reports.evaluation import EvaluationReport
 from graphweft_workers.reports.report import Notice, Part, PlainReport
 from graphweft_workers.settings.settings import Settings
@@ -81,8 +81,8 @@ async def eval_run(
     if send:
         await _publish(settings, conversations, app, PublishOptions(data=data, wait=True))
     evidence = await _evidence(settings, questions, app)
-    how = Asking(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
-    answered: list[Answered] = []
+    how = QuestionSettings(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
+    answered: list[QuestionScores] = []
     async with Client(transport=make_transport(settings), app_id=app) as client:
         with bar("asking", len(questions), "questions") as advance:
             async for each in ask(client, questions, evidence, how):
@@ -121,7 +121,7 @@ async def eval_collect(
     show(PlainReport([each.to_dict() for each in proposals], [said]), json=json)
 
 
-def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[Question], Sequence[Conversation]]:
+def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[MemoryQuestion], Sequence[Conversation]]:
     if (file is None) == (locomo is None):
         raise InvalidSettings("give either a file of questions, or --from with conversations in LoCoMo's format")
     if file is not None:
@@ -142,7 +142,7 @@ def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[Questio
     return questions, conversations
 
 
-async def _evidence(settings: Settings, questions: Sequence[Question], app: str) -> list[Evidence]:
+async def _evidence(settings: Settings, questions: Sequence[MemoryQuestion], app: str) -> list[Evidence]:
     if not any(question.expect for question in questions):
         return await evidence_of(questions, None, app)
     async with running_graph(settings) as graph:

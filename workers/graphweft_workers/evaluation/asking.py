@@ -11,7 +11,7 @@ from graphweft_contracts import ContextReply, InvalidSettings, NotRunning
 from graphweft_contracts.prompt_text import harmless
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_workers.evaluation.measures import DEPTHS, Score, recall_of, share_found
-from graphweft_workers.evaluation.questions import Evidence, Question, Row, has_any
+from graphweft_workers.evaluation.questions import Evidence, FoundRow, MemoryQuestion, has_any
 from graphweft_workers.evaluation.shown_text import ShownText
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.records import MEMORY_LABEL
@@ -30,7 +30,7 @@ _NOBODY: Final = frozenset({"timeout", "bus_unavailable", "overloaded"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class QuestionSettings:
     """How questions are asked."""
 
     app: str
@@ -42,14 +42,14 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class QuestionScores:
     """A question with the score of each way of asking."""
 
-    question: Question
+    question: MemoryQuestion
     scores: Mapping[Way, Score]
 
 
-async def evidence_of(questions: Sequence[Question], graph: GraphStore | None, app: str) -> list[Evidence]:
+async def evidence_of(questions: Sequence[MemoryQuestion], graph: GraphStore | None, app: str) -> list[Evidence]:
     """Return the evidence of each question. ``graph`` is needed for messages: their texts are read there.
 
     Raises ``RulesError`` with a finding for each message that is not in the memory of the question's scope.
@@ -82,8 +82,8 @@ async def evidence_of(questions: Sequence[Question], graph: GraphStore | None, a
 
 
 async def ask(
-    client: Client, questions: Sequence[Question], evidence: Sequence[Evidence], how: Asking
-) -> AsyncGenerator[Answered]:
+    client: Client, questions: Sequence[MemoryQuestion], evidence: Sequence[Evidence], how: QuestionSettings
+) -> AsyncGenerator[QuestionScores]:
     """Yield each question with its scores, one after the other.
 
     Raises ``NotRunning`` if nobody answers the first one, and ``InvalidSettings`` if no rules answer it.
@@ -102,16 +102,16 @@ async def ask(
                 f"no rules answer the agent {how.agent!r} in the workflow {how.workflow!r} ({given.detail}): name "
                 "others with --workflow and --agent"
             )
-        rows = [Row(id=str(row.get("id")), text=str(row.get("text"))) for row in searched.results]
+        rows = [FoundRow(id=str(row.get("id")), text=str(row.get("text"))) for row in searched.results]
         recalled = replace(_shown(question, known, shown), ms=searched.elapsed_ms)
         if not question.nothing:
             held = [known.in_row(row) for row in rows]
             recalled = replace(recalled, recall=recall_of(known.all, held), stale=_first_is_stale(question, rows, held))
         recalled = replace(recalled, fault=recalled.fault or _fault(searched))
-        yield Answered(question=question, scores={CONTEXT: _shown(question, known, given), RECALL: recalled})
+        yield QuestionScores(question=question, scores={CONTEXT: _shown(question, known, given), RECALL: recalled})
 
 
-def _shown(question: Question, evidence: Evidence, reply: ContextReply) -> Score:
+def _shown(question: MemoryQuestion, evidence: Evidence, reply: ContextReply) -> Score:
     """Return what the text of a reply says. Its rows are in order of time, so stale is what is there alone."""
     text = ShownText(reply.text)
     score = Score(tokens=reply.tokens, labels=text.labels, ms=reply.elapsed_ms, fault=_fault(reply))
@@ -123,7 +123,7 @@ def _shown(question: Question, evidence: Evidence, reply: ContextReply) -> Score
     return replace(score, block=share_found(evidence.all, held), empty=not reply.text, stale=stale)
 
 
-def _first_is_stale(question: Question, rows: Sequence[Row], held: Sequence[frozenset[int]]) -> bool | None:
+def _first_is_stale(question: MemoryQuestion, rows: Sequence[FoundRow], held: Sequence[frozenset[int]]) -> bool | None:
     """Return whether a row with a stale word comes before each row with evidence; None without stale words."""
     if not question.stale:
         return None
@@ -138,7 +138,7 @@ def _fault(reply: ContextReply) -> str:
 
 
 async def _search(
-    client: Client, question: Question, how: Asking, *, top_k: int, max_tokens: int | None
+    client: Client, question: MemoryQuestion, how: QuestionSettings, *, top_k: int, max_tokens: int | None
 ) -> ContextReply:
     return await client.search(
         question.text, memory=question.scope, top_k=top_k, max_tokens=max_tokens, budget_ms=how.budget_ms,
@@ -146,7 +146,7 @@ async def _search(
     )  # fmt: skip
 
 
-async def _context(client: Client, question: Question, how: Asking) -> ContextReply:
+async def _context(client: Client, question: MemoryQuestion, how: QuestionSettings) -> ContextReply:
     scope = question.scope
     asked: dict[str, Any] = {"messages": [{"role": "user", "text": question.text}]}
     return await client.context(
@@ -155,7 +155,7 @@ async def _context(client: Client, question: Question, how: Asking) -> ContextRe
     )  # fmt: skip
 
 
-def _key(question: Question) -> tuple[tuple[str, str], ...]:
+def _key(question: MemoryQuestion) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(question.scope.given.items()))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.evaluation.asking import Answered, Way
-from graphweft_workers.evaluation.measures import Comparison, compare
+from graphweft_workers.evaluation.asking import QuestionScores, Way
+from graphweft_workers.evaluation.measures import RunComparison, compare
 
 type _Key = tuple[str, tuple[tuple[str, str], ...], int]
 
@@ -37,21 +37,21 @@ class Baseline(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class AnswerChange:
     """A question that is answered better or worse than before."""
 
-    answered: Answered
+    answered: QuestionScores
     way: Way
     before: float
     now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class RunChanges:
     """A run beside an earlier one."""
 
-    ways: Mapping[Way, Comparison]
-    changes: Sequence[Change]
+    ways: Mapping[Way, RunComparison]
+    changes: Sequence[AnswerChange]
     new: int
     """Questions that the earlier run did not have; the comparison leaves them out."""
     gone: int
@@ -73,12 +73,12 @@ def load_baseline(path: Path) -> Baseline:
         ) from None
 
 
-def compare_with(baseline: Baseline, answered: Sequence[Answered]) -> Compared:
+def compare_with(baseline: Baseline, answered: Sequence[QuestionScores]) -> RunChanges:
     """Compare each question with the same one of an earlier run: same text and scope, by its number among such."""
     before = dict(_numbered((each.question, each.scope, each) for each in baseline.questions))
     now = dict(_numbered((each.question.text, each.question.scope.given, each) for each in answered))
     pairs: dict[Way, list[tuple[float, float]]] = {}
-    changes: list[Change] = []
+    changes: list[AnswerChange] = []
     for key in now.keys() & before.keys():
         for way, score in now[key].scores.items():
             if way not in before[key].scores:
@@ -86,9 +86,9 @@ def compare_with(baseline: Baseline, answered: Sequence[Answered]) -> Compared:
             then = before[key].scores[way].quality
             pairs.setdefault(way, []).append((then, score.quality))
             if then != score.quality:
-                changes.append(Change(answered=now[key], way=way, before=then, now=score.quality))
+                changes.append(AnswerChange(answered=now[key], way=way, before=then, now=score.quality))
     changes.sort(key=lambda each: (each.way, each.now - each.before, each.answered.question.text))
-    return Compared(
+    return RunChanges(
         ways={way: compare(found) for way, found in sorted(pairs.items())},
         changes=changes,
         new=len(now.keys() - before.keys()),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from graphweft import Client
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_workers.evaluation import form
-from graphweft_workers.evaluation.questions import Row, one_line
+from graphweft_workers.evaluation.questions import FoundRow, one_line
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.records import MEMORY_LABEL
@@ -34,7 +34,7 @@ class Proposal:
 
     question: str
     scope: MemoryScope
-    candidates: Sequence[Row]
+    candidates: Sequence[FoundRow]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -80,7 +80,7 @@ async def collect(
             text, memory=scope, top_k=_CANDIDATES + 1, budget_ms=budget_ms, app_id=app
         )  # the question itself may be among them
         found = [
-            Row(id=str(row.get("id")), text=str(row.get("text")))
+            FoundRow(id=str(row.get("id")), text=str(row.get("text")))
             for row in reply.results
             if row.get("score") and one_line(str(row.get("text"))) != text
         ]

@@ -67,7 +67,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Measure:
     """A number about all questions of a run."""
 
     read: Callable[[Score], float | None]
@@ -77,39 +77,41 @@ class Metric:
     """Which one of the values; None: their mean."""
 
 
-def _at(depth: int) -> Metric:
-    return Metric(
+def _at(depth: int) -> Measure:
+    return Measure(
         read=lambda score: None if score.recall is None else score.recall[depth],
         meaning=f"evidence in the first {depth} rows",
     )
 
 
-METRICS: Final[Mapping[str, Metric]] = {
+METRICS: Final[Mapping[str, Measure]] = {
     **{f"recall@{depth}": _at(depth) for depth in DEPTHS},
-    "block": Metric(read=lambda score: score.block, meaning="evidence in the agent's text"),
-    "empty": Metric(
+    "block": Measure(read=lambda score: score.block, meaning="evidence in the agent's text"),
+    "empty": Measure(
         read=lambda score: None if score.empty is None else float(score.empty),
         meaning="empty texts",
         less_is_better=True,
     ),
-    "stale": Metric(
+    "stale": Measure(
         read=lambda score: None if score.stale is None else float(score.stale),
         meaning="something outdated came first",
         less_is_better=True,
     ),
-    "nothing": Metric(
+    "nothing": Measure(
         read=lambda score: None if score.nothing is None else float(score.nothing),
         meaning="nothing shown where there is no answer",
     ),
-    "tokens": Metric(read=lambda score: score.tokens, meaning="tokens of the text", less_is_better=True),
-    "labels": Metric(read=lambda score: score.labels, meaning="part of the text that nobody said", less_is_better=True),
-    "p50_ms": Metric(
+    "tokens": Measure(read=lambda score: score.tokens, meaning="tokens of the text", less_is_better=True),
+    "labels": Measure(
+        read=lambda score: score.labels, meaning="part of the text that nobody said", less_is_better=True
+    ),
+    "p50_ms": Measure(
         read=lambda score: None if score.fault else score.ms,
         meaning="most milliseconds of 50 % of replies",
         less_is_better=True,
         percentile=50,
     ),
-    "p99_ms": Metric(
+    "p99_ms": Measure(
         read=lambda score: None if score.fault else score.ms,
         meaning="most milliseconds of 99 % of replies",
         less_is_better=True,
@@ -160,7 +162,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Two runs of the same questions: how many were answered better or worse, and whether that may be chance."""
 
     better: int
@@ -193,8 +195,8 @@ class Comparison:
         }
 
 
-def compare(pairs: Iterable[tuple[float, float]]) -> Comparison:
+def compare(pairs: Iterable[tuple[float, float]]) -> RunComparison:
     """Compare the qualities of questions: each before and now."""
     changes = [now - before for before, now in pairs]
     better, worse = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
-    return Comparison(better=better, worse=worse, same=len(changes) - better - worse)
+    return RunComparison(better=better, worse=worse, same=len(changes) - better - worse)

@@ -14,10 +14,10 @@ from graphweft_rules.files.form_reader import FormReader, Values
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import Node
 from graphweft_workers.evaluation import form
-from graphweft_workers.evaluation.questions import ExpectedMessage, Question
+from graphweft_workers.evaluation.questions import ExpectedMessage, MemoryQuestion
 
 
-def load_questions(path: Path) -> tuple[Question, ...]:
+def load_questions(path: Path) -> tuple[MemoryQuestion, ...]:
     """Return the questions of a file. Raises ``RulesError`` with all findings, and ``InvalidSettings``."""
     try:
         data = file_bytes(path)
@@ -30,7 +30,7 @@ def load_questions(path: Path) -> tuple[Question, ...]:
     return questions
 
 
-def read_questions(data: bytes, file: str) -> tuple[tuple[Question, ...], tuple[Finding, ...]]:
+def read_questions(data: bytes, file: str) -> tuple[tuple[MemoryQuestion, ...], tuple[Finding, ...]]:
     """Return the questions of a file, and its findings. If one is an error, the questions are incomplete."""
     root, findings = parse(data, file)
     reader = _Reader(findings)
@@ -42,7 +42,7 @@ def read_questions(data: bytes, file: str) -> tuple[tuple[Question, ...], tuple[
 class _Reader(FormReader):
     """The checks of one file."""
 
-    def question(self, node: Node) -> Question | None:
+    def question(self, node: Node) -> MemoryQuestion | None:
         values = self.table(node, form.QUESTION)
         scope = self._scope(values)
         if "nothing" in values and values.right.get("nothing") is False:
@@ -50,7 +50,7 @@ class _Reader(FormReader):
             self.error("bad-value", message, values.place_of("nothing"))
         if scope is None or not values.text("question"):
             return None
-        return Question(
+        return MemoryQuestion(
             text=values.text("question"),
             scope=scope,
             place=values.place_of("question"),

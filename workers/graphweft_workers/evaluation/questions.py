@@ -24,7 +24,7 @@ class ExpectedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class MemoryQuestion:
     """A question, whose memory is asked, and what answers it: messages, words, or nothing."""
 
     text: str
@@ -42,14 +42,14 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FoundRow:
     """A row of a search."""
 
     id: str
     text: str
 
 
-type _Finds = Callable[[Row], bool]
+type _Finds = Callable[[FoundRow], bool]
 
 
 class Evidence:
@@ -72,20 +72,20 @@ class Evidence:
         """Return the evidence of words, each of which a row may have."""
         return cls([_has_word(word) for word in words])
 
-    def in_row(self, row: Row) -> frozenset[int]:
+    def in_row(self, row: FoundRow) -> frozenset[int]:
         """Return the items that a row of a search has."""
         return frozenset(number for number, finds in enumerate(self._items) if finds(row))
 
     def in_line(self, line: str) -> frozenset[int]:
         """Return the items that a line of a text for agents has: also a passage of a long message counts."""
-        found = self.in_row(Row(id="", text=line))
+        found = self.in_row(FoundRow(id="", text=line))
         return found | {number for number, text in enumerate(self._texts) if shows(line, text)}
 
 
 def has_any(words: Sequence[str]) -> Callable[[str], bool]:
     """Return whether a text has one of some words or phrases."""
     finders = [_has_word(word) for word in words]
-    return lambda text: any(finds(Row(id="", text=text)) for finds in finders)
+    return lambda text: any(finds(FoundRow(id="", text=text)) for finds in finders)
 
 
 def one_line(text: str) -> str:

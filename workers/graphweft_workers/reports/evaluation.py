@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from graphweft_contracts.plurals import counted
-from graphweft_workers.evaluation.asking import Answered, Way
-from graphweft_workers.evaluation.baseline import Change, Compared
+from graphweft_workers.evaluation.asking import QuestionScores, Way
+from graphweft_workers.evaluation.baseline import AnswerChange, RunChanges
 from graphweft_workers.evaluation.measures import METRICS, Figure, Score, figures_of
 from graphweft_workers.reports.report import Notice, Part, TextTable
 from graphweft_workers.reports.short_texts import short
@@ -27,8 +27,8 @@ class EvaluationReport:
     """A run of questions."""
 
     app: str
-    answered: Sequence[Answered]
-    compared: Compared | None = None
+    answered: Sequence[QuestionScores]
+    compared: RunChanges | None = None
     limits: Mapping[str, float] | None = None
     """By metric: a bound of ``--fail-under``."""
 
@@ -158,7 +158,7 @@ def _plain(figures: Mapping[Way, Mapping[str, Figure]]) -> dict[str, Any]:
     return {way: {name: figure.to_dict() for name, figure in each.items()} for way, each in figures.items()}
 
 
-def _question(each: Answered) -> dict[str, Any]:
+def _question(each: QuestionScores) -> dict[str, Any]:
     question = each.question
     return {
         "question": question.text,
@@ -183,7 +183,7 @@ def _values(score: Score) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _lowest(each: Answered) -> float:
+def _lowest(each: QuestionScores) -> float:
     return min(score.quality for score in each.scores.values())
 
 
@@ -197,7 +197,7 @@ def _cell(name: str, figure: Figure | None) -> str:
     return f"{said} ({figure.low:,.{digits}f} to {figure.high:,.{digits}f})"
 
 
-def _comparison(compared: Compared) -> Iterator[Part]:
+def _comparison(compared: RunChanges) -> Iterator[Part]:
     if compared.changes:
         shown = [*compared.changes[:_MOST], *compared.changes[_MOST:][-_MOST:]]
         yield TextTable(("way", "question", "before", "now"), list(map(_change, shown)), title="What changed")
@@ -212,6 +212,6 @@ def _comparison(compared: Compared) -> Iterator[Part]:
         )
 
 
-def _change(change: Change) -> tuple[str, str, str, str]:
+def _change(change: AnswerChange) -> tuple[str, str, str, str]:
     text = short(change.answered.question.text, _CELL)
     return change.way, text, f"{change.before:.2f}", f"{change.now:.2f}"

@@ -69,7 +69,7 @@ async def collect(
     rows = (await graph.read(app, statement, {**given, "scan": MOST_SCANNED}, timeout_s=_READ_S)).rows
     asked: dict[tuple[str, str, str], None] = {}
     for text, *names in rows:
-        known = dict(zip(SCOPES, names, strict=True))
+        known: dict[str, Any] = dict(zip(SCOPES, names, strict=True))
         whose = next((name for name in _ASKED_OF if known[name]), None)
         if whose is not None and isinstance(text, str) and tells_nothing(text, "user"):
             asked.setdefault((one_line(text), whose, str(known[whose])))

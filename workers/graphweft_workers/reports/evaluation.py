@@ -100,7 +100,7 @@ class EvaluationReport:
         return [each.scores[way] for each in self.answered if tag is None or tag in each.question.tags]
 
     def _by_tag(self) -> TextTable:
-        columns = [
+        columns: list[tuple[Way, str]] = [
             (way, name) for way in self._ways for name in _BY_TAG
             if any(name in figures[way] for figures in self.tags.values())
         ]  # fmt: skip

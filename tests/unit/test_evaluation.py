@@ -287,6 +287,18 @@ def test_bounds_are_at_least_or_at_most_as_the_metric_wants() -> None:
     assert {part.text for part in broken.parts() if isinstance(part, Notice)} == {*broken.failures}
 
 
+def test_a_question_without_an_answer_is_counted_with_its_reason() -> None:
+    late = Score(recall={5: 0, 10: 0, 20: 0}, block=0, empty=True, fault="timeout")
+    run = [
+        answered("a", 1),
+        QuestionScores(question=question("b", contains=("x",)), scores={"recall": late, "context": Score(block=0)}),
+    ]
+    found = EvaluationReport(app="acme", answered=run)
+    assert found.figures["recall"]["recall@10"].value == 0.5
+    [notice] = [part.text for part in found.parts() if isinstance(part, Notice)]
+    assert notice.startswith("1 question got no answer, or a part of one, by recall: timeout 1.")
+
+
 def test_a_report_has_each_metric_by_tag_and_each_question() -> None:
     run = [answered("a", 1, tags=("home", "food")), answered("b", 0, tags=("food",))]
     found = EvaluationReport(app="acme", answered=run).to_dict()

@@ -138,9 +138,8 @@ class EvaluationReport:
                 why = ", ".join(f"{reason} {count:,}" for reason, count in faults.most_common())
                 count = faults.total()
                 yield Notice(
-                    f"{counted(count, 'question')} got no answer, or a part of one, by {way} ({why}), and "
-                    f"{'counts' if count == 1 else 'count'} as found with what came: a slow responder or a rule with a "
-                    "fault, see `graphweft context --explain`"
+                    f"{counted(count, 'question')} got no answer, or a part of one, by {way}: {why}. What came counts. "
+                    "`graphweft doctor` and `graphweft context --explain` say more, and --budget-ms gives more time"
                 )
 
     def _failures(self, name: str, bound: float) -> Iterator[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.conversations import Conversation, Question, read
 from graphweft_rules import AllRows, BoundQuery
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.output.packing import pack
 from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.evaluation.locomo import Conversation, LocomoQuestion, read
+from graphweft_workers.evaluation.measures import DEPTHS, Score, figures_of, recall_of, share_found
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.passages import best_place
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
@@ -42,6 +42,8 @@ _SHORT: Final = 300
 _ROWS: Final = 50
 _STEPS: Final = 150
 _RATE: Final = 0.03
+_NAMES: Final = {**{f"recall@{depth}": f"@{depth}" for depth in DEPTHS}, "block": "in block"}
+"""The figures that are printed."""
 _PULL: Final = 0.002
 """How much a weight is pulled to its start in each step."""
 
@@ -50,7 +52,7 @@ _PULL: Final = 0.002
 class _Case:
     """A question with its signals."""
 
-    question: Question
+    question: LocomoQuestion
     asked: RankedQuestion
     keys: Sequence[str]
     """The turn of each candidate."""
@@ -132,16 +134,21 @@ def _order(case: _Case, weights: Mapping[str, float]) -> list[str]:
 
 
 def _figures(cases: Sequence[_Case], weights_of: Any, tokens: int) -> dict[str, Any]:
-    found: dict[str, list[float]] = {}
-    empty = 0
+    groups: dict[str, list[Score]] = {}
     for case in cases:
-        group = "5" if case.question.category == 5 else "1-4"
         order, evidence = _order(case, weights_of(case)), case.question.evidence
         shown = _shown(case, order[:_ROWS], tokens)
-        empty += not shown
-        for name, kept in (("@5", order[:5]), ("@10", order[:10]), ("@20", order[:20]), ("in block", shown)):
-            found.setdefault(f"{group} {name}", []).append(len(evidence.intersection(kept)) / len(evidence))
-    return {name: round(100 * statistics.fmean(each), 1) for name, each in sorted(found.items())} | {"empty": empty}
+        score = Score(
+            recall=recall_of(evidence, [[key] for key in order]), block=share_found(evidence, [shown]), empty=not shown
+        )
+        groups.setdefault("5" if case.question.category == 5 else "1-4", []).append(score)
+    found = {
+        f"{group} {_NAMES[name]}": round(100 * figure.value, 1)
+        for group, scores in sorted(groups.items())
+        for name, figure in figures_of(scores).items()
+        if name in _NAMES
+    }
+    return found | {"empty": sum(score.empty for scores in groups.values() for score in scores)}
 
 
 def _shown(case: _Case, order: Sequence[str], tokens: int) -> Sequence[str]:

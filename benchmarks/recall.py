@@ -23,7 +23,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.conversations import Conversation, Question, memories_of, read
 from benchmarks.harness import Died, in_turn
 from benchmarks.plain_search import InMemory, by_ranks, plain_words
 from benchmarks.processes import ENGINE, process
@@ -34,6 +33,8 @@ from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import IndexType, SearchQuery
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.evaluation.locomo import Conversation, LocomoQuestion, memories_of, read
+from graphweft_workers.evaluation.measures import DEPTHS, share_found
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.settings.settings import Settings
@@ -41,8 +42,6 @@ from graphweft_workers.text.terms import query_terms, terms
 from graphweft_workers.wiring.connections import make_graph
 from graphweft_workers.wiring.embedder import make_embedder
 
-DEPTHS: Final = (5, 10, 20)
-"""Among how many first rows evidence is looked for."""
 _EMBEDDING: Final = ("-m", "graphweft_workers.cli", "run", "memory")
 _STALLED_S: Final = 600.0
 """Without any progress for so long, a worker counts as stuck. Vectors come by the thousand: 256 of each partition."""
@@ -50,7 +49,7 @@ _POLL_S: Final = 0.1
 _SEARCH_S: Final = 10.0
 _COUNT: Final = "MATCH (m:Memory) RETURN count(m), count(m.embedding)"
 
-type _Search = Callable[[Question], Awaitable[Sequence[str]]]
+type _Search = Callable[[LocomoQuestion], Awaitable[Sequence[str]]]
 """Returns the ids of the memories that are found, best first."""
 
 
@@ -58,13 +57,13 @@ type _Search = Callable[[Question], Awaitable[Sequence[str]]]
 class Answer:
     """What a kind of search found for a question."""
 
-    question: Question
+    question: LocomoQuestion
     found: Sequence[str]
     ms: float
 
     def recall(self, depth: int) -> float:
         """Return the share of the evidence among the first ``depth`` rows."""
-        return len(self.question.evidence.intersection(self.found[:depth])) / len(self.question.evidence)
+        return share_found(self.question.evidence, [self.found[:depth]])
 
 
 def main(
@@ -227,7 +226,7 @@ def _ours(searcher: Searcher, by_words: Searcher, app: str, user_id: str) -> dic
     """Return the kinds of search within one user's memories, by name."""
 
     def kind(searcher: Searcher, index_type: IndexType | None) -> _Search:
-        async def search(question: Question) -> Sequence[str]:
+        async def search(question: LocomoQuestion) -> Sequence[str]:
             query = SearchQuery(
                 text=question.text,
                 memory=MemoryScope(user_id=user_id),
@@ -259,17 +258,17 @@ async def _in_memory(conversation: Conversation, turn_ids: Mapping[str, str], em
     plain = InMemory(texts, vectors, plain_words)
     stemmed = InMemory(texts, vectors, terms)
 
-    async def words(question: Question) -> Sequence[str]:
+    async def words(question: LocomoQuestion) -> Sequence[str]:
         return plain.by_words(plain_words(question.text), k)
 
-    async def same_terms(question: Question) -> Sequence[str]:
+    async def same_terms(question: LocomoQuestion) -> Sequence[str]:
         return stemmed.by_words(query_terms(question.text), k)
 
-    async def vector(question: Question) -> Sequence[str]:
+    async def vector(question: LocomoQuestion) -> Sequence[str]:
         [wanted] = await embedder.embed([question.text])
         return plain.by_vector(wanted, k)
 
-    async def both(question: Question) -> Sequence[str]:
+    async def both(question: LocomoQuestion) -> Sequence[str]:
         return by_ranks([await words(question), await vector(question)], k)
 
     return {

@@ -14,6 +14,7 @@ from graphweft_rules.files import rule_form
 from graphweft_rules.files.forms import NOT_BLANK, FlagKey, Form, Key, ListKey, NumberKey, Pattern, SectionKey, TextKey
 from graphweft_rules.json_schemas import Kind
 from graphweft_rules.rule_tests.form import TEST_FILE
+from graphweft_workers.evaluation.form import QUESTION_FILE
 from graphweft_workers.features.episodes.ontologies.form import ONTOLOGY
 
 type Schema = dict[str, Any]
@@ -27,6 +28,7 @@ def schemas() -> Mapping[Kind, Schema]:
         "rules": _document("Rules of graphweft", rule_form.RULE_FILE, rule_form.DEFINITIONS),
         "test": _document("Rule tests of graphweft", TEST_FILE),
         "ontology": _document("Ontology of graphweft", ONTOLOGY),
+        "questions": _document("Questions to a memory of graphweft", QUESTION_FILE),
     }
 
 

@@ -20,13 +20,18 @@ _FILES: Final = {
     "rules": ("Rules", "`<Workflow>/graph_injection.yaml`", "[writing rules](../rules.md)"),
     "test": ("Rule tests", "`<Workflow>/*_test.yaml`", "[testing rules](../rules.md#test-your-rules)"),
     "ontology": ("Ontologies", "`ontologies/*.yaml`", "[ontologies](../episodes.md#ontologies)"),
+    "questions": (
+        "Questions",
+        "the file of `graphweft eval`",
+        "[measure your memory](../memory.md#measure-your-memory)",
+    ),
 }
 
 
 def files_page() -> str:
-    """Return the page of the files that people write: rules, rule tests, ontologies."""
+    """Return the page of the files that people write: rules, rule tests, ontologies, questions."""
     parts = [
-        "# Rules, rule tests and ontologies\n",
+        "# Rules, rule tests, ontologies and questions\n",
         "Written from the JSON Schemas that `graphweft rules schema` prints. `rules[].name` is the key `name` of each "
         "entry of `rules`.\n",
     ]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.conversations import memories_of, read
 from benchmarks.plain_search import InMemory, by_ranks, plain_words
+
+from graphweft_workers.evaluation.locomo import memories_of, read
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests/fixtures/recall/conversations.json"

@@ -1,5 +1,5 @@
-"""JSON Schemas of the files that people write, for editors: ``rules.json``, ``test.json`` and
-``ontology.json`` in this folder.
+"""JSON Schemas of the files that people write, for editors: ``rules.json``, ``test.json``,
+``ontology.json`` and ``questions.json`` in this folder.
 
 ``make generate`` writes them.
 """
@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 
 __all__ = ("KINDS", "Kind", "schema_text")
 
-Kind = Literal["rules", "test", "ontology"]
+Kind = Literal["rules", "test", "ontology", "questions"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 

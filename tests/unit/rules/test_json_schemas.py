@@ -20,6 +20,7 @@ from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import plain
 from graphweft_rules.json_schemas import KINDS, Kind, schema_text
 from graphweft_rules.rule_tests.reader import read_cases
+from graphweft_workers.evaluation.question_file import read_questions
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 
 ROOT = Path(__file__).parents[3]
@@ -148,6 +149,12 @@ tests:
     unmatched: [agent.turn_start, "tool.*"]
   - {name: from a file, events: recorded.jsonl}
 """
+QUESTIONS = """
+questions:
+  - {question: "Where?", user: ada, chat: c1, agent: planner, application: shop, contains: Bergen, stale: [Oslo]}
+  - {question: "Which cake?", chat: c1, expect: [m1, m2], tags: [food, cakes]}
+  - {question: "Who is the king?", application: shop, nothing: true, tags: none}
+"""
 
 type Read = Callable[[bytes], tuple[Finding, ...]]
 
@@ -164,7 +171,11 @@ def cases_of(data: bytes) -> tuple[Finding, ...]:
     return read_cases(data, Path("Support/orders_test.yaml"), "Support", lambda _: b"")[1]
 
 
-READ: dict[Kind, Read] = {"rules": rules_of, "test": cases_of, "ontology": ontology_of}
+def questions_of(data: bytes) -> tuple[Finding, ...]:
+    return read_questions(data, "questions.yaml")[1]
+
+
+READ: dict[Kind, Read] = {"rules": rules_of, "test": cases_of, "ontology": ontology_of, "questions": questions_of}
 
 
 def values(text: str) -> Any:
@@ -176,7 +187,9 @@ def as_file(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-FULL: dict[Kind, Any] = {"rules": values(EVERYTHING), "test": values(TESTS), "ontology": values(ONTOLOGY)}
+FULL: dict[Kind, Any] = {
+    "rules": values(EVERYTHING), "test": values(TESTS), "ontology": values(ONTOLOGY), "questions": values(QUESTIONS)
+}  # fmt: skip
 
 
 def valid(kind: Kind, value: Any) -> bool:
@@ -269,6 +282,8 @@ def test_the_schema_accepts_the_rules_of_the_pages() -> None:
         ("ontology", "entity_types: {A: }"),
         ("ontology", "entity_types: {A: a}\nedge_types: {}\nedge_type_map: []\nexcluded_entity_types: []"),
         ("ontology", "entity_types: {A: a}\nexcluded_entity_types: A"),
+        ("questions", QUESTIONS),
+        ("questions", "questions: [{question: a, user: b, contains: c}]"),
     ],
 )  # fmt: skip
 def test_the_schema_accepts_every_form(kind: Kind, text: str) -> None:
@@ -391,6 +406,21 @@ MISTAKES: list[tuple[Kind, tuple[Any, ...], Any]] = [
     ("ontology", ("edge_type_map", 0, "edges"), []),
     ("ontology", ("edge_type_map",), {"source": "Customer"}),
     ("ontology", ("excluded_entity_types",), 5),
+    ("questions", ("questions",), []),
+    ("questions", ("questions",), ...),
+    ("questions", ("questions", 0, "question"), ...),
+    ("questions", ("questions", 0, "question"), " "),
+    ("questions", ("questions", 0, "contains"), ...),
+    ("questions", ("questions", 0, "nothing"), True),
+    ("questions", ("questions", 0, "user"), " ada"),
+    ("questions", ("questions", 0, "user"), "a" * 257),
+    ("questions", ("questions", 0, "user_id"), "ada"),
+    ("questions", ("questions", 1, "chat"), ...),
+    ("questions", ("questions", 1, "expect"), []),
+    ("questions", ("questions", 1, "expect", 0), 7),
+    ("questions", ("questions", 1, "tags"), {}),
+    ("questions", ("questions", 2, "nothing"), False),
+    ("questions", ("questions", 2, "nothing"), "yes"),
 ]  # fmt: skip
 
 
@@ -419,7 +449,7 @@ def test_the_schema_has_exactly_the_keys_of_the_loader(kind: Kind) -> None:
         assert any("no_such_key" in each for each in refusals), path
         assert keys_at(VALIDATORS[kind].schema, path) == said, path
         compared += 1
-    assert compared >= {"rules": 15, "test": 10, "ontology": 3}[kind]
+    assert compared >= {"rules": 15, "test": 10, "ontology": 3, "questions": 4}[kind]
 
 
 def keys_at(schema: Any, path: tuple[Any, ...]) -> set[str]:
@@ -482,6 +512,7 @@ SMALL: dict[Kind, list[Any]] = {
     ],
     "test": [{"tests": [{"name": "a", key: value}]} for key, value in FULL["test"]["tests"][0].items()],
     "ontology": [{"entity_types": {"A": "a"}}],
+    "questions": [{"questions": [each]} for each in FULL["questions"]["questions"]],
 }
 
 
@@ -509,3 +540,9 @@ def test_the_schema_refuses_only_rule_tests_that_the_reader_refuses(value: Any) 
 @given(variants("ontology"))
 def test_the_schema_refuses_only_ontologies_that_the_loader_refuses(value: Any) -> None:
     judged_alike("ontology", value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(variants("questions"))
+def test_the_schema_refuses_only_questions_that_the_reader_refuses(value: Any) -> None:
+    judged_alike("questions", value)

@@ -21,8 +21,11 @@ _WRONG_ARGUMENTS: Any = typer.BadParameter.__mro__[2]
 """What all errors of arguments are; typer has no public name for it."""
 
 
-def _loading(commands: Mapping[str, CommandPlace | Group]) -> type[TyperGroup]:
-    """Return a group that imports a command on first use, and lists all without importing any."""
+def _loading(commands: Mapping[str, CommandPlace | Group], default: str | None = None) -> type[TyperGroup]:
+    """Return a group that imports a command on first use, and lists all without importing any.
+
+    ``default`` is the command whose name may be left out.
+    """
     places = {name: place for name, place in commands.items() if isinstance(place, CommandPlace)}
 
     class Loading(TyperGroup):
@@ -45,6 +48,12 @@ def _loading(commands: Mapping[str, CommandPlace | Group]) -> type[TyperGroup]:
             finally:
                 print_errors_as_json(False)
             raise SystemExit(code or 0)
+
+        @override
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if default is not None and args and args[0] not in commands and args[0] != "--help":
+                args = [default, *args]
+            return super().parse_args(ctx, args)
 
         @override
         def list_commands(self, ctx: Any) -> list[str]:
@@ -97,7 +106,10 @@ app = typer.Typer(
 )
 for _name, _group in COMMANDS.items():
     if isinstance(_group, Group):
-        app.add_typer(typer.Typer(cls=_loading(_group.commands), no_args_is_help=True, help=_group.help), name=_name)
+        app.add_typer(
+            typer.Typer(cls=_loading(_group.commands, _group.default), no_args_is_help=True, help=_group.help),
+            name=_name,
+        )
 
 
 def _version(given: bool) -> None:

@@ -31,6 +31,8 @@ class Group(NamedTuple):
 
     help: str
     commands: Mapping[str, CommandPlace]
+    default: str | None = None
+    """The command that runs if the first argument names none."""
 
 
 COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
@@ -91,6 +93,14 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "forget": CommandPlace("memory", "memory_forget"),
             "erase": CommandPlace("memory", "memory_erase"),
         },
+    ),
+    "eval": Group(
+        "Measure what the memory finds, by questions whose answers are known. `eval FILE` is `eval run FILE`.",
+        {
+            "run": CommandPlace("evaluate", "eval_run"),
+            "collect": CommandPlace("evaluate", "eval_collect"),
+        },
+        default="run",
     ),
     "status": CommandPlace("status", "status"),
     "events": Group(

@@ -77,6 +77,11 @@ class ScopeOptions:
         str | None, typer.Option("--application", help="Only memories of this application, a scope within the app.")
     ] = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether any option is given."""
+        return any(each is not None for each in (self.user, self.thread, self.agent_id, self.application))
+
     def scope(self) -> MemoryScope:
         """Return the scope. Raises ``InvalidSettings`` without any option, and for names that no scope can have."""
         given = dict(zip(SCOPES, (self.application, self.agent_id, self.user, self.thread), strict=True))

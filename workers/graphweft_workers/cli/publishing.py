@@ -207,8 +207,8 @@ async def _without_rule(settings: Settings, bus: Bus, sent: SentEvents) -> Seque
 
 
 @contextmanager
-def bar(title: str, total: int | None) -> Generator[Callable[[int], None]]:
-    """Show a progress bar on standard error. Yields a function that advances it by a number of events."""
+def bar(title: str, total: int | None, unit: str = "events") -> Generator[Callable[[int], None]]:
+    """Show a progress bar on standard error. Yields a function that advances it by a number of units."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -216,7 +216,7 @@ def bar(title: str, total: int | None) -> Generator[Callable[[int], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("events"),
+        TextColumn(unit),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=stderr(), disable=not stderr().is_terminal) as progress:

@@ -15,9 +15,9 @@ from graphweft_workers.reports.report import PlainReport
 
 @command
 async def rules_schema(
-    kind: Annotated[Kind, typer.Argument(help="The kind of file: rules, test, or ontology.")] = "rules",
+    kind: Annotated[Kind, typer.Argument(help="The kind of file: rules, test, ontology, or questions.")] = "rules",
     json: Json = False,
 ) -> None:
-    """Print the JSON Schema of rule files, rule tests or ontologies, with which editors complete and check them."""
+    """Print the JSON Schema of rules, rule tests, ontologies or questions, by which editors complete and check."""
     text = schema_text(kind)
     show(PlainReport(json_module.loads(text), [text.rstrip("\n")]), json=json)

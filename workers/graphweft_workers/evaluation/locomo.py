@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphweft_contracts import Event
-from graphweft_contracts.memory import memory_id
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_rules.files.model import Place
+from graphweft_workers.evaluation import questions as evaluation
 
-SOURCE: Final = "/benchmarks/recall"
+SOURCE: Final = "/graphweft/locomo"
 _TURN_ID: Final = re.compile(r"D:?(\d+):(\d+)")
 """In a question's evidence; some of LoCoMo's items name several turns, or one as ``D30:05``."""
 _WHEN: Final = "%I:%M %p on %d %B, %Y"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class LocomoTurn:
     """What somebody said."""
 
     id: str
@@ -33,7 +35,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class LocomoQuestion:
     """A question about a conversation."""
 
     text: str
@@ -49,8 +51,8 @@ class Conversation:
     id: str
     first: str
     """Who is ``speaker_a``."""
-    turns: tuple[Turn, ...]
-    questions: tuple[Question, ...]
+    turns: tuple[LocomoTurn, ...]
+    questions: tuple[LocomoQuestion, ...]
     """Those that have evidence."""
     asked: int
     """How many questions there were, those without evidence included."""
@@ -94,14 +96,27 @@ def memories_of(conversation: Conversation, app_id: str) -> Iterator[tuple[Event
         yield event, {memory_id(SOURCE, event.id, place): turn.id for place, turn in enumerate(turns)}
 
 
+def questions_of(conversation: Conversation, file: str) -> Iterator[evaluation.MemoryQuestion]:
+    """Yield the questions of a conversation for ``graphweft eval``. The category is a tag."""
+    for question in conversation.questions:
+        place = Place(file=file)
+        yield evaluation.MemoryQuestion(
+            text=question.text,
+            scope=MemoryScope(user_id=conversation.id),
+            place=place,
+            expect=tuple(evaluation.ExpectedMessage(id=id, place=place) for id in sorted(question.evidence)),
+            tags=(f"category {question.category}",),
+        )
+
+
 def _conversation(sample: Mapping[str, Any]) -> Conversation:
     sessions = sample["conversation"]
-    turns: list[Turn] = []
+    turns: list[LocomoTurn] = []
     names = sorted(int(name.split("_")[1]) for name in sessions if re.fullmatch(r"session_\d+", name))
     for number in names:
         began = datetime.strptime(sessions[f"session_{number}_date_time"], _WHEN).replace(tzinfo=UTC)
         turns += [
-            Turn(
+            LocomoTurn(
                 id=turn["dia_id"],
                 session=number,
                 time=began + timedelta(seconds=place),
@@ -112,7 +127,7 @@ def _conversation(sample: Mapping[str, Any]) -> Conversation:
         ]
     there = {turn.id for turn in turns}
     questions = [
-        Question(
+        LocomoQuestion(
             text=asked["question"],
             category=asked["category"],
             evidence=_turn_ids(asked.get("evidence") or ()) & there,

@@ -1,0 +1,178 @@
+"""``graphweft eval``: questions whose answers are known, and what the memory finds and shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from graphweft import Client
+from graphweft_contracts import Event, InvalidSettings
+from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.cli.memory import ScopeOptions
+from graphweft_workers.cli.options import App, BudgetMs, Data, Json, command
+from graphweft_workers.cli.output import show, warn
+from graphweft_workers.cli.publishing import PublishOptions, bar, publish, read_between
+from graphweft_workers.evaluation.asking import QuestionScores, QuestionSettings, ask, evidence_of
+from graphweft_workers.evaluation.baseline import compare_with, load_baseline
+from graphweft_workers.evaluation.collecting import MOST_SCANNED, collect, file_of
+from graphweft_workers.evaluation.locomo import Conversation, memories_of, questions_of, read
+from graphweft_workers.evaluation.measures import METRICS
+from graphweft_workers.evaluation.question_file import load_questions
+from graphweft_workers.evaluation.questions import Evidence, MemoryQuestion
+from graphweft_workers.reports.evaluation import EvaluationReport
+from graphweft_workers.reports.report import Notice, Part, PlainReport
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.connections import make_transport
+from graphweft_workers.wiring.running import check_bus, running_graph
+
+BELOW_LIMIT: Final = 3
+"""The exit code if a bound of ``--fail-under`` is not kept."""
+
+
+@command
+async def eval_run(
+    app: App,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A file of questions (YAML).", show_default=False)
+    ] = None,
+    locomo: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Conversations with questions, in the format of locomo10.json."),
+    ] = None,
+    send: Annotated[
+        bool, typer.Option("--publish", help="First publish the conversations of --from to the app, and wait.")
+    ] = False,
+    workflow: Annotated[
+        str, typer.Option("--workflow", help="Workflow whose injection rules are asked.")
+    ] = DEFAULT_WORKFLOW,
+    agent: Annotated[str, typer.Option("--agent", help="The agent that asks the rules.")] = "assistant",
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Limit of the text of a search; rules have limits of their own.")
+    ] = 600,
+    budget_ms: BudgetMs = 2000,
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="FILE", help="What an earlier run wrote with --json.")
+    ] = None,
+    fail_under: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-under", metavar="NAME=NUMBER,…", help="Exit with 3 if a metric is worse: recall@10=0.6,empty=0.02."
+        ),
+    ] = None,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Ask questions whose answers are known, through the rules and by a search, and measure what comes.
+
+    It asks a responder, as a runtime would, and changes nothing. No model judges the answers.
+    """
+    settings = Settings.load(data=data)
+    limits = _limits(fail_under)
+    baseline = None if against is None else load_baseline(against)
+    questions, conversations = _questions(file, locomo)
+    if send and not conversations:
+        raise InvalidSettings("--publish sends the conversations of --from: give --from too")
+    await check_bus(settings)
+    if send:
+        await _publish(settings, conversations, app, PublishOptions(data=data, wait=True))
+    evidence = await _evidence(settings, questions, app)
+    how = QuestionSettings(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
+    answered: list[QuestionScores] = []
+    async with Client(transport=make_transport(settings), app_id=app) as client:
+        with bar("asking", len(questions), "questions") as advance:
+            async for each in ask(client, questions, evidence, how):
+                answered.append(each)
+                advance(1)
+    compared = None if baseline is None else compare_with(baseline, answered)
+    report = EvaluationReport(app=app, answered=answered, compared=compared, limits=limits)
+    show(report, json=json)
+    return BELOW_LIMIT if report.failures else None
+
+
+@command
+async def eval_collect(
+    app: App,
+    scope: ScopeOptions,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of questions.")] = 20,
+    budget_ms: BudgetMs = 2000,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Propose a file of questions: those that users asked, each with rows that may answer it.
+
+    It reads the latest memories of users in the graph, and asks a responder. Somebody has to say what answers each.
+    """
+    settings = Settings.load(data=data)
+    given = scope.scope().given if scope.is_given else {}
+    await check_bus(settings)
+    async with running_graph(settings) as graph, Client(transport=make_transport(settings), app_id=app) as client:
+        proposals = await collect(client, graph, app, given, limit=limit, budget_ms=budget_ms)
+    said: Part = file_of(proposals, app)
+    if not proposals:
+        said = Notice(
+            f"no question is among the latest {MOST_SCANNED:,} memories of users in the app {app!r}: check --app, or "
+            "write the file by hand"
+        )
+    show(PlainReport([each.to_dict() for each in proposals], [said]), json=json)
+
+
+def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[MemoryQuestion], Sequence[Conversation]]:
+    if (file is None) == (locomo is None):
+        raise InvalidSettings("give either a file of questions, or --from with conversations in LoCoMo's format")
+    if file is not None:
+        return load_questions(file), ()
+    assert locomo is not None
+    try:
+        conversations = read(locomo)
+    except OSError as error:
+        raise InvalidSettings(f"--from: {locomo} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidSettings(f"--from: {error}") from error
+    questions = [question for each in conversations for question in questions_of(each, str(locomo))]
+    if not questions:
+        raise InvalidSettings(f"--from: {locomo} has no question with evidence")
+    left_out = sum(each.asked for each in conversations) - len(questions)
+    if left_out:
+        warn(f"{left_out:,} questions of {locomo} are left out: no turn of their conversation is their evidence")
+    return questions, conversations
+
+
+async def _evidence(settings: Settings, questions: Sequence[MemoryQuestion], app: str) -> list[Evidence]:
+    if not any(question.expect for question in questions):
+        return await evidence_of(questions, None, app)
+    async with running_graph(settings) as graph:
+        return await evidence_of(questions, graph, app)
+
+
+async def _publish(
+    settings: Settings, conversations: Sequence[Conversation], app: str, options: PublishOptions
+) -> None:
+    def groups() -> Iterator[Sequence[Event]]:
+        for conversation in conversations:
+            yield [event for event, _ in memories_of(conversation, app)]
+
+    _, outcome = await publish(settings, read_between(groups()), options, harmless=True)
+    if outcome is None or not outcome.complete:
+        raise InvalidSettings("not all conversations were applied: see `graphweft dlq list` and `graphweft status`")
+
+
+def _limits(text: str | None) -> dict[str, float]:
+    """Return the bounds by metric. Raises ``InvalidSettings``."""
+    found: dict[str, float] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        name, _, number = part.strip().partition("=")
+        if name not in METRICS:
+            near = did_you_mean(name, METRICS)
+            raise InvalidSettings(f"--fail-under: {name!r} is no metric{near}: write one of {', '.join(METRICS)}")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            found[name] = math.nan
+        if not math.isfinite(found[name]):
+            raise InvalidSettings(f"--fail-under: {part.strip()!r} has no number: write {name}=0.6")
+    return found

@@ -1,0 +1,1 @@
+"""Measures what a memory finds and shows, by questions whose answers are known."""

@@ -53,7 +53,12 @@ async def run_role(role: str, settings: Settings, open_service: OpenService) -> 
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with serving(role, settings, open_service, stop.set):
         answered = asyncio.create_task(until_answered(settings))
-        answered.add_done_callback(lambda task: task.cancelled() or task.exception() is None or stop.set())
+
+        def look(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                stop.set()
+
+        answered.add_done_callback(look)
         try:
             await stop.wait()
         finally:

@@ -8,7 +8,6 @@ from collections.abc import MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import structlog
-from rich.console import Console
 
 from graphweft_workers.support.log_context import with_ids
 from graphweft_workers.support.printable import printable, printable_lines
@@ -51,6 +50,16 @@ def _escaped(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> Mu
     return entry
 
 
+def _for_people() -> list[structlog.typing.Processor]:
+    from rich.console import Console  # JSON does without
+
+    terminal = Console(stderr=True)  # it knows NO_COLOR
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=terminal.is_terminal and not terminal.no_color, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [_escaped, renderer]
+
+
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     """Send structlog and standard logging to standard error in one form. A command calls it once."""
     shared: list[structlog.typing.Processor] = [
@@ -59,17 +68,10 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    terminal = Console(stderr=True)  # it knows NO_COLOR
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.JSONRenderer()]  # JSON escapes all beyond ASCII
         if style == "json"
-        else [
-            _escaped,
-            structlog.dev.ConsoleRenderer(
-                colors=terminal.is_terminal and not terminal.no_color,
-                exception_formatter=structlog.dev.plain_traceback,
-            ),
-        ]
+        else _for_people()
     )
     structlog.configure(
         processors=[

@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.services.embedded",
     "tests.services.fixtures",
     "tests.services.loop_holds",
+    "tests.services.opened_in",
     "tests.services.drivers",
     "tests.services.models",
     "tests.services.runtime_environments",

@@ -44,7 +44,7 @@ class _Finder:
 
 def _importing() -> str:
     """Return the name of the module whose statement is being executed."""
-    frame = sys._getframe(2)  # of importlib, which does not say who imports
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] # importlib does not say who imports
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("importlib."):
         frame = frame.f_back
     return str(frame.f_globals.get("__name__"))

@@ -24,9 +24,10 @@ def _opened_in() -> Iterator[None]:
         self.opened_in = os.environ.get("PYTEST_CURRENT_TEST", "no test")
         make(self, *arguments, **options)
 
+    def naming(self: Any) -> str:
+        return f"{show(self)}, opened in {getattr(self, 'opened_in', 'no test')}"
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transport, "__init__", noting)
-        patch.setattr(
-            transport, "__repr__", lambda self: f"{show(self)}, opened in {getattr(self, 'opened_in', 'no test')}"
-        )
+        patch.setattr(transport, "__repr__", naming)
         yield

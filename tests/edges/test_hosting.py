@@ -1,4 +1,4 @@
-"""The services as roles and as FastStream applications: what ends them, what they finish, what may live beside them."""
+"""The services as FastStream applications: what ends them, what they finish, and what may live beside them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis.asyncio as redis
@@ -33,10 +32,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.processes import role
 from graphweft_workers.processes.hosting import injection_app, mutation_app
-from graphweft_workers.processes.mutation import open_mutation
-from graphweft_workers.processes.role import run_role
 from graphweft_workers.reports.delivery import SentEvents, send, wait_until_applied
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import rules as rule_loading
@@ -112,20 +108,14 @@ async def applied_turns(graph: FalkorDBStore) -> int:
     return int(table.rows[0][0]) if table.rows else 0
 
 
-FASTSTREAM = ("faststream", "run", "--factory", "graphweft_workers.processes.hosting:mutation_app")
-RUN = ("graphweft_workers.cli", "run", "mutation")
-
-
-@pytest.mark.parametrize(
-    ("command", "number"), [(FASTSTREAM, signal.SIGTERM), (RUN, signal.SIGTERM), (RUN, signal.SIGINT)]
-)
-async def test_a_signal_lets_a_role_finish(
-    settings: Settings, bus: Bus, graph: FalkorDBStore, command: tuple[str, ...], number: signal.Signals
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_faststream_runs_it_and_a_signal_lets_it_finish(
+    settings: Settings, bus: Bus, graph: FalkorDBStore, number: signal.Signals
 ) -> None:
     events = 300
     sent = await turns(settings.bus, events)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", *command),
+        *(sys.executable, "-m", "faststream", "run", "--factory", "graphweft_workers.processes.hosting:mutation_app"),
         env={k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
         | {
             "GRAPHWEFT_BUS_URL": settings.bus,
@@ -156,26 +146,17 @@ async def test_a_signal_lets_a_role_finish(
     assert await applied_turns(graph) == events
 
 
-async def mutation_role(settings: Settings) -> None:
-    await run_role("mutation", settings, open_mutation)
-
-
-async def mutation_on_faststream(settings: Settings) -> None:
-    await mutation_app(settings).run()
-
-
-@pytest.mark.parametrize("run_it", [mutation_role, mutation_on_faststream])
-async def test_a_worker_that_breaks_ends_its_role_with_its_error(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, run_it: Callable[[Settings], Coroutine[Any, Any, None]]
+async def test_a_worker_that_breaks_ends_the_app_with_its_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: MutationWorker) -> None:
         await waiting.turns()
         raise LookupError("a defect")
 
     monkeypatch.setattr(MutationWorker, "run", broken)
-    run = asyncio.create_task(run_it(settings))
+    run = asyncio.create_task(mutation_app(settings).run())
     await asyncio.wait([run], timeout=120)
-    assert run.done(), "the role lingers"
+    assert run.done(), "the app lingers"
     with pytest.raises(LookupError, match="a defect"):
         await run
 
@@ -413,30 +394,5 @@ async def test_a_bus_that_goes_away_while_it_connects_is_waited_for(
 
 async def test_a_stop_while_the_bus_is_away_ends_it(tmp_path: Path, rules: Path, logs: Logs) -> None:
     address = f"unix://{tmp_path / 'nobody.sock'}"
-    settings = Settings.load(bus_url=address, graph_url=address, rules=rules)
-    async with running(mutation_app(settings)) as task:
+    async with running(mutation_app(Settings.load(bus_url=address, graph_url=address, rules=rules))) as task:
         await until(lambda: events_of(logs), lambda said: "bus_unavailable" in said, beside=task)
-    logs.clear()
-    task = asyncio.create_task(mutation_role(settings))
-    await until(lambda: events_of(logs), lambda said: "bus_unavailable" in said, beside=task)
-    signal.raise_signal(signal.SIGTERM)
-    await task
-
-
-async def test_a_role_says_that_a_bus_has_other_partitions(settings: Settings, bus: Bus, logs: Logs) -> None:
-    await bus.partitions.count()
-    task = asyncio.create_task(mutation_role(settings.model_copy(update={"partitions": 5})))
-    await until(lambda: events_of(logs), lambda said: "layout_differs" in said, beside=task)
-    signal.raise_signal(signal.SIGTERM)
-    await task
-
-
-async def test_what_a_look_at_the_bus_finds_wrong_ends_a_role(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def broken(_: Settings) -> None:
-        raise LookupError("a defect")
-
-    monkeypatch.setattr(role, "until_answered", broken)
-    with pytest.raises(LookupError, match="a defect"):
-        await mutation_role(settings)

@@ -182,32 +182,3 @@ def test_payloads_are_checked_however_little_is_imported(type: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "refused\n"
-
-
-UNUSED = {"rich.pretty", "pygments", "opentelemetry.sdk", "uvicorn", "faststream", "prompt_toolkit"}
-"""What libraries would import, and no role of the graph uses."""
-
-
-@pytest.mark.parametrize("role", ["mutation", "injection"])
-def test_a_role_imports_nothing_that_only_libraries_ask_for(role: str) -> None:
-    code = (
-        "from graphweft_workers.support.unused_imports import leave_out_unused_imports; leave_out_unused_imports(); "
-        f"import cel, redis.asyncio, graphweft_workers.support.logs, graphweft_workers.processes.{role}; "
-        "import graphweft_workers.processes.role"
-    )
-    assert imported(code) & UNUSED == set()
-
-
-def test_a_library_does_without_what_is_left_out_and_others_get_it() -> None:
-    code = (
-        "from graphweft_workers.support.unused_imports import leave_out_unused_imports as leave_out\n"
-        "leave_out()\n"
-        "leave_out()\n"
-        "import cel, structlog, rich.pretty, opentelemetry.sdk.metrics, sys\n"
-        "from structlog import dev\n"
-        "assert dev.default_exception_formatter is dev.plain_traceback\n"
-        "assert 'pygments' not in sys.modules\n"
-        "assert cel.evaluate('1 + a', {'a': 2}) == 3\n"
-        "assert [type(each).__module__ for each in sys.meta_path].count(leave_out.__module__) == 1\n"
-    )
-    subprocess.run([sys.executable, "-c", code], timeout=120, check=True)

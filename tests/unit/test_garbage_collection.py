@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from graphweft_workers.cli import main
-from graphweft_workers.processes import role as hosted
+from graphweft_workers.processes import hosting
 from graphweft_workers.processes import run as roles
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.garbage_collection import collect_less_often, leave_out_the_start
@@ -63,20 +63,24 @@ def test_a_command_leaves_no_objects_to_search_at_its_end(monkeypatch: pytest.Mo
     assert gc.get_freeze_count() > frozen + 1_000
 
 
+class Process:
+    """A role that notes the settings of its process, instead of running."""
+
+    def __init__(self, settings: object) -> None:
+        self.found: tuple[float, int] = (0.0, 0)
+
+    async def run(self, **_: object) -> None:
+        self.found = sys.getswitchinterval(), gc.get_threshold()[0]
+
+
 @pytest.mark.parametrize("role", ["mutation", "injection", "memory"])
 async def test_a_thread_of_a_role_soon_gives_way_to_its_event_loop(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[float, int]] = []
-
-    async def note(*_: object) -> None:
-        found.append((sys.getswitchinterval(), gc.get_threshold()[0]))
-
-    before = sys.getswitchinterval()
-    monkeypatch.setattr(hosted, "run_role", note)
+    before, process = sys.getswitchinterval(), Process(None)
+    monkeypatch.setattr(hosting, f"{role}_app", lambda _: process)
     sys.setswitchinterval(0.005)  # Python's default
     try:
         await getattr(roles, f"run_{role}")(Settings())
     finally:
         sys.setswitchinterval(before)
-    [(interval, threshold)] = found
-    assert interval <= 0.001
-    assert threshold > 10_000
+    assert process.found[0] <= 0.001
+    assert process.found[1] > 10_000

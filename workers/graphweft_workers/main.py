@@ -6,7 +6,6 @@ import sys
 from typing import Final
 
 from graphweft_workers.support.garbage_collection import collect_less_while_loading
-from graphweft_workers.support.unused_imports import leave_out_unused_imports
 
 _OLDEST: Final = (3, 12)
 """The oldest Python of workers and commands. The client may have an older one, and is in the same wheel."""
@@ -22,7 +21,6 @@ def main() -> None:
 
 def _run() -> None:
     collect_less_while_loading()
-    leave_out_unused_imports()
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         from importlib import metadata

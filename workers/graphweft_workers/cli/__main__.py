@@ -2,9 +2,7 @@
 
 from graphweft_workers.cli import main
 from graphweft_workers.support.garbage_collection import collect_less_while_loading
-from graphweft_workers.support.unused_imports import leave_out_unused_imports
 
 if __name__ == "__main__":
     collect_less_while_loading()
-    leave_out_unused_imports()
     main()

@@ -1,33 +1,45 @@
-"""The roles as FastStream applications, with a broker for your own subscribers.
+"""The roles as FastStream applications, with signals and a broker for your own subscribers.
 
-``faststream run --factory graphweft_workers.processes.hosting:mutation_app`` runs one. ``graphweft run`` runs the same
-role without FastStream, whose import takes a fifth of a role's start. Add your own routers and middlewares to the app's
-broker (None if FastStream has none for the bus), which uses the same bus::
+``graphweft run`` runs these, and so does ``faststream run --factory graphweft_workers.processes.hosting:mutation_app``.
+Add your own routers and middlewares to the app's broker (None if FastStream has none for the bus), which uses the same
+bus::
 
     app = mutation_app()
     app.broker.include_router(router)
 
 The roles are tasks of the lifespan, not subscribers: a FastStream subscriber would lose or reorder events (see
-``docs/decisions/0009-faststream-hosts-it-does-not-deliver.md``).
+``docs/decisions/0009-faststream-hosts-it-does-not-deliver.md``). Import this module only to run a role, because
+importing FastStream takes a sixth of a role's start.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import override
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Final, override
 
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
+from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers import bus_driver
-from graphweft_workers.processes.role import OpenService, serving, until_answered
+from graphweft_workers.ports.check import layout_checks
+from graphweft_workers.processes.health import healthy
+from graphweft_workers.processes.loop_monitor import watched
+from graphweft_workers.processes.service import Service
+from graphweft_workers.processes.traced import traced
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.logs import set_up_logs
-from graphweft_workers.wiring.connections import make_broker
+from graphweft_workers.wiring.connections import make_broker, make_bus, new_layout
 
 logger = get_logger("graphweft.hosting")
+
+_FIRST_WAIT_S: Final = 0.1
+
+type _Open = Callable[[Settings], AbstractAsyncContextManager[Service]]
 
 
 def mutation_app(settings: Settings | None = None) -> FastStream:
@@ -78,7 +90,7 @@ class _App(FastStream):
     """Runs a service in its lifespan. The service also runs before and after the broker is connected."""
 
     @classmethod
-    def of(cls, role: str, settings: Settings | None, open_service: OpenService) -> _App:
+    def of(cls, role: str, settings: Settings | None, open_service: _Open) -> _App:
         """Return the app of a role; without ``settings``, with those of the environment."""
         if settings is None:
             unknown: list[str] = []
@@ -88,14 +100,24 @@ class _App(FastStream):
                 logger.warning("unknown_variable", message=warning)
         return cls(role, settings, open_service)
 
-    def __init__(self, role: str, settings: Settings, open_service: OpenService) -> None:
+    def __init__(self, role: str, settings: Settings, open_service: _Open) -> None:
         self._settings = settings
 
         @asynccontextmanager
         async def lifespan() -> AsyncGenerator[None]:
-            # FastStream would wait for a signal for ever.
-            async with serving(role, settings, open_service, self.exit):
-                yield
+            async with (
+                traced(role, settings), healthy(role, settings) as heartbeat, open_service(settings) as service,
+            ):  # fmt: skip
+                working = asyncio.create_task(service.run(), name="graphweft-service")
+                heartbeat.begin()
+                # A service that ends by itself has a defect; FastStream would wait for a signal for ever.
+                working.add_done_callback(lambda _: self.exit())
+                with watched(settings.loop_limit_ms):
+                    try:
+                        yield
+                    finally:
+                        service.stop()
+                        await working
 
         broker = make_broker(settings, logger=logger)
         brokers = () if broker is None else (broker,)
@@ -106,7 +128,7 @@ class _App(FastStream):
         """Start the broker, if there is one, once the bus answers: FastStream would end the app."""
         errors = bus_driver(self._settings.bus).broker_errors()
         while True:
-            await until_answered(self._settings)
+            await _until_answered(self._settings)
             try:
                 if self.brokers:
                     await super()._start_broker()
@@ -115,4 +137,21 @@ class _App(FastStream):
                 for broker in self.brokers:
                     await broker.stop()
             else:
+                return
+
+
+async def _until_answered(settings: Settings) -> None:
+    """Wait until the bus answers; warn if its number of partitions differs from the settings."""
+    attempt = 0
+    async with aclosing(make_bus(settings)) as bus:
+        while True:
+            try:
+                layout = await bus.partitions.layout()
+            except BusUnavailable as error:
+                attempt += 1
+                logger.debug("bus_unavailable", error=str(error))
+                await asyncio.sleep(backoff_s(_FIRST_WAIT_S, attempt))
+            else:
+                for check in layout_checks(layout, new_layout(settings), settings.model_fields_set):
+                    logger.warning("layout_differs", found=check.found, next=check.advice)
                 return

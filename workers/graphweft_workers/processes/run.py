@@ -5,6 +5,7 @@ Roles are imported when they run, so that other commands start quickly.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -13,9 +14,12 @@ from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
 
 if TYPE_CHECKING:
-    from graphweft_workers.mcp.access import McpScope
-    from graphweft_workers.processes.role import OpenService
+    from faststream import FastStream
 
+    from graphweft_workers.mcp.access import McpScope
+
+_FASTSTREAM: Final = logging.DEBUG
+"""Level of FastStream's own lines about the start and the end, which the roles log themselves."""
 _TURN_S: Final = 0.001
 """Turn of a thread. With Python's 5 ms, each step of the event loop waits so long for a thread that reads a large body
 or matches a dear event, and a request or an event takes ten steps."""
@@ -29,41 +33,39 @@ def _settle() -> None:
     collect_less_often()
 
 
-async def _host(role: str, settings: Settings, open_service: OpenService) -> None:
-    from graphweft_workers.processes.role import run_role
-
+async def _host(app: FastStream) -> None:
     _settle()
-    await run_role(role, settings, open_service)
+    await app.run(log_level=_FASTSTREAM)
 
 
 async def run_mutation(settings: Settings) -> None:
     """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
-    from graphweft_workers.processes.mutation import open_mutation
+    from graphweft_workers.processes.hosting import mutation_app
 
-    await _host("mutation", settings, open_mutation)
+    await _host(mutation_app(settings))
 
 
 async def run_injection(settings: Settings) -> None:
     """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
-    from graphweft_workers.processes.injection import open_injection
+    from graphweft_workers.processes.hosting import injection_app
 
-    await _host("injection", settings, open_injection)
+    await _host(injection_app(settings))
 
 
 async def run_memory(settings: Settings) -> None:
     """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
-    from graphweft_workers.processes.memory import open_memory
+    from graphweft_workers.processes.hosting import memory_app
 
-    await _host("memory", settings, open_memory)
+    await _host(memory_app(settings))
 
 
 async def run_archive(settings: Settings) -> None:
     """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
-    from graphweft_workers.processes.archive import open_archive
+    from graphweft_workers.processes.hosting import archive_app
     from graphweft_workers.wiring.connections import make_archive
 
     make_archive(settings)  # says what is missing before anything starts
-    await _host("archive", settings, open_archive)
+    await _host(archive_app(settings))
 
 
 async def run_gateway(

@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.services.embedded",
     "tests.services.fixtures",
     "tests.services.loop_holds",
+    "tests.services.opened_in",
     "tests.services.drivers",
     "tests.services.models",
     "tests.services.runtime_environments",
@@ -76,6 +77,15 @@ _ORDER: Final = (
     *("ports", "kafka", "chaos", "acceptance", "edges", "adapters", "redis"),
 )
 """What takes one process longest begins; meanwhile the others do what is cheap, so that most faults show at once."""
+_LAST: Final = _ORDER.index("acceptance")
+_LONG: Final = (
+    *("adapters/model_clients", "edges/test_cli", "edges/test_gateway", "redis/test_mutation_worker", "edges/test_mcp"),
+    *("redis/test_older_graph", "redis/test_graph_store", "edges/test_readiness", "edges/test_console"),
+    *("redis/test_joins", "edges/test_cli_memory", "acceptance/test_default_rules", "redis/test_episode_steps"),
+    *("acceptance/test_demo_data", "redis/test_client", "edges/test_hook", "redis/test_default_memory"),
+)
+"""What takes 45 s or more of the last four folders of ``_ORDER``, the longest first: at the end the rest fills all
+processes, and none is left alone with one of these. `pytest --durations=0` says what belongs here."""
 _ONE_PROCESS: Final = {"neo4j", "ports", "kafka", "chaos"}
 """Folders whose servers take a gigabyte and 20 s to start: one process takes the folder. Else it takes a module."""
 
@@ -95,7 +105,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left := {item for item in items if any(_is_left(item, mark) for mark in marks)}:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
-    items.sort(key=lambda item: _ORDER.index(_folder(item.nodeid)))
+    items.sort(key=lambda item: _place(item.nodeid))
+
+
+def _place(nodeid: str) -> tuple[int, int]:
+    """Return where a test stands in the order: that of its folder, then that of its module; others come last."""
+    folder = _ORDER.index(_folder(nodeid))
+    name = nodeid.removeprefix("tests/").partition(".py::")[0]
+    name = name.rpartition("/")[0] if name.startswith("adapters/") else name
+    rank = _LONG.index(name) if name in _LONG else len(_LONG)
+    return (_LAST, rank) if folder >= _LAST and rank < len(_LONG) else (folder, len(_LONG))
 
 
 def _is_left(item: pytest.Item, name: str) -> bool:

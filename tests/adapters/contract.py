@@ -315,6 +315,7 @@ class AdapterContract:
         assert found["events"][-1]["error_message"] == "no model"
         assert found["error"] == "ConnectionError: no model"
 
+    @pytest.mark.long("hangs-fails", "garbage-fails")
     @pytest.mark.parametrize("fails", ["", "yes"], ids=["", "fails"])
     @pytest.mark.parametrize("way", ["hangs", "fails", "garbage"])
     def test_a_broken_bus_changes_no_answer(self, run_scene: RunScene, unaffected: str, way: str, fails: str) -> None:

@@ -43,6 +43,7 @@ async def own_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         await running.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("bus", "graph"), _STACKS if _KILLS else _STACKS[:1])
 async def test_everything_on_and_killed_the_graph_is_exact(
     own_servers: Servers, tmp_path: Path, bus: str, graph: str

@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import redis.asyncio as redis
 from faststream import FastStream
 from tests.edges.test_hosting import INJECTION, running
 from tests.services.fixtures import Logs, events_of
@@ -125,6 +126,29 @@ async def test_the_gateway_answers_probes_beside_its_own_port(url: str, rules: P
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_gateway_that_is_cancelled_leaves_no_connection(url: str, rules: Path) -> None:
+    gateway: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    event = {"specversion": "1.0", "type": "user.message", "source": "/t", "id": "1", "chatid": "c", "data": {}}
+    headers = {"content-type": "application/cloudevents+json"}
+    async with redis.Redis.from_url(url) as server:
+
+        async def connections() -> set[str]:
+            return {each["id"] for each in await server.client_list()}
+
+        before = await connections()
+        settings = settings_at(url, rules).model_copy(update={"probe_address": None})
+        running = asyncio.create_task(
+            run_gateway(settings, host="127.0.0.1", port=0, insecure_app="shop", ready=gateway.set_result)
+        )
+        request = Request(await gateway + "/v1/events", json.dumps(event).encode(), headers)
+        with await asyncio.to_thread(urlopen, request, timeout=120) as answer:
+            assert answer.status == 202
+        assert await connections() - before
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert await until(connections, lambda found: found <= before) <= before
 
 
 async def test_other_paths_and_methods_are_refused(url: str, rules: Path, logs: Logs) -> None:

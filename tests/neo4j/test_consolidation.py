@@ -183,6 +183,7 @@ def mutations(bus: Bus, graph: GraphStore) -> MutationWorker:
     return MutationWorker(bus, graph, NO_RULES, name="m", lease_s=1)
 
 
+@pytest.mark.long("neo4j")
 async def test_conversations_become_summaries_facts_and_preferences(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
 ) -> None:

@@ -283,6 +283,7 @@ async def test_nodes_of_rules_with_the_same_labels_are_left_alone(url: str, stor
     ]  # fmt: skip
 
 
+@pytest.mark.long
 async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
     digests: list[str] = []
     empty(neo4j_server)

@@ -353,6 +353,7 @@ async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> No
     assert await rows(store, "MATCH (m:Memory) RETURN m.text") == [("after",)]
 
 
+@pytest.mark.long
 async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
     digests: list[str] = []
     empty(neo4j_server)

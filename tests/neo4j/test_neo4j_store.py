@@ -264,6 +264,7 @@ async def apply_all(graph: Neo4jStore, writes: Sequence[Write]) -> WriteResult:
             return WriteResult(count=count, failure=applied.failure)
 
 
+@pytest.mark.long("2", "3", "4", "5")
 @pytest.mark.parametrize("seed", range(6))
 async def test_writes_that_share_a_statement_take_effect_in_their_order(
     server: Neo4jServer, graph: Neo4jStore, seed: int

@@ -204,6 +204,7 @@ async def test_memories_are_found_alike_by_an_index_and_by_the_server(url: str, 
     await alike(both, models, 1, 120)
 
 
+@pytest.mark.long
 async def test_memories_are_found_alike_on_neo4j(neo4j_server: Neo4jServer) -> None:
     empty_neo4j(neo4j_server.uri)
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)

@@ -247,7 +247,7 @@ def _both(servers: tuple[Server, Server], example: Example) -> None:
     live.runner.run(run())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 4))
+@settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=examples(events=12, texts=some_texts(_SEED, 100)))
 def test_random_rules_make_the_same_second_graph(servers: tuple[Server, Server], example: Example) -> None:
     _both(servers, example)

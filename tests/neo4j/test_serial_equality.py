@@ -272,7 +272,7 @@ def neo4j(neo4j_server: Neo4jServer) -> Iterator[Server]:
         runner.run(reference.aclose())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 4))
+@settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=examples(events=12, texts=some_texts(_SEED, 100)))
 def test_on_neo4j(neo4j: Server, example: Example) -> None:
     async def run() -> None:

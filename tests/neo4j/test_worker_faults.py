@@ -316,6 +316,7 @@ async def test_on_falkordb(url: str, bus: Bus, falkordb: Run, tmp_path: Path, se
 
 
 # The driver leaves a socket open when it is cancelled while it connects.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + max(RUNS // 4, 1)))
 async def test_on_neo4j(url: str, bus: Bus, neo4j: Run, tmp_path: Path, seed: int) -> None:

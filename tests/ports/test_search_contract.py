@@ -53,6 +53,7 @@ class TestNeo4j(SearchSuite):
         return on_neo4j
 
 
+@pytest.mark.long
 async def test_falkordb_and_neo4j_give_the_same_ranking_and_scores(falkordb: SearchKit, on_neo4j: SearchKit) -> None:
     made = await some_memories()
     model = await falkordb.fill(made)

@@ -162,6 +162,7 @@ async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_befo
     assert await column(graph, "MATCH (j:Journey {id: 'c1'}) RETURN j.trace") == [expected]
 
 
+@pytest.mark.long(keep=("read", "graph"))
 @pytest.mark.parametrize("where", ["claim", "read", "commit", "release", "graph"])
 async def test_a_cancellation_by_a_driver_ends_no_partition(
     where: str, url: str, rules: RuleSet, monkeypatch: pytest.MonkeyPatch

@@ -174,13 +174,13 @@ def server() -> Iterator[Server]:
         runner.run(embedded.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 10))
+@settings(_checked, max_examples=int(_EXAMPLES or 5))
 @given(example=examples(events=25), given=st.lists(_targets, min_size=1, max_size=3))
 def test_random_rules(server: Server, example: Example, given: list[NodeTarget]) -> None:
     server.check(example, given)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 5))
+@settings(_checked, max_examples=int(_EXAMPLES or 3))
 @given(example=memory_examples(events=25))
 def test_random_memories(server: Server, example: Example) -> None:
     server.check(example)

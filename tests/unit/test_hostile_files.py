@@ -219,6 +219,7 @@ ALL = pytest.param((*CONTENT,), marks=pytest.mark.soak)
 SOME_OR_ALL = pytest.mark.parametrize("names", [FEW, ALL], ids=["few", "all"])
 
 
+@pytest.mark.long("openai-chat")
 @SOME_OR_ALL
 @pytest.mark.parametrize(
     ("command", "ending"),

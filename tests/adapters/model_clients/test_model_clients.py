@@ -15,6 +15,8 @@ from tests.services.runtime_environments import ROOT
 APIS = ("chat", "responses", "messages", "litellm")
 MODES = ("sync", "async", "stream", "astream")
 EVERY = [f"{api} {mode}" for api in APIS for mode in MODES]
+SHORT = ("chat sync", "responses async", "messages stream", "litellm astream")
+"""Each API and each mode once, for a short run."""
 TURN = turn_lines()
 HELLO = [*TURN[:2], TURN[-1]]
 ABANDONED = [TURN[0], "agent.turn_complete Planner 1 False abandoned"]
@@ -89,6 +91,7 @@ class TestModelClients(AdapterContract):
         assert first == "Hello."
         assert "My cat is called Tom." in second
 
+    @pytest.mark.long(keep=SHORT)
     @pytest.mark.parametrize("each", EVERY)
     def test_a_tool_round_is_one_turn(self, run_scene: RunScene, each: str) -> None:
         found = run_scene(f"loop {each}")
@@ -105,6 +108,7 @@ class TestModelClients(AdapterContract):
             assert [event.get("output_tokens") for event in models] == [7 if counted else None] * 2
         assert {name: count for name, count in found["stats"].items() if count} == {"published": 6, "asked": 1}
 
+    @pytest.mark.long(keep=SHORT)
     @pytest.mark.parametrize("each", EVERY)
     def test_each_call_of_a_turn_gets_its_context_below_the_question(self, run_scene: RunScene, each: str) -> None:
         found = run_scene(f"loop {each}")
@@ -113,6 +117,7 @@ class TestModelClients(AdapterContract):
         ] * 2
         self.check_not_kept(found)
 
+    @pytest.mark.long(keep=SHORT)
     @pytest.mark.parametrize("each", EVERY)
     def test_context_stands_below_the_instructions_if_so_set(self, run_scene: RunScene, each: str) -> None:
         found = run_scene(f"loop {each}", place="instructions")
@@ -136,6 +141,7 @@ class TestModelClients(AdapterContract):
         assert self.lines(found) == TURN
         self.check_not_kept(found)
 
+    @pytest.mark.long(keep=SHORT)
     @pytest.mark.parametrize("each", EVERY)
     def test_a_request_that_is_refused_with_context_is_repeated_without(self, run_scene: RunScene, each: str) -> None:
         found = run_scene(f"loop {each} text=refuse")
@@ -154,6 +160,7 @@ class TestModelClients(AdapterContract):
         assert found["error"] == run_scene(f"loop {each} text=refuse_me", way="none")["error"]
         assert found["stats"]["refused_context"] == 0
 
+    @pytest.mark.long(keep=SHORT)
     @pytest.mark.parametrize("each", EVERY)
     def test_answers_histories_and_requests_are_those_without_the_wrapper(self, run_scene: RunScene, each: str) -> None:
         assert run_scene(f"loop {each}")["answers"] == run_scene(f"loop {each}", way="none")["answers"]

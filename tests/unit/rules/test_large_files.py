@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,17 +40,22 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (10 * len(CONTENT), 10 * len(CONTENT)))
 
 
-def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
+SOME = ("arrays", "levels", "documents", "one text")
+
+
+@pytest.mark.long("others")
+@pytest.mark.parametrize("names", [SOME, tuple(CONTENT.keys() - SOME)], ids=["some", "others"])
+def test_a_large_file_takes_little_memory(tmp_path: Path, names: Sequence[str]) -> None:
     files: list[str] = []
-    for name, (content, _) in CONTENT.items():
-        (file := tmp_path / f"{name}.yaml").write_bytes(content[:MEGABYTE])
+    for name in names:
+        (file := tmp_path / f"{name}.yaml").write_bytes(CONTENT[name][0][:MEGABYTE])
         files.append(str(file))
     done = subprocess.run(
         [sys.executable, "-c", READ, *files], capture_output=True, text=True, check=False, preexec_fn=limit
     )
     assert done.returncode == 0, done.stderr[-500:]
     *found, peak = done.stdout.splitlines()
-    assert found == [code for _, code in CONTENT.values()]
+    assert found == [CONTENT[name][1] for name in names]
     assert int(peak) * 1024 <= MEMORY
 
 

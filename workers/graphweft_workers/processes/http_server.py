@@ -44,7 +44,7 @@ def server_config(
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, but a signal ends the process with exit code 0."""
+    """uvicorn's server, but a signal ends the process with exit code 0, and a cancellation leaves nothing open."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         """``ready`` is called once connections are accepted."""
@@ -63,6 +63,15 @@ class HttpServer(uvicorn.Server):
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+    @override
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        except asyncio.CancelledError:
+            if self.started:  # uvicorn would close neither its connections nor what the application has opened
+                await self.shutdown(sockets)
+            raise
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -287,3 +287,10 @@ def test_a_mutation_that_would_pass_what_it_reads_keeps_its_place(tmp_path: Path
     made = [rows.row(name, s=s, v=1) for s in "aba" for name in ("read", "see")]
     assert rows.steps(*made[:4]) == [("read", [0, 2]), ("see", [1, 3])]
     assert rows.steps(*made) == [("read", [0, 2]), ("see", [1, 3]), ("read", [4]), ("see", [5])]
+
+
+def test_a_merge_stays_behind_what_looked_for_its_entity_before(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, read=READ))
+    made = [rows.row(name, s=s) for name, s in zip(("only", "read", "read", "only", "read"), "bbaaa", strict=True)]
+    assert rows.steps(*made) == [("only", [0]), ("read", [1, 2]), ("only", [3]), ("read", [4])]
+    assert rows.steps(*made[:2], *made[3:]) == [("only", [0, 2]), ("read", [1, 3])]

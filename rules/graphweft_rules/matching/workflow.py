@@ -11,7 +11,6 @@ from functools import cached_property
 from itertools import batched, compress
 from typing import Any, Final
 
-from graphweft_contracts import Event
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.model import (
@@ -31,7 +30,7 @@ from graphweft_rules.matching.conditions import (
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.matching.mutation import CompiledMutation
-from graphweft_rules.matching.parameters import ParamError, ParameterSource, Reference, Scope, compile_param
+from graphweft_rules.matching.parameters import EventView, ParamError, ParameterSource, Reference, Scope, compile_param
 from graphweft_rules.matching.rule_functions import (
     Comparison,
     DecideGroup,
@@ -110,7 +109,7 @@ class _Together:
             for some in batched(self._numbers, _MOST_TOGETHER)
         ]
 
-    def select(self, event: Event, scope: Scope) -> list[int]:
+    def select(self, event: EventView, scope: Scope) -> list[int]:
         """Return the numbers of the rules whose conditions may hold."""
         try:
             decided = self._decide(event, scope.event, scope.context, scope.agent_name)
@@ -194,7 +193,7 @@ class Candidates:
         else:
             self._always += left
 
-    def select(self, event: Event, scope: Scope) -> Iterable[CompiledMutationRule]:
+    def select(self, event: EventView, scope: Scope) -> Iterable[CompiledMutationRule]:
         """Return the rules whose conditions may hold, in rule order; ``scope`` is that of the event."""
         if self.are_few:
             return self.rules

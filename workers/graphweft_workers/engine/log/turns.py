@@ -78,7 +78,7 @@ async def match_in_turns(
     out = {*without}
     events = [
         each for each in entries
-        if isinstance(each, LoggedEvent) and each.event.appid not in out and only in (None, each.event.appid)
+        if isinstance(each, LoggedEvent) and each.plain.appid not in out and only in (None, each.plain.appid)
     ]  # fmt: skip
     await _look_up(events)
     turns = turns or TurnClock()
@@ -93,8 +93,8 @@ async def match_in_turns(
 
     if shared is not None:
         leave_out({
-            each.event.appid for each in events
-            if each.steps > MOST_STEPS and shared.may_be_dear(each.event.appid, each.steps)
+            each.plain.appid for each in events
+            if each.steps > MOST_STEPS and shared.may_be_dear(each.plain.appid, each.steps)
         })  # fmt: skip
 
     def is_long(each: ReadEntry) -> bool:
@@ -106,7 +106,7 @@ async def match_in_turns(
             if most_s is not None and found.entries and turns.is_over(most_s):
                 return found
             if shared is not None and (over := shared.over()):
-                apps = {each.event.appid for each in left if isinstance(each, LoggedEvent)}
+                apps = {each.plain.appid for each in left if isinstance(each, LoggedEvent)}
                 leave_out(apps.intersection(over) - out)
             turn = turns.one(left, costs)
             if aside:
@@ -124,13 +124,13 @@ async def _look_up(events: Sequence[LoggedEvent]) -> None:
     """
     wanted: dict[RuleSet, set[str]] = {}
     for each in events:
-        workflow = each.event.workflow
+        workflow = each.plain.workflow
         if workflow is not None and not each.rules.is_compiled(workflow):
             wanted.setdefault(each.rules, set()).add(workflow)
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
     for each in events:
-        each.candidates = candidates = each.rules.candidates(each.event)
+        each.candidates = candidates = each.rules.candidates(each.plain)
         each.steps = candidates.steps(each.size)
 
 
@@ -173,7 +173,7 @@ class TurnClock:
             elif now - before >= costs.least_s or each.steps > MOST_STEPS:
                 # Reading the time of the processor takes 1 us. What came before took no more than the clock says.
                 last, cpu = cpu, self._clock.cpu()
-                costs.charge(each.event.appid, max(0.0, cpu - last - (before - begun)), each.steps)
+                costs.charge(each.plain.appid, max(0.0, cpu - last - (before - begun)), each.steps)
                 begun = now
             if now > end:
                 return

@@ -39,9 +39,9 @@ class Arrangers:
 
     async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
         """Return an arranger for the rows of events of one app, ready to arrange them."""
-        app_id, rules = events[0].event.appid, events[0].rules
+        app_id, rules = events[0].plain.appid, events[0].rules
         known = self._rules.known
-        workflows = {event.event.workflow for event in events}
+        workflows = {event.plain.workflow for event in events}
         used = frozenset(name for name in workflows if name is not None and name in rules.workflows)
         place = (app_id, id(rules))
         kept = self._of_app.get(place)

@@ -374,6 +374,10 @@ def _match_rules(candidates: Candidates, event: EventView, found: MatchResult) -
     rules: Iterable[CompiledMutationRule] = candidates.rules
     if not rules:
         return
+    plain = candidates.match(event)
+    if plain is not None:
+        found.mutations += plain
+        return
     data, context, agent = event.data, event.context, event.agent
     scope: Scope | None = None
     if not candidates.are_few:

@@ -29,7 +29,7 @@ from graphweft_rules.matching.conditions import (
     compile_group,
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
-from graphweft_rules.matching.mutation import CompiledMutation
+from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
 from graphweft_rules.matching.parameters import EventView, ParamError, ParameterSource, Reference, Scope, compile_param
 from graphweft_rules.matching.rule_functions import (
     Comparison,
@@ -160,6 +160,32 @@ class Candidates:
                 alike.setdefault(names, {})[number] = condition
         for conditions in alike.values():
             self._decide_together(conditions)
+
+    @cached_property
+    def _plain(self) -> tuple[Match, ...]:
+        """The functions of all rules; none if a rule has none, or if ``select`` leaves rules out."""
+        found = tuple(rule.match for rule in self.rules) if self.are_few else ()
+        return () if undecided in found else found
+
+    def match(self, event: EventView) -> tuple[BoundMutation, ...] | None:
+        """Return the mutations for an event in the plain case; None: each rule decides."""
+        found: tuple[BoundMutation, ...] | None = None
+        if self._plain:
+            data, context, agent = event.data, event.context, event.agent
+            try:
+                for match in self._plain:
+                    bound = match(event, data, context, agent)
+                    if bound is None:
+                        return None
+                    found = bound if found is None else found + bound
+            except Exception:  # noqa: BLE001 - then each rule decides step by step, and says what is wrong
+                return None
+        return found
+
+    @cached_property
+    def have_steps(self) -> bool:
+        """Whether ``steps`` may be more than 0."""
+        return self.steps(1 << 30) > 0
 
     def steps(self, size: int) -> int:
         """Return about how many steps the conditions take at most together for an event of so many bytes.

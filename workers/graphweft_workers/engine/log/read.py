@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
+from msgspec import Struct
+
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import UnreadableEvent
@@ -39,8 +41,7 @@ EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
 
 
-@dataclass(slots=True, eq=False)  # frozen would double the cost, and there is one per event
-class LoggedEvent:
+class LoggedEvent(Struct, eq=False, gc=False):  # a dataclass would triple the cost, and there is one per event
     """One event of the log, and what is found out about it on its way to the graph."""
 
     entry: Entry
@@ -206,7 +207,8 @@ def match_range(
         if not nothing and passed_over.unread(offset, app_id):
             recent.is_copy(None)
             continue
-        copy = recent.is_copy(identity_of(entry, event), each.number, offset)
+        identity = (app_id, event.source, event.id) if each.retried is None else identity_of(entry, event)
+        copy = recent.is_copy(identity, each.number, offset)
         if copy and not _retries_only_copy(each, recent):
             result.copied.append((app_id, offset))
             continue

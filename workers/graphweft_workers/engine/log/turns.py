@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.condition_cost import MOST_STEPS
+from graphweft_rules.matching.workflow import Candidates
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
@@ -81,6 +83,8 @@ async def match_in_turns(
         if isinstance(each, LoggedEvent) and each.plain.appid not in out and only in (None, each.plain.appid)
     ]  # fmt: skip
     await _look_up(events)
+    largest = max(map(attrgetter("size"), entries), default=0)
+    may_be_long = largest > LARGE or max(map(attrgetter("steps"), entries), default=0) > MOST_STEPS
     turns = turns or TurnClock()
     shared = costs if only is None else None
     matching = partial(
@@ -91,7 +95,7 @@ async def match_in_turns(
         found.dear.update(apps)
         out.update(apps)
 
-    if shared is not None:
+    if shared is not None and may_be_long:
         leave_out({
             each.plain.appid for each in events
             if each.steps > MOST_STEPS and shared.may_be_dear(each.plain.appid, each.steps)
@@ -100,7 +104,7 @@ async def match_in_turns(
     def is_long(each: ReadEntry) -> bool:
         return each.size > LARGE or each.steps > MOST_STEPS
 
-    for aside, some in groupby(entries, is_long):
+    for aside, some in groupby(entries, is_long) if may_be_long else [(False, entries)]:
         left = deque(some)
         while left:
             if most_s is not None and found.entries and turns.is_over(most_s):
@@ -123,15 +127,21 @@ async def _look_up(events: Sequence[LoggedEvent]) -> None:
     Workflows are compiled in a thread: one takes up to 0.1 s, and many would let the leases expire.
     """
     wanted: dict[RuleSet, set[str]] = {}
-    for each in events:
-        workflow = each.plain.workflow
-        if workflow is not None and not each.rules.is_compiled(workflow):
-            wanted.setdefault(each.rules, set()).add(workflow)
+    for active, workflow in {(each.rules, each.plain.workflow) for each in events}:
+        if workflow is not None and not active.is_compiled(workflow):
+            wanted.setdefault(active, set()).add(workflow)
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
+    known: dict[tuple[RuleSet, str | None, str, str | None], Candidates] = {}
     for each in events:
-        each.candidates = candidates = each.rules.candidates(each.plain)
-        each.steps = candidates.steps(each.size)
+        plain = each.plain
+        kind = (each.rules, plain.workflow, plain.type, plain.agent)
+        candidates = known.get(kind)
+        if candidates is None:
+            candidates = known[kind] = each.rules.candidates(plain)
+        each.candidates = candidates
+        if candidates.have_steps:
+            each.steps = candidates.steps(each.size)
 
 
 async def _aside(work: Callable[[], object]) -> None:

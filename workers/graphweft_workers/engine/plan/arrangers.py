@@ -66,7 +66,7 @@ class Arrangers:
 
     @staticmethod
     async def _prepared(arranger: Arranger, events: Sequence[LoggedEvent]) -> Arranger:
-        rows = [bound for event in events for bound in event.mutations]
-        if not arranger.is_prepared(rows):
-            await asyncio.to_thread(arranger.prepare, rows)
+        cyphers = {id(bound.mutation.cypher): bound.mutation.cypher for event in events for bound in event.mutations}
+        if not arranger.is_prepared(cyphers):
+            await asyncio.to_thread(arranger.prepare, cyphers)
         return arranger

@@ -138,14 +138,12 @@ class Arranger:
         self._of_rules = _Arranger(used, dialect, summary)
         self._of_all = _Arranger([*used, *packed], dialect, summary) if packed else self._of_rules
 
-    def prepare(self, rows: Iterable[BoundMutation]) -> None:
-        """Do the slow work of ``arrange`` for rows: call it in a thread."""
-        cyphers = _cyphers(rows)
+    def prepare(self, cyphers: Mapping[int, Cypher]) -> None:
+        """Do the slow work of ``arrange`` for the queries of rows, by their ``id``: call it in a thread."""
         self._for(cyphers).prepare(cyphers.values())
 
-    def is_prepared(self, rows: Iterable[BoundMutation]) -> bool:
-        """Tell whether ``arrange`` has no slow work for rows."""
-        cyphers = _cyphers(rows)
+    def is_prepared(self, cyphers: Mapping[int, Cypher]) -> bool:
+        """Tell whether ``arrange`` has no slow work for rows with these queries."""
         return self._for(cyphers).is_prepared(cyphers.values())
 
     def arrange[Row](
@@ -402,11 +400,6 @@ class _Arranger:
             elif touch.finds:
                 sure = False  # without conflicts, ``ensured`` is not kept
         return _Mutation(batch_query=batch_query, keys=keys, opaque=False, touches=tuple(touches))
-
-
-def _cyphers(rows: Iterable[BoundMutation]) -> Mapping[int, Cypher]:
-    """Return the queries of rows by their identity."""
-    return {id(bound.mutation.cypher): bound.mutation.cypher for bound in rows}
 
 
 def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:

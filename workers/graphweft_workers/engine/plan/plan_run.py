@@ -197,7 +197,7 @@ class PlanRun:
                 continue
             steps.append(replace(step, rows=step.rows[first:]) if first else step)
             first = 0
-        return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed)
+        return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed, events=None)
 
 
 def _of_search(coming: Iterable[Write], careful: Careful) -> list[Write]:

@@ -47,8 +47,6 @@ class EventView(Protocol):
     @property
     def userid(self) -> str | None: ...  # noqa: D102
     @property
-    def sequence(self) -> str | None: ...  # noqa: D102
-    @property
     def data(self) -> dict[str, Any]: ...  # noqa: D102
     @property
     def agent(self) -> str | None: ...  # noqa: D102

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from pydantic_core import from_json, to_json
 
-from graphweft_contracts import wire
-from graphweft_rules.matching.parameters import EventView
+from graphweft_contracts import Event, wire
+from graphweft_workers.ports.event_decoder import PlainEvent
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
 
@@ -42,7 +42,7 @@ class SeriesPlace(NamedTuple):
     number: int
 
 
-def number_of(entry: Entry, event: EventView) -> SeriesPlace | None:
+def number_of(entry: Entry, event: Event | PlainEvent) -> SeriesPlace | None:
     """Return the place of the event of an entry in its series; None without a number, and for a retry."""
     text = event.sequence
     if text is None or wire.RETRY in entry.fields:

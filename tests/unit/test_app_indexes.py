@@ -74,7 +74,7 @@ def prepared(
             app, name = step
             event = Event.create("a.b", app_id=app, chat_id="c", workflow=name, data={})
             entry = Entry(offset="1", fields={}, received=datetime.now(UTC))
-            await indexes.prepare(app, [LoggedEvent(entry=entry, event=event, mutations=(), rules=active)])
+            await indexes.prepare(app, [LoggedEvent(entry=entry, plain=event, mutations=(), rules=active)])
 
     asyncio.run(run())
     return [(app, set(keys)) for app, keys in graph.prepared]
@@ -129,7 +129,7 @@ def searched(*steps: tuple[str, str, RuleSet]) -> list[tuple[str, list[tuple[str
         for app, name, rules in steps:
             event = Event.create("a.b", app_id=app, chat_id="c", workflow=name, data={})
             entry = Entry(offset="1", fields={}, received=datetime.now(UTC))
-            await indexes.prepare(app, [LoggedEvent(entry=entry, event=event, mutations=(), rules=rules)])
+            await indexes.prepare(app, [LoggedEvent(entry=entry, plain=event, mutations=(), rules=rules)])
 
     asyncio.run(run())
     return [(app, search) for (app, _), search in zip(graph.prepared, graph.search, strict=True)]

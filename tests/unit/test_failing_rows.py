@@ -363,7 +363,7 @@ def queries_for(rules: RuleSet, failing: int, *, runs_again: bool = False) -> tu
 
     events = events_of(rules, [*batch(1), *batch(failing)])
     for event in events:  # the third mutation reads all sessions, so no rows share a query with it
-        object.__setattr__(event, "mutations", event.mutations[:2])
+        event.mutations = event.mutations[:2]
     graph, letters = Graph(runs_again=runs_again), Letters()
     worker = applier(rules, graph, letters, quarantine=True)
 
@@ -400,7 +400,7 @@ def test_suspects_with_sound_rows_between_them_put_nothing_in_quarantine(rules: 
     second = [(f"s{number}", SOMETIMES if number in failing else 1) for number in range(1_000)]
     events = events_of(rules, [*first, *second, *((f"s{number}", SOMETIMES) for number in range(1, 400))])
     for event in events:
-        object.__setattr__(event, "mutations", event.mutations[:1])
+        event.mutations = event.mutations[:1]
     graph, letters = Graph(), Letters()
     worker = applier(rules, graph, letters, quarantine=True)
 
@@ -431,7 +431,7 @@ def test_a_suspect_that_fails_as_a_probe_ends_no_quarantine(rules: RuleSet) -> N
     async def apply(batch: Sequence[object]) -> list[str]:
         some = list(islice(events, len(batch)))
         for event in some:
-            object.__setattr__(event, "mutations", event.mutations[:1])
+            event.mutations = event.mutations[:1]
         with structlog.testing.capture_logs() as logs:
             await worker.apply(0, "app", graph.progress.checkpoint, some)
         return [each["event"] for each in logs if "quarantine" in each["event"]]
@@ -446,7 +446,7 @@ def test_a_suspect_is_not_blamed_for_the_row_after_it(rules: RuleSet) -> None:
     second = [*((f"s{number}", 1) for number in range(20)), ("x", BROKEN), ("r", 1), ("new", SOMETIMES), ("y", BROKEN)]
     events = events_of(rules, [*first, *second, *((f"s{number}", 1) for number in range(20))])
     for event in events:
-        object.__setattr__(event, "mutations", event.mutations[:1])
+        event.mutations = event.mutations[:1]
     graph, letters = Graph(), Letters()
     worker = applier(rules, graph, letters)
 
@@ -460,7 +460,7 @@ def test_a_suspect_is_not_blamed_for_the_row_after_it(rules: RuleSet) -> None:
 def test_a_failing_row_without_an_example_is_found_in_few_calls(rules: RuleSet) -> None:
     events = events_of(rules, [(f"s{number}", BROKEN if number == 777 else 1) for number in range(1_000)])
     for event in events:
-        object.__setattr__(event, "mutations", event.mutations[:1])
+        event.mutations = event.mutations[:1]
     graph, letters = Graph(), Letters()
     asyncio.run(run(rules, graph, letters, [events]))
     assert letters.rows == {("00778", "see")}
@@ -572,7 +572,7 @@ def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(
     values = [(f"s{number}", 1) for number in range(4)]
     before, between = events_of(rules, values), events_of(others, values)
     for event in before:
-        object.__setattr__(event, "mutations", event.mutations[:1])
+        event.mutations = event.mutations[:1]
     graph, letters = Graph(), Letters()
     worker = applier(rules, graph, letters)
 

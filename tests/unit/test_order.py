@@ -238,17 +238,59 @@ def test_rows_that_touch_the_same_thing_keep_their_order(
             assert place[first] < place[second], (drawn[first], drawn[second])
 
 
+MERGES: Mapping[str, str] = {
+    **CYPHERS,
+    "only": ONLY,
+    "link": "MATCH (t:Tool {name: $t}) MERGE (s:Session {id: $s}) MERGE (s)-[:CALLED]->(t)",
+    "back": "MATCH (s:Session {id: $s}) MERGE (t:Tool {name: $t})",
+    "tool": "MERGE (t:Tool {name: $t}) SET t.used = $v",
+    "first": "MERGE (s:Session {id: $s}) ON CREATE SET s.made = $v ON MATCH SET s.hits = coalesce(s.hits, 0) + 1",
+    "other": "MERGE (s:Session {id: $s, kind: 'x'})",
+    "unlabel": UNLABEL,
+    "opaque": OPAQUE,
+}
+KEYS = st.sampled_from(["a", "b", "c", "d", "e", 1, None, 1.5, True])
+KINDS = st.lists(st.sampled_from(sorted(MERGES)), min_size=1, max_size=4, unique=True)
+
+
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    return Rows(ruleset(tmp_path_factory.mktemp("pair"), see=SEE, use=USE))
+def merges(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(ruleset(tmp_path_factory.mktemp("merges"), **MERGES))
 
 
-@given(keys=st.lists(st.sampled_from(["a", "b", "1", 1, 2, None, 1.5]), min_size=1), text=st.booleans())
-def test_rows_of_one_mutation_need_no_look_at_their_accesses(pair: Rows, keys: list[Any], text: bool) -> None:
-    values = [str(key) if text else key for key in keys]
-    rows = [(pair.row("see", s=value, v=1), number) for number, value in enumerate(values)]
-    found = pair.arranger.arrange(rows)
-    # A row of another mutation behind them makes the arranger look.
-    *others, last = pair.arranger.arrange([*rows, (pair.row("use", t="x"), -1)])
-    assert last.rows == [-1]
-    assert [(step.rows, step.kinds) for step in found] == [(step.rows, step.kinds) for step in others]
+@given(
+    kinds=KINDS,
+    events=st.lists(st.tuples(st.booleans(), KEYS, KEYS), min_size=1, max_size=8),
+    text=st.booleans(),
+)
+def test_mutations_that_run_one_after_the_other_have_the_steps_of_the_row_by_row_way(
+    merges: Rows, kinds: list[str], events: list[tuple[bool, Any, Any]], text: bool
+) -> None:
+    rows: list[BoundMutation] = []
+    for is_whole, s, t in events:
+        values = {"s": str(s), "t": str(t)} if text else {"s": s, "t": t}
+        rows += [merges.row(kind, **values, v=1) for kind in (kinds if is_whole else kinds[-1:])]
+    numbered = [(row, number) for number, row in enumerate(rows)]
+    found = merges.arranger.arrange(numbered)
+    by_row = merges.arranger.arrange(numbered, apart={-1})  # the id of no row
+    assert [(step.rows, step.kinds) for step in found] == [(step.rows, step.kinds) for step in by_row]
+
+
+def test_mutations_of_events_of_one_kind_run_one_after_the_other(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, tool=MERGES["tool"], link=MERGES["link"], read=READ))
+    made = [rows.row(name, s="ab"[n % 2], t=str(n), v=n) for n in range(4) for name in ("tool", "link", "read")]
+    assert rows.steps(*made) == [("tool", [0, 3, 6, 9]), ("link", [1, 4, 7, 10]), ("read", [2, 5, 8, 11])]
+
+
+def test_a_mutation_that_would_pass_what_it_reads_keeps_its_place(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, read=READ, see=SEE))
+    made = [rows.row(name, s=s, v=1) for s in "aba" for name in ("read", "see")]
+    assert rows.steps(*made[:4]) == [("read", [0, 2]), ("see", [1, 3])]
+    assert rows.steps(*made) == [("read", [0, 2]), ("see", [1, 3]), ("read", [4]), ("see", [5])]
+
+
+def test_a_merge_stays_behind_what_looked_for_its_entity_before(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, read=READ))
+    made = [rows.row(name, s=s) for name, s in zip(("only", "read", "read", "only", "read"), "bbaaa", strict=True)]
+    assert rows.steps(*made) == [("only", [0]), ("read", [1, 2]), ("only", [3]), ("read", [4])]
+    assert rows.steps(*made[:2], *made[3:]) == [("only", [0, 2]), ("read", [1, 3])]

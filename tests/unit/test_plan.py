@@ -139,7 +139,7 @@ def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: li
 
 def test_a_plan_of_one_write_needs_no_note_if_the_rules_are_noted(rules: RuleSet, arranger: Arranger) -> None:
     [event] = events_of(rules, ["a"])
-    only = LoggedEvent(entry=event.entry, event=event.event, mutations=event.mutations[:1], rules=event.rules)
+    only = LoggedEvent(entry=event.entry, plain=event.event, mutations=event.mutations[:1], rules=event.rules)
     [write] = Plan.of(START, [only], arranger).writes(0, lambda _: 10)
     noted = Progress(checkpoint=write.after, note=write.note or "")
     assert (write.before, write.after, rules_of(noted)) == (START, Checkpoint(offset="0001"), rules.digest)
@@ -154,7 +154,7 @@ def test_rows_whose_rules_are_gone_are_passed_over(rules: RuleSet, arranger: Arr
     plan = Plan.of(START, events, arranger)
     first, *_ = plan.writes(0, lambda _: 1)
     progress = Progress(checkpoint=first.after, note=first.note or "")
-    fewer = [LoggedEvent(entry=w.entry, event=w.event, mutations=w.mutations[:2], rules=w.rules) for w in events]
+    fewer = [LoggedEvent(entry=w.entry, plain=w.event, mutations=w.mutations[:2], rules=w.rules) for w in events]
     left = [row.name for row in resumed(progress, fewer, arranger)[0].rows]
     assert left == [row.name for row in plan.rows[1:] if row.name[2] != "all"]
 

@@ -234,13 +234,13 @@ async def test_a_small_event_with_many_dear_conditions_is_matched_in_a_thread(
     decoded = await turns.decode_in_turns(entries, active)
     assert all(each.size < turns.LARGE for each in decoded)
     threads = list[bool]()
-    real = RuleSet.match_event
+    real = RuleSet.match_rules
 
     def matching(self: RuleSet, event: Event, *how: Any) -> Any:
         threads.append(threading.current_thread() is not threading.main_thread())
         return real(self, event, *how)
 
-    monkeypatch.setattr(RuleSet, "match_event", matching)
+    monkeypatch.setattr(RuleSet, "match_rules", matching)
     found = await turns.match_in_turns(0, decoded, RecentEvents())
     assert threads == [aside, False, aside]
     assert [len(event.mutations) for event in found.apps["a"]] == [1, 1, 1]
@@ -265,14 +265,14 @@ class Matches:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, seconds: Mapping[str, float]) -> None:
         self.apps = list[str]()
-        real = RuleSet.match_event
+        real = RuleSet.match_rules
 
         def matching(rules: RuleSet, event: Event, *how: Any) -> Any:
             self.apps.append(event.appid)
             clock.advance(seconds.get(event.appid, 0.0))
             return real(rules, event, *how)
 
-        monkeypatch.setattr(RuleSet, "match_event", matching)
+        monkeypatch.setattr(RuleSet, "match_rules", matching)
 
 
 LISTS: Mapping[str, Any] = {"a": [*range(1_000, 1_099)], "b": [*range(99)]}

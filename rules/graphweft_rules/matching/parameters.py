@@ -9,17 +9,49 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
-from graphweft_contracts import ContextRequest, Event
+from graphweft_contracts import ContextRequest
 from graphweft_rules.matching.clock import utc_text
 
 
 class ParamError(ValueError):
     """A parameter or reference is invalid; the message says how to write it."""
+
+
+class EventView(Protocol):
+    """What rules read of an event: an ``Event``, or an event of the log that is no model yet."""
+
+    @property
+    def id(self) -> str:
+        """See ``Event``, as for all of them."""
+        ...
+
+    @property
+    def source(self) -> str: ...  # noqa: D102
+    @property
+    def type(self) -> str: ...  # noqa: D102
+    @property
+    def subject(self) -> str | None: ...  # noqa: D102
+    @property
+    def time(self) -> datetime: ...  # noqa: D102
+    @property
+    def appid(self) -> str: ...  # noqa: D102
+    @property
+    def chatid(self) -> str: ...  # noqa: D102
+    @property
+    def workflow(self) -> str | None: ...  # noqa: D102
+    @property
+    def userid(self) -> str | None: ...  # noqa: D102
+    @property
+    def data(self) -> dict[str, Any]: ...  # noqa: D102
+    @property
+    def agent(self) -> str | None: ...  # noqa: D102
+    @property
+    def context(self) -> dict[str, Any]: ...  # noqa: D102
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # not frozen: that doubles the cost of making one for every event
@@ -28,7 +60,7 @@ class Scope:
 
     context: Mapping[str, Any]
     event: Mapping[str, Any]
-    envelope: Event | None = None
+    envelope: EventView | None = None
     """Its attributes replace missing payload fields; None for a context request."""
     app_id: str
     chat_id: str
@@ -37,7 +69,7 @@ class Scope:
     agent_name: str | None = None
 
     @classmethod
-    def of_event(cls, event: Event) -> Scope:
+    def of_event(cls, event: EventView) -> Scope:
         """Return the scope of an event."""
         return cls(
             context=event.context,

@@ -15,11 +15,11 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
-from graphweft_contracts import Event
 from graphweft_rules.matching.clock import clock_values, utc_text, uuid_values
 from graphweft_rules.matching.conditions import PLAIN_TEXT, Condition, conjunction
 from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
 from graphweft_rules.matching.parameters import (
+    EventView,
     ListSource,
     LiteralSource,
     MapSource,
@@ -29,12 +29,12 @@ from graphweft_rules.matching.parameters import (
 )
 
 type Values = Mapping[str, Any]
-type Match = Callable[[Event, Values, Values, str | None], tuple[BoundMutation, ...] | None]
+type Match = Callable[[EventView, Values, Values, str | None], tuple[BoundMutation, ...] | None]
 """Takes an event, its payload, context variables and agent, and returns the mutations of a rule for it.
 
 None or an error: the condition and the sources of the rule decide.
 """
-type DecideGroup = Callable[[Event, Values, Values, str | None], tuple[bool, ...] | None]
+type DecideGroup = Callable[[EventView, Values, Values, str | None], tuple[bool, ...] | None]
 """Takes the same, and decides many conditions. None or an error: each condition decides."""
 
 _EVENT: Final = {
@@ -126,12 +126,12 @@ def plain_case(comparisons: Iterable[Comparison]) -> frozenset[tuple[str, type]]
     return frozenset((each.path, type(each.constant)) for each in comparisons if each.constant is not None)
 
 
-def uuids_of(part: CompiledMutation, event: Event) -> dict[str, str]:
+def uuids_of(part: CompiledMutation, event: EventView) -> dict[str, str]:
     """Return the values of the calls of ``randomUUID()`` of a mutation."""
     return uuid_values(part.cypher.uuids, f"{event.source}\n{event.id}\n{part.rule}\n{part.id}")
 
 
-def undecided(_event: Event, _data: Values, _context: Values, _agent: str | None) -> None:
+def undecided(_event: EventView, _data: Values, _context: Values, _agent: str | None) -> None:
     """Decide nothing: the function of a rule that has none of its own."""
 
 

@@ -29,7 +29,7 @@ from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows, share
 from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
 from graphweft_rules.matching.pack import LogTime, Pack
-from graphweft_rules.matching.parameters import Absent, Scope
+from graphweft_rules.matching.parameters import Absent, EventView, Scope
 from graphweft_rules.matching.rule_functions import uuids_of
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.workflow import (
@@ -267,7 +267,13 @@ class RuleSet:
         _match_rules(candidates or self.candidates(event), event, found)
         return found
 
-    def candidates(self, event: Event) -> Candidates:
+    def match_rules(self, event: EventView, candidates: Candidates | None = None) -> MatchResult:
+        """Return the same for an event that no pack handles."""
+        found = MatchResult()
+        _match_rules(candidates or self.candidates(event), event, found)
+        return found
+
+    def candidates(self, event: EventView) -> Candidates:
         """Return the mutation rules among which those for an event are; compiles the workflow of the event."""
         workflow = self._workflow(event.workflow)
         return NO_RULES if workflow is None else workflow.mutations_for(event.type, event.agent)
@@ -282,7 +288,7 @@ class RuleSet:
         """Tell whether a pack handles an event type."""
         return type in self._types
 
-    def knows(self, event: Event) -> bool:
+    def knows(self, event: EventView) -> bool:
         """Tell whether a pack handles the event's type, or the event's workflow has rules, which compile."""
         return event.type in self._types or self._workflow(event.workflow) is not None
 
@@ -363,10 +369,14 @@ class RuleSet:
         return _bind(found, event, Scope.of_event(event)) if found else None
 
 
-def _match_rules(candidates: Candidates, event: Event, found: MatchResult) -> None:
+def _match_rules(candidates: Candidates, event: EventView, found: MatchResult) -> None:
     """Add the mutations, skips and failures of the rules for an event."""
     rules: Iterable[CompiledMutationRule] = candidates.rules
     if not rules:
+        return
+    plain = candidates.match(event)
+    if plain is not None:
+        found.mutations += plain
         return
     data, context, agent = event.data, event.context, event.agent
     scope: Scope | None = None
@@ -385,7 +395,7 @@ def _match_rules(candidates: Candidates, event: Event, found: MatchResult) -> No
             found.mutations += bound
 
 
-def match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: MatchResult) -> None:
+def match_rule(rule: CompiledMutationRule, event: EventView, scope: Scope, found: MatchResult) -> None:
     """Add the mutations, skips and failures of a rule, whatever the event holds."""
     parts = rule.parts
     skipped: list[SkippedQuery] = []
@@ -429,7 +439,7 @@ def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, s
     return False
 
 
-def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation | SkippedQuery:
+def _bind(part: CompiledMutation, event: EventView, scope: Scope) -> BoundMutation | SkippedQuery:
     params = _params(part, scope)
     if isinstance(params, SkippedQuery):
         return params

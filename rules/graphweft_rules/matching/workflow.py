@@ -11,7 +11,6 @@ from functools import cached_property
 from itertools import batched, compress
 from typing import Any, Final
 
-from graphweft_contracts import Event
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.model import (
@@ -30,8 +29,8 @@ from graphweft_rules.matching.conditions import (
     compile_group,
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
-from graphweft_rules.matching.mutation import CompiledMutation
-from graphweft_rules.matching.parameters import ParamError, ParameterSource, Reference, Scope, compile_param
+from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
+from graphweft_rules.matching.parameters import EventView, ParamError, ParameterSource, Reference, Scope, compile_param
 from graphweft_rules.matching.rule_functions import (
     Comparison,
     DecideGroup,
@@ -110,7 +109,7 @@ class _Together:
             for some in batched(self._numbers, _MOST_TOGETHER)
         ]
 
-    def select(self, event: Event, scope: Scope) -> list[int]:
+    def select(self, event: EventView, scope: Scope) -> list[int]:
         """Return the numbers of the rules whose conditions may hold."""
         try:
             decided = self._decide(event, scope.event, scope.context, scope.agent_name)
@@ -162,6 +161,32 @@ class Candidates:
         for conditions in alike.values():
             self._decide_together(conditions)
 
+    @cached_property
+    def _plain(self) -> tuple[Match, ...]:
+        """The functions of all rules; none if a rule has none, or if ``select`` leaves rules out."""
+        found = tuple(rule.match for rule in self.rules) if self.are_few else ()
+        return () if undecided in found else found
+
+    def match(self, event: EventView) -> tuple[BoundMutation, ...] | None:
+        """Return the mutations for an event in the plain case; None: each rule decides."""
+        found: tuple[BoundMutation, ...] | None = None
+        if self._plain:
+            data, context, agent = event.data, event.context, event.agent
+            try:
+                for match in self._plain:
+                    bound = match(event, data, context, agent)
+                    if bound is None:
+                        return None
+                    found = bound if found is None else found + bound
+            except Exception:  # noqa: BLE001 - then each rule decides step by step, and says what is wrong
+                return None
+        return found
+
+    @cached_property
+    def have_steps(self) -> bool:
+        """Whether ``steps`` may be more than 0."""
+        return self.steps(1 << 30) > 0
+
     def steps(self, size: int) -> int:
         """Return about how many steps the conditions take at most together for an event of so many bytes.
 
@@ -194,7 +219,7 @@ class Candidates:
         else:
             self._always += left
 
-    def select(self, event: Event, scope: Scope) -> Iterable[CompiledMutationRule]:
+    def select(self, event: EventView, scope: Scope) -> Iterable[CompiledMutationRule]:
         """Return the rules whose conditions may hold, in rule order; ``scope`` is that of the event."""
         if self.are_few:
             return self.rules

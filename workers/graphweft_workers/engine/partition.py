@@ -371,6 +371,6 @@ class AppWriter:
         if self.state.purges is None or not events:
             return
         rules = events[0].rules  # all have the same
-        if any(map(rules.erases, {each.event.type for each in events})):
-            last = next(each for each in reversed(events) if rules.erases(each.event.type))
+        if any(map(rules.erases, {each.plain.type for each in events})):
+            last = next(each for each in reversed(events) if rules.erases(each.plain.type))
             await put_purge(self.state.purges, Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))

@@ -1,8 +1,9 @@
-"""Decodes the events of the log at a third of the cost of ``wire.decode``, with the same result.
+"""Decodes the events of the log at a fifth of the cost of ``wire.decode``, with the same result.
 
 Nearly all entries are structured events that need no conversion: text is text and a time is RFC 3339. ``msgspec``
-parses and checks these at once. Anything else is left to ``wire.decode``, which decides about it and words the error.
-So each rule here may be stricter than that of ``wire.decode``, and none may be looser.
+parses and checks these at once, and matching reads what it made: a ``PlainEvent``. Only what is not ordinary asks for
+the whole model. Anything else is left to ``wire.decode``, which decides about it and words the error. So each rule here
+may be stricter than that of ``wire.decode``, and none may be looser.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ type _Check = tuple[Callable[[dict[str, Any]], object], str | None]
 """What raises ``ValueError`` unless the payload of an event is valid, and the pattern of its chat."""
 
 
-class _Envelope(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The fields of ``Event``, as they are written in JSON, in the same order."""
+class PlainEvent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """An event as it is written in JSON, checked: the fields of ``Event`` in the same order. It is never changed."""
 
     specversion: Literal["1.0"] = "1.0"
     id: _Name
     source: _Name
     type: str
-    time: str | None = None
+    written_time: str = msgspec.field(name="time")
     appid: str
     chatid: _Name
     workflow: _Name | None = None
@@ -49,16 +50,47 @@ class _Envelope(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=Fal
     sequence: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
-    recordedtime: str | None = None
+    written_recordedtime: str | None = msgspec.field(name="recordedtime", default=None)
     dataref: str | None = None
     data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
+    @property
+    def time(self) -> datetime:
+        """See ``Event.time``."""
+        return _time(self.written_time)
 
-_read: Final = msgspec.json.Decoder(_Envelope).decode
+    @property
+    def agent(self) -> str | None:
+        """See ``Event.agent``."""
+        name = self.data.get("agent_name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """See ``Event.context``."""
+        value = self.data.get("context")
+        return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+    def whole(self) -> Event:
+        """Return the model."""
+        values = {name: getattr(self, field) for name, field in _FIELDS}
+        values["time"] = self.time
+        if self.written_recordedtime is not None:
+            values["recordedtime"] = _time(self.written_recordedtime)
+        return Event.of_valid(values)
 
 
-def decode(fields: Mapping[bytes, bytes], received: datetime) -> Event:
-    """Return the same as ``wire.decode``, and raise the same."""
+_FIELDS: Final = tuple((field.encode_name, field.name) for field in msgspec.structs.fields(PlainEvent))
+_read: Final = msgspec.json.Decoder(PlainEvent).decode
+
+
+def whole(event: Event | PlainEvent) -> Event:
+    """Return the model of an event."""
+    return event.whole() if isinstance(event, PlainEvent) else event
+
+
+def decode(fields: Mapping[bytes, bytes], received: datetime) -> Event | PlainEvent:
+    """Return the same as ``wire.decode``, if not as a model, and raise the same."""
     data = fields.get(wire.DATA)
     if data is None or fields.get(wire.CONTENT_TYPE) != wire.STRUCTURED or received.tzinfo is None:
         return wire.decode(fields, received=received)
@@ -69,11 +101,10 @@ def decode(fields: Mapping[bytes, bytes], received: datetime) -> Event:
                 validate, chat_pattern = _check_of(read.type, payload_of(read.type))
                 validate(read.data)
                 if chat_pattern is None or re.fullmatch(chat_pattern, read.chatid):
-                    values = msgspec.structs.asdict(read)
-                    values["time"] = received if read.time is None else _time(read.time)
-                    if read.recordedtime is not None:
-                        values["recordedtime"] = _time(read.recordedtime)
-                    return Event.of_valid(values)
+                    _time(read.written_time)
+                    if read.written_recordedtime is not None:
+                        _time(read.written_recordedtime)
+                    return read
         except (msgspec.MsgspecError, ValueError):  # pydantic's errors are ValueErrors as well
             pass
     return wire.decode(fields, received=received)

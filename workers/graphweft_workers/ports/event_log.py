@@ -10,6 +10,7 @@ from typing import Protocol
 from graphweft_contracts import Event, Layout, wire
 from graphweft_contracts.errors import MisplacedEvent
 from graphweft_workers.ports import event_decoder
+from graphweft_workers.ports.event_decoder import PlainEvent
 
 
 class Judge(Protocol):
@@ -62,6 +63,10 @@ class Entry:
         return None if self.place is None else self.place.layout.owner_of(self.place.partition)
 
     def event(self) -> Event:
+        """Return the event as workers apply it. Raises what ``read`` does."""
+        return event_decoder.whole(self.read())
+
+    def read(self) -> Event | PlainEvent:
         """Decode the event as workers apply it.
 
         Raises ``InvalidEvent``, which is a ``RefusedEvent`` if its signature is missing or wrong, and a
@@ -74,7 +79,7 @@ class Entry:
         if self.place is not None:
             self.place.check(event.appid, self.received)
         if self.judge is not None:
-            self.judge.check(self.fields, event, self.received)
+            self.judge.check(self.fields, event_decoder.whole(event), self.received)
         return event
 
     def dropped(self) -> wire.DroppedLetter | None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, override
+
+from msgspec.structs import replace
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 from graphweft_contracts import QueryFailed
@@ -121,7 +122,8 @@ def _unwind(name: str) -> str:
 
 
 def _rows(batch_query: BatchQuery, write: Write) -> list[list[Any]]:
-    return [[number, *map(row.__getitem__, batch_query.columns)] for number, row in enumerate(write.rows)]
+    columns = [list(map(itemgetter(name), write.rows)) for name in batch_query.columns]
+    return list(map(list, zip(range(len(write.rows)), *columns, strict=True)))
 
 
 def in_guard(query: Cypher, batch_query: BatchQuery | None, move: str = _MOVE) -> str:

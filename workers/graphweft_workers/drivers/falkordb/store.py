@@ -25,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from falkordb.asyncio.graph import AsyncGraph
@@ -661,5 +662,7 @@ class FalkorDBStore:
 
 def _is_long_text(writes: Sequence[Write]) -> bool:
     """Tell whether the text of writes takes long: that of lists and maps does, and plain values take a tenth."""
-    nested = [value for write in writes for row in write.rows for value in row.values() if type(value) in _NESTED]
-    return bool(nested) and are_long(nested, _LONG)
+    rows = [row for write in writes for row in write.rows]
+    if _NESTED.isdisjoint(map(type, chain.from_iterable([row.values() for row in rows]))):
+        return False
+    return are_long([value for row in rows for value in row.values() if type(value) in _NESTED], _LONG)

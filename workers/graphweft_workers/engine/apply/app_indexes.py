@@ -60,7 +60,7 @@ class AppIndexes:
         """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""
         app = self._apps.get(app_id) or _Of()
         used: dict[tuple[int, str | None], RuleSet] = {}
-        for (_, name), rules in {(id(each.rules), each.event.workflow): each.rules for each in events}.items():
+        for (_, name), rules in {(id(each.rules), each.plain.workflow): each.rules for each in events}.items():
             if (id(rules), name) not in app.seen:
                 used[id(rules), name if name in rules.workflows else None] = rules
         for place in used.keys() & app.seen:  # workflows without rules are all alike
@@ -96,7 +96,7 @@ class AppIndexes:
     async def prepare_packs(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""
         app = self._apps.get(app_id)
-        for pack in events[0].rules.packs_for({event.event.type for event in events}):
+        for pack in events[0].rules.packs_for({event.plain.type for event in events}):
             if app is None or pack not in app.packs:
                 with contextlib.suppress(QueryFailed):
                     await self._graph.prepare(app_id, pack.keys, pack.indexes)

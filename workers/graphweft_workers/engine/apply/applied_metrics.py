@@ -38,7 +38,7 @@ def count_applied(queue: AppQueue, clock: Clock) -> None:
     matches: dict[tuple[str | None, str], int] = {}
     retries = 0
     for event in events:
-        workflow = event.event.workflow
+        workflow = event.plain.workflow
         for bound in event.mutations:
             key = workflow, bound.mutation.rule
             matches[key] = matches.get(key, 0) + 1

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from graphweft_contracts import GraphweftError, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict

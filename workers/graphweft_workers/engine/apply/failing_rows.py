@@ -67,7 +67,7 @@ class FailingRows:
                 if strikes >= STRIKES:
                     await self._drop_row(run, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
         if self._memory is not None and (why := await self._memory.refusal(run.app_id)) is not None:
-            rows = [row for row in run.left if not row.event.rules.erases(row.event.event.type)]
+            rows = [row for row in run.left if not row.event.rules.erases(row.event.plain.type)]
             await self._drop_over_quota(run, rows, lambda _: why)
         if self._names is not None:
             await self._drop_new_names(run, self._names)

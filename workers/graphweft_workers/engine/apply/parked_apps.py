@@ -110,7 +110,7 @@ class ParkedApps:
         for number, each in enumerate(entries):
             if not isinstance(each, LoggedEvent):
                 continue
-            if isinstance(each.rules, MissingRules) and each.event.appid == app_id:
+            if isinstance(each.rules, MissingRules) and each.plain.appid == app_id:
                 offset = each.entry.offset
                 if not self._older.passed_over.unread(offset, app_id) and not self._older.passed_over.event(
                     offset, app_id
@@ -128,7 +128,7 @@ class ParkedApps:
             return True
         if self._recent is None or not isinstance(each, LoggedEvent):
             return False
-        return self._recent.is_repeated(identity_of(each.entry, each.event))
+        return self._recent.is_repeated(identity_of(each.entry, each.plain))
 
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
@@ -141,7 +141,7 @@ class ParkedApps:
 
 def _may_concern(app_id: str, each: ReadEntry) -> bool:
     """Tell whether an entry is an event of an app, or one that cannot be decoded."""
-    return each.event.appid == app_id if isinstance(each, LoggedEvent) else each.error is not None
+    return each.plain.appid == app_id if isinstance(each, LoggedEvent) else each.error is not None
 
 
 def _bounded(parking: Parking, entries: list[Entry]) -> list[Entry]:

@@ -77,7 +77,7 @@ class Quarantine:
         )
         failures.rows += 1
         if len(failures.chats) < CHATS_TO_QUARANTINE:
-            failures.chats.add(row.event.event.chatid)
+            failures.chats.add(row.event.plain.chatid)
         failures.timeouts = failures.timeouts + 1 if timed_out else 0
         enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.chats) >= CHATS_TO_QUARANTINE
         slow = failures.timeouts >= TIMEOUTS_TO_QUARANTINE and len(failures.chats) >= TIMEOUTS_TO_QUARANTINE
@@ -152,4 +152,4 @@ class Quarantine:
 
 
 def _mutation_of(app_id: str, row: Row) -> _Mutation:
-    return (app_id, row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id, id(row.event.rules))
+    return (app_id, row.event.plain.workflow, row.bound.mutation.rule, row.bound.mutation.id, id(row.event.rules))

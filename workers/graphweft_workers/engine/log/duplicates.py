@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from graphweft_contracts import Event, wire
+from graphweft_contracts import wire
+from graphweft_rules.matching.parameters import EventView
 from graphweft_workers.engine.log.series import AppRecord, SeriesMarks, SeriesPlace, StoredMarks
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
@@ -35,7 +36,7 @@ type Identity = tuple[str, ...]
 """The app, then what names the event within it."""
 
 
-def identity_of(entry: Entry, event: Event) -> Identity:
+def identity_of(entry: Entry, event: EventView) -> Identity:
     """Return a value that is equal for two entries of the same event of the same app; a retry is an event of its own.
 
     The retry of an entry that was not a valid event is that event.

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
+from msgspec import Struct
+
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import UnreadableEvent
@@ -25,6 +27,7 @@ from graphweft_rules.matching.workflow import Candidates
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
 from graphweft_workers.engine.log.series import SeriesPlace, number_of
+from graphweft_workers.ports.event_decoder import PlainEvent, whole
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.rule_sets.active_rules import RulesCursor
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
@@ -38,12 +41,12 @@ EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
 
 
-@dataclass(slots=True, eq=False)  # frozen would double the cost, and there is one per event
-class LoggedEvent:
+class LoggedEvent(Struct, eq=False, gc=False):  # a dataclass would triple the cost, and there is one per event
     """One event of the log, and what is found out about it on its way to the graph."""
 
     entry: Entry
-    event: Event
+    plain: Event | PlainEvent
+    """The event as it was read; see ``event``."""
     rules: RuleSet
     """The rules that are active at the event."""
     size: int = 0
@@ -56,6 +59,12 @@ class LoggedEvent:
     """Of its conditions, about, at most; 0 before that is looked up."""
     mutations: tuple[BoundMutation, ...] = ()
     """The mutations that it matches, in rule order; none before it is matched."""
+
+    @property
+    def event(self) -> Event:
+        """The event. That of a plain one is made when it is asked for, which ordinary events never do."""
+        self.plain = event = whole(self.plain)
+        return event
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +144,7 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[ReadEntry
             if entry.erased or (is_rare and _is_void(entry, rules)):
                 found.append(VoidEntry(entry, size))
                 continue
-            event = entry.event()
+            event = entry.read()
             decoded = LoggedEvent(entry, event, rules.at(event.appid, entry.offset), size)
             if is_rare:
                 decoded.retried = wire.retry_of(fields)
@@ -193,12 +202,13 @@ def match_range(
             recent.is_copy(None)
             _add_void(result, partition, each, passed_over)
             continue
-        entry, event = each.entry, each.event
+        entry, event = each.entry, each.plain
         offset, app_id = entry.offset, event.appid
         if not nothing and passed_over.unread(offset, app_id):
             recent.is_copy(None)
             continue
-        copy = recent.is_copy(identity_of(entry, event), each.number, offset)
+        identity = (app_id, event.source, event.id) if each.retried is None else identity_of(entry, event)
+        copy = recent.is_copy(identity, each.number, offset)
         if copy and not _retries_only_copy(each, recent):
             result.copied.append((app_id, offset))
             continue
@@ -214,7 +224,9 @@ def match_range(
         except Exception as error:  # noqa: BLE001
             message = internal_error(error)
             result.letters.append(
-                letter_for(partition, entry, "internal_error", message, event=event, rule=event.type, mutation=WHOLE)
+                letter_for(
+                    partition, entry, "internal_error", message, event=each.event, rule=event.type, mutation=WHOLE
+                )
             )
             result.defects.append(defect_of(error))
     return result
@@ -238,10 +250,10 @@ def _add_void(result: Range, partition: int, each: VoidEntry, passed_over: Effec
 
 def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: EffectLedger) -> None:
     """Match one event, and add what becomes of it; on an error nothing of the event is added."""
-    entry, event, rules, retried = each.entry, each.event, each.rules, each.retried
+    entry, event, rules, retried = each.entry, each.plain, each.rules, each.retried
     matched: MatchResult | DeadLetter | None
     if retried is None and not rules.is_of_packs(event.type):
-        matched = rules.match_event(event, None, each.candidates)
+        matched = rules.match_rules(event, each.candidates)
     else:
         matched = _match_logged(partition, each, passed_over)
     if matched is None:
@@ -252,14 +264,14 @@ def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: 
     skips: list[Skip] = []
     if not matched.mutations and (retried is None or retried.mutation == WHOLE) and not rules.knows(event):
         message = _without_rules(rules, event.workflow)
-        skips.append(Skip(entry=entry, event=event, reason="no_rules", message=message))
+        skips.append(Skip(entry=entry, event=each.event, reason="no_rules", message=message))
     if not passed_over.is_empty:
         matched = passed_over.rest(entry.offset, event.appid, matched)
     if skips or matched.skipped or matched.failed:
         skips += [
             Skip(
                 entry=entry,
-                event=event,
+                event=each.event,
                 reason="skipped",
                 rule=skipped.rule,
                 mutation=skipped.query,
@@ -272,11 +284,11 @@ def _match_event(result: Range, partition: int, each: LoggedEvent, passed_over: 
         for number, failed in enumerate(matched.failed):
             reason, message = failure_of(failed.error)
             letter = letter_for(
-                partition, entry, reason, message, event=event, rule=failed.rule, mutation=failed.query,
+                partition, entry, reason, message, event=each.event, rule=failed.rule, mutation=failed.query,
                 place=str(failed.place),
             )  # fmt: skip
             letters.append(letter.without_event() if number else letter)
-        defects = [defect_of(each.error) for each in matched.failed if not isinstance(each.error, InvalidValue)]
+        defects = [defect_of(failed.error) for failed in matched.failed if not isinstance(failed.error, InvalidValue)]
         result.letters += letters
         result.skips += skips
         result.defects += defects
@@ -444,7 +456,7 @@ def _retries_only_copy(each: LoggedEvent, recent: RecentEvents) -> bool:
     if retried is None or retried.rule != wire.WHOLE:
         return False
     _, _, rest = retried.letter.partition(":")
-    return recent.is_only_its_own_copy(identity_of(each.entry, each.event), rest.split(":", 1)[0])
+    return recent.is_only_its_own_copy(identity_of(each.entry, each.plain), rest.split(":", 1)[0])
 
 
 def letter_for(

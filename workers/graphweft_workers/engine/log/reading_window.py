@@ -93,7 +93,7 @@ class ReadingWindow:
         before, apps = self._cost, self._apps
         held, size = self._entries, self._cost
         for each in entries:
-            app_id = each.event.appid if isinstance(each, LoggedEvent) else _NO_APP if each.error else None
+            app_id = each.plain.appid if isinstance(each, LoggedEvent) else _NO_APP if each.error else None
             if app_id is None:
                 self._void += 1
             else:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic_core import from_json, to_json
 
 from graphweft_contracts import Event, wire
+from graphweft_workers.ports.event_decoder import PlainEvent
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
 
@@ -41,7 +42,7 @@ class SeriesPlace(NamedTuple):
     number: int
 
 
-def number_of(entry: Entry, event: Event) -> SeriesPlace | None:
+def number_of(entry: Entry, event: Event | PlainEvent) -> SeriesPlace | None:
     """Return the place of the event of an entry in its series; None without a number, and for a retry."""
     text = event.sequence
     if text is None or wire.RETRY in entry.fields:

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.condition_cost import MOST_STEPS
+from graphweft_rules.matching.workflow import Candidates
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
@@ -78,9 +80,11 @@ async def match_in_turns(
     out = {*without}
     events = [
         each for each in entries
-        if isinstance(each, LoggedEvent) and each.event.appid not in out and only in (None, each.event.appid)
+        if isinstance(each, LoggedEvent) and each.plain.appid not in out and only in (None, each.plain.appid)
     ]  # fmt: skip
     await _look_up(events)
+    largest = max(map(attrgetter("size"), entries), default=0)
+    may_be_long = largest > LARGE or max(map(attrgetter("steps"), entries), default=0) > MOST_STEPS
     turns = turns or TurnClock()
     shared = costs if only is None else None
     matching = partial(
@@ -91,22 +95,22 @@ async def match_in_turns(
         found.dear.update(apps)
         out.update(apps)
 
-    if shared is not None:
+    if shared is not None and may_be_long:
         leave_out({
-            each.event.appid for each in events
-            if each.steps > MOST_STEPS and shared.may_be_dear(each.event.appid, each.steps)
+            each.plain.appid for each in events
+            if each.steps > MOST_STEPS and shared.may_be_dear(each.plain.appid, each.steps)
         })  # fmt: skip
 
     def is_long(each: ReadEntry) -> bool:
         return each.size > LARGE or each.steps > MOST_STEPS
 
-    for aside, some in groupby(entries, is_long):
+    for aside, some in groupby(entries, is_long) if may_be_long else [(False, entries)]:
         left = deque(some)
         while left:
             if most_s is not None and found.entries and turns.is_over(most_s):
                 return found
             if shared is not None and (over := shared.over()):
-                apps = {each.event.appid for each in left if isinstance(each, LoggedEvent)}
+                apps = {each.plain.appid for each in left if isinstance(each, LoggedEvent)}
                 leave_out(apps.intersection(over) - out)
             turn = turns.one(left, costs)
             if aside:
@@ -123,15 +127,21 @@ async def _look_up(events: Sequence[LoggedEvent]) -> None:
     Workflows are compiled in a thread: one takes up to 0.1 s, and many would let the leases expire.
     """
     wanted: dict[RuleSet, set[str]] = {}
-    for each in events:
-        workflow = each.event.workflow
-        if workflow is not None and not each.rules.is_compiled(workflow):
-            wanted.setdefault(each.rules, set()).add(workflow)
+    for active, workflow in {(each.rules, each.plain.workflow) for each in events}:
+        if workflow is not None and not active.is_compiled(workflow):
+            wanted.setdefault(active, set()).add(workflow)
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
+    known: dict[tuple[RuleSet, str | None, str, str | None], Candidates] = {}
     for each in events:
-        each.candidates = candidates = each.rules.candidates(each.event)
-        each.steps = candidates.steps(each.size)
+        plain = each.plain
+        kind = (each.rules, plain.workflow, plain.type, plain.agent)
+        candidates = known.get(kind)
+        if candidates is None:
+            candidates = known[kind] = each.rules.candidates(plain)
+        each.candidates = candidates
+        if candidates.have_steps:
+            each.steps = candidates.steps(each.size)
 
 
 async def _aside(work: Callable[[], object]) -> None:
@@ -173,7 +183,7 @@ class TurnClock:
             elif now - before >= costs.least_s or each.steps > MOST_STEPS:
                 # Reading the time of the processor takes 1 us. What came before took no more than the clock says.
                 last, cpu = cpu, self._clock.cpu()
-                costs.charge(each.event.appid, max(0.0, cpu - last - (before - begun)), each.steps)
+                costs.charge(each.plain.appid, max(0.0, cpu - last - (before - begun)), each.steps)
                 begun = now
             if now > end:
                 return

@@ -39,9 +39,9 @@ class Arrangers:
 
     async def of(self, events: Sequence[LoggedEvent]) -> Arranger:
         """Return an arranger for the rows of events of one app, ready to arrange them."""
-        app_id, rules = events[0].event.appid, events[0].rules
+        app_id, rules = events[0].plain.appid, events[0].rules
         known = self._rules.known
-        workflows = {event.event.workflow for event in events}
+        workflows = {event.plain.workflow for event in events}
         used = frozenset(name for name in workflows if name is not None and name in rules.workflows)
         place = (app_id, id(rules))
         kept = self._of_app.get(place)
@@ -66,7 +66,7 @@ class Arrangers:
 
     @staticmethod
     async def _prepared(arranger: Arranger, events: Sequence[LoggedEvent]) -> Arranger:
-        rows = [bound for event in events for bound in event.mutations]
-        if not arranger.is_prepared(rows):
-            await asyncio.to_thread(arranger.prepare, rows)
+        cyphers = {id(bound.mutation.cypher): bound.mutation.cypher for event in events for bound in event.mutations}
+        if not arranger.is_prepared(cyphers):
+            await asyncio.to_thread(arranger.prepare, cyphers)
         return arranger

@@ -22,6 +22,7 @@ from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
 from graphweft_rules.cypher.mutation_summary import MutationSummary
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import read_write_sets, summary_of
+from graphweft_workers.engine.plan.columns import Column, Probe, are_in_order, single_kind
 
 MOST_ROWS: Final = 1_000
 """Limit of rows in a query. More rows gain nothing, and a query must stay far below the server's time limit."""
@@ -36,8 +37,6 @@ _PLAIN: Final[Mapping[tuple[type[Any], ...], tuple[_Kind, ...]]] = {
     kinds: kinds for count in range(4) for kinds in product((str, int), repeat=count)
 }
 """The kinds of keys whose values are text and integers: always the same objects, which compare quickly."""
-_PLAIN_KEY: Final[Mapping[type[Any], tuple[_Kind, ...]]] = {kind: _PLAIN[kind,] for kind in (str, int)}
-"""The same for a single key."""
 _SHAPE: Final = 0
 """Where a list of ``_Group`` holds the number of the shape of a MERGE that has made the entity, if it is unchanged.
 
@@ -90,43 +89,16 @@ class _Group:
     """Steps that touched some entity; kept from the first row that may touch any entity."""
 
 
-class _Probe(NamedTuple):
-    """The accesses of a mutation to the entity with one key, in numbers, because every row checks them."""
-
-    group: int
-    key: LookupKey | None
-    """None: any entity."""
-    parameter: str
-    """The parameter that is the key, if it is one itself."""
-    against: tuple[int, ...]
-    """The columns that it must not pass."""
-    notes: tuple[int, ...]
-    """The columns of its accesses."""
-    shape: int = 0
-    """The number of the shape of a MERGE; 0 for other accesses."""
-    found_against: tuple[int, ...] = ()
-    """``against`` of a MERGE that finds its entity."""
-    found_notes: tuple[int, ...] = ()
-    finds: int = 0
-    """The number of the shape of a MERGE that makes what it needs."""
-    certain: bool = False
-    undoes: bool = False
-    """Whether it may create or change an entity that a MERGE has made."""
-    if_created: bool = False
-
-
 type _Touched = tuple[_Group, list[int], tuple[int, ...], int, bool, bool]
 """A probe of a row: the group, the steps that touched the same key before, the columns to note, the shape of a MERGE
-that may have created the entity, whether it surely exists now, and ``_Probe.undoes``."""
+that may have created the entity, whether it surely exists now, and ``Probe.undoes``."""
 
 
 class _Compiled(NamedTuple):
     mutation: _Mutation
-    probes: tuple[_Probe, ...]
+    probes: tuple[Probe, ...]
     form: int
     """The identity of the batch query, which the mutation keeps; -1 if each row has a step of its own."""
-    key: str
-    """The only key column, if it is a parameter itself."""
     keys: tuple[str, ...] | None
     """The key columns, if all of them are parameters themselves."""
 
@@ -166,14 +138,12 @@ class Arranger:
         self._of_rules = _Arranger(used, dialect, summary)
         self._of_all = _Arranger([*used, *packed], dialect, summary) if packed else self._of_rules
 
-    def prepare(self, rows: Iterable[BoundMutation]) -> None:
-        """Do the slow work of ``arrange`` for rows: call it in a thread."""
-        cyphers = _cyphers(rows)
+    def prepare(self, cyphers: Mapping[int, Cypher]) -> None:
+        """Do the slow work of ``arrange`` for the queries of rows, by their ``id``: call it in a thread."""
         self._for(cyphers).prepare(cyphers.values())
 
-    def is_prepared(self, rows: Iterable[BoundMutation]) -> bool:
-        """Tell whether ``arrange`` has no slow work for rows."""
-        cyphers = _cyphers(rows)
+    def is_prepared(self, cyphers: Mapping[int, Cypher]) -> bool:
+        """Tell whether ``arrange`` has no slow work for rows with these queries."""
         return self._for(cyphers).is_prepared(cyphers.values())
 
     def arrange[Row](
@@ -185,12 +155,14 @@ class Arranger:
         whether it takes effect or not.
         """
         given = list(rows)
-        cyphers = _cyphers([bound for bound, _ in given])
-        arranger = self._for(cyphers)
-        found = arranger.in_order(given) if len(cyphers) == 1 and not apart else None
-        return found or arranger.arrange(given, apart)
+        found: dict[int, list[int]] = {}
+        for number, (bound, _) in enumerate(given):
+            found.setdefault(id(bound.mutation.cypher), []).append(number)
+        arranger = self._for(found)
+        columns = None if apart else arranger.in_columns(given, found.values())
+        return arranger.arrange(given, apart) if columns is None else columns
 
-    def _for(self, cyphers: Mapping[int, Cypher]) -> _Arranger:
+    def _for(self, cyphers: Iterable[int]) -> _Arranger:
         return self._of_rules if self._packed.isdisjoint(cyphers) else self._of_all
 
 
@@ -246,17 +218,13 @@ class _Arranger:
         barrier = 0  # the first step that rows may join
         for bound, row in rows:
             cypher, params = bound.mutation.cypher, bound.params
-            mutation, probes, form, key, keys = compiled.get(id(cypher)) or self._compile(cypher)
+            mutation, probes, form, keys = compiled.get(id(cypher)) or self._compile(cypher)
             earliest, touched = barrier, _NOTHING
             if probes:
                 earliest, touched = self._look(probes, params, groups, barrier)
             elif mutation.opaque:
                 earliest = max(len(steps) - 1, 0)
-            plain = None
-            if key:
-                plain = _PLAIN_KEY.get(type(params.get(key)))  # pyright: ignore[reportUnknownArgumentType]
-            elif keys is not None:
-                plain = _plain(params, keys)
+            plain = None if keys is None else _plain(params, keys)
             kinds = _kinds(params, mutation.keys) if plain is None else plain
             number = len(steps)
             if apart and id(row) in apart:
@@ -294,27 +262,37 @@ class _Arranger:
             for part in ([replace(step, rows=[row]) for row in step.rows] if number in each_alone else [step])
         ]
 
-    def in_order[Row](self, rows: Sequence[tuple[BoundMutation, Row]]) -> list[Step[Row]] | None:
-        """Return the steps for rows of one mutation if each row may join the last step; else None.
+    def in_columns[Row](
+        self, rows: Sequence[tuple[BoundMutation, Row]], numbers: Iterable[Sequence[int]]
+    ) -> list[Step[Row]] | None:
+        """Return the steps of rows, whose ``numbers`` are given by mutation, if each mutation may have one; else None.
 
-        Rows of one mutation in log order need no look at their accesses.
+        With more than ``MOST_ROWS`` rows of a mutation it has several, one after the other.
         """
-        first, _ = rows[0]
-        cypher = first.mutation.cypher
-        mutation, _, form, _, keys = self._compiled.get(id(cypher)) or self._compile(cypher)
-        if form < 0 or mutation.opaque or keys is None or len(keys) > 1:
-            return None
-        found = {_plain(bound.params, keys) for bound, _ in rows}
-        kinds = found.pop() if len(found) == 1 else None
-        if kinds is None:
-            return None
-        return [
-            Step(mutation=some[0][0], batch_query=mutation.batch_query, rows=[row for _, row in some], kinds=kinds)
-            for some in batched(rows, MOST_ROWS)
-        ]
+        columns: list[Column] = []
+        steps: list[Step[Row]] = []
+        forms: set[int] = set()
+        for some in numbers:
+            first = rows[some[0]][0]
+            mutation, probes, form, keys = self._compiled.get(id(first.mutation.cypher)) or self._compile(
+                first.mutation.cypher
+            )
+            if form < 0 or form in forms or mutation.opaque or keys is None:
+                return None
+            column = Column(probes, some, [rows[number][0].params for number in some])
+            kinds = single_kind(column, keys)
+            if kinds is None:
+                return None
+            forms.add(form)
+            columns.append(column)
+            kinds = _PLAIN.get(kinds, kinds)
+            for part in batched(some, MOST_ROWS):
+                first, own = rows[part[0]][0], [rows[number][1] for number in part]
+                steps.append(Step(mutation=first, batch_query=mutation.batch_query, rows=own, kinds=kinds))
+        return steps if are_in_order(columns) else None
 
     def _look(
-        self, probes: Sequence[_Probe], params: Mapping[str, Any], groups: list[_Group | None], barrier: int
+        self, probes: Sequence[Probe], params: Mapping[str, Any], groups: list[_Group | None], barrier: int
     ) -> tuple[int, list[_Touched]]:
         """Return the first step that a row may join by its accesses, and the accesses to note for its step."""
         earliest = barrier
@@ -363,15 +341,14 @@ class _Arranger:
             mutation,
             self._probes(mutation.touches),
             form=id(query) if query.mode == "ordered" else -1,
-            key=keys[0] if len(keys) == len(mutation.keys) == 1 else "",
             keys=keys if len(keys) == len(mutation.keys) else None,
         )
         return self._compiled.setdefault(id(cypher), compiled)  # another thread may compile it too
 
-    def _probes(self, touches: Sequence[ResourceAccess]) -> tuple[_Probe, ...]:
+    def _probes(self, touches: Sequence[ResourceAccess]) -> tuple[Probe, ...]:
         """Return the probes of a mutation: all accesses to one entity together, as far as its clauses allow."""
         written = {(touch.resource, touch.key) for touch in touches if touch.access == "write" and not touch.if_created}
-        probes: list[_Probe] = []
+        probes: list[Probe] = []
         for touch in touches:
             beside = not _of_entity(touch) and (touch.resource, touch.key) in written
             if beside and (touch.access == "read" or touch.if_created):
@@ -383,7 +360,7 @@ class _Arranger:
                 for (resource, other), column in columns.items()
                 if resource == touch.resource and not commute(touch.access, other)
             )
-            probe = _Probe(
+            probe = Probe(
                 group=number,
                 key=touch.key,
                 parameter=touch.key.parameter if touch.key is not None and not touch.key.path else "",
@@ -425,11 +402,6 @@ class _Arranger:
         return _Mutation(batch_query=batch_query, keys=keys, opaque=False, touches=tuple(touches))
 
 
-def _cyphers(rows: Iterable[BoundMutation]) -> Mapping[int, Cypher]:
-    """Return the queries of rows by their identity."""
-    return {id(bound.mutation.cypher): bound.mutation.cypher for bound in rows}
-
-
 def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
     """Return the resources on which two rows can conflict.
 
@@ -464,12 +436,12 @@ def _shape_of(touch: ResourceAccess) -> str:
     return touch.access.partition(" ")[2]
 
 
-def _is_beside(probe: _Probe, other: _Probe) -> bool:
+def _is_beside(probe: Probe, other: Probe) -> bool:
     """Tell whether two probes look at the same entity under the same condition."""
     return (probe.group, probe.key, probe.if_created) == (other.group, other.key, other.if_created)
 
 
-def _merged(probe: _Probe, other: _Probe) -> _Probe:
+def _merged(probe: Probe, other: Probe) -> Probe:
     """Return one probe for the accesses of two, the second of which are to properties."""
     return probe._replace(
         against=tuple(dict.fromkeys((*probe.against, *other.against))),

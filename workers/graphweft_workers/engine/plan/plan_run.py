@@ -197,7 +197,7 @@ class PlanRun:
                 continue
             steps.append(replace(step, rows=step.rows[first:]) if first else step)
             first = 0
-        return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed)
+        return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed, events=None)
 
 
 def _of_search(coming: Iterable[Write], careful: Careful) -> list[Write]:
@@ -229,7 +229,7 @@ def amid(rows: Iterable[Row], suspects: Mapping[int, Row]) -> set[int]:
     is_suspect: dict[tuple[str | None, str, str], bool] = {}
     statements = set(map(statement_of, suspects.values()))
     for row in sorted([row for row in rows if statement_of(row) in statements], key=attrgetter("number")):
-        mutation = (row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id)
+        mutation = (row.event.plain.workflow, row.bound.mutation.rule, row.bound.mutation.id)
         before = is_suspect.get(mutation, True)
         is_suspect[mutation] = id(row) in suspects
         if not before and is_suspect[mutation]:

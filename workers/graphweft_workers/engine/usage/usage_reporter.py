@@ -188,5 +188,5 @@ class UsageReporter:
 def _app_of(decoded: ReadEntry) -> str | None:
     """Return the app for which an entry counts; what is no event counts for the app that owns the partition."""
     if isinstance(decoded, LoggedEvent):
-        return decoded.event.appid
+        return decoded.plain.appid
     return None if decoded.error is None else decoded.entry.owner

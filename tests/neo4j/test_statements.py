@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
 from tests.services.planted_statements import planted
+from tests.services.rules import rules_of_parts
 
 from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
@@ -177,3 +179,13 @@ async def test_authors_of_one_scope_do_not_end_what_others_state(url: str, store
     assert [(row[1], row[2] is None) for row in await rows(store, ENDS)] == [
         ("I live in Oslo.", False), ("I live in Rome.", True), ("I moved to Bonn.", True),
     ]  # fmt: skip
+
+
+async def test_an_erasure_leaves_statements_that_rules_wrote(url: str, store: GraphStore, tmp_path: Path) -> None:
+    rules = rules_of_parts(tmp_path, {"keep": "MERGE (s:Statement {id: $s}) SET s.user_id = 'u1'"})
+    await write(
+        url, store, [event("bank.statement", 1, {"s": "of a bank"}).model_copy(update={"workflow": "W"})], rules
+    )
+    erased = event("memory.erase", 3, {"user_id": "u1"}, chat="chat of u1")
+    await write(url, store, [said(2, "I live in Oslo.", 1), erased])
+    assert await rows(store, "MATCH (s:Statement) RETURN s.id") == [("of a bank",)]

@@ -197,7 +197,9 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "erase_statements": (
         "memory.erase",
-        f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE {IS_ERASED.format('s')} DETACH DELETE s",
+        # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
+        f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
+        "DETACH DELETE s",
     ),
     "erase_ends": (
         "memory.erase",

@@ -238,6 +238,9 @@ class MemoryForget(_Payload):
     """``memory.forget``: single memories have outlived their time. Said in the chat in which they were added."""
 
     memory_ids: Annotated[tuple[_Id, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    keep_statements: bool = Field(
+        default=False, description="What users stated in them stays, sentence by sentence, and is found in their place."
+    )
 
 
 class MemoryErase(_Payload):

@@ -437,7 +437,9 @@ async def test_what_is_erased_is_gone_for_good(
         await applied(bus, job_bus)
         before = await rows(store, everything.format("u2"))
         assert await rows(store, everything.format("u1")) == before
-        assert [label for label, _ in before] == ["ConversationSummary", "Fact", "Memory", "Preference", "UserProfile"]
+        assert [label for label, _ in before] == [
+            "ConversationSummary", "Fact", "Memory", "Preference", "Statement", "UserProfile",
+        ]  # fmt: skip
         await put(transport, [other("memory.erase", "erase", {"user_id": "u1"}, chat="c9", at=T0)])
         await applied(bus, job_bus)
         [erased] = [

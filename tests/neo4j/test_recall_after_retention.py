@@ -16,6 +16,7 @@ from tests.redis.test_memory_worker import rows, working
 from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
+from tests.services.planted_statements import among_small_talk, remembered
 from tests.services.probes import ADA, BEN, START, Planted, conversation, within_reach
 from tests.services.rules import load_rules, rule_set
 
@@ -90,16 +91,17 @@ async def answered(
 async def kept(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport,
     talks: Sequence[Sequence[Event]], between: Callable[[], Any] | None = None,
+    after: int = AFTER, keep: int = KEEP, newest: int = NEWEST,
 ) -> AsyncIterator[None]:  # fmt: skip
     """Remember conversations, condense them and let go of the messages; a mutation worker runs on inside."""
-    retention = Retention(store, keep_count=NEWEST, condensed=True)
+    retention = Retention(store, keep_count=newest, condensed=True)
     retention.note([APP])
     async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, [event for talk in talks for event in talk])
         await applied(bus)
         if between is not None:
             await between()
-        job = a_job(url, store, ExtractiveSummariser(), after=AFTER, keep=KEEP)
+        job = a_job(url, store, ExtractiveSummariser(), after=after, keep=keep)
         async with working(worker_of(job, job_bus, transport)):
             await applied(bus, job_bus)
         await job.aclose()
@@ -157,7 +159,7 @@ async def test_an_erased_user_has_nothing_left_to_find(
     async with kept(url, bus, job_bus, store, transport, talks):
         for text in ("train to Bergen, allergic to peanuts, the window", ""):
             kinds = {row["kind"] for row in await found(store, text, {"user_id": "ada"}, top_k=50)}
-            assert kinds == {"memory", "fact", "preference", "summary"}
+            assert kinds == {"memory", "fact", "preference", "statement", "summary"}
         at = START + timedelta(days=1)
         erase = Event.create(
             "memory.erase", app_id=APP, chat_id="ada", data={"user_id": "ada"}, id="x", source="/probe", time=at
@@ -322,3 +324,33 @@ async def test_every_way_of_asking_finds_what_is_left(
     assert "- The user is allergic to peanuts (since " in recalled.text
     assert facts.facts[0].name == "is allergic to peanuts"
     assert facts.facts[0].valid_at is not None
+
+
+async def test_a_hundred_statements_of_five_hundred_turns_are_found_as_before(
+    url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport
+) -> None:
+    """All but the newest turns are condensed and let go of: statements are found among 1, 5 and 10 rows as before."""
+    planted = remembered()
+    talk = [
+        Event.create(
+            "memory.add", app_id=APP, chat_id="c", id=f"turn {number}", source="/probe",
+            time=START + timedelta(minutes=number),
+            data={"user_id": "ada", "thread_id": "c", "messages": [{"role": role, "text": text}]},
+        )
+        for number, (role, text) in enumerate(among_small_talk(planted))
+    ]  # fmt: skip
+    seen: list[list[int]] = []
+
+    async def ask() -> None:
+        rows_of = [await found(store, each.question, {"user_id": "ada"}, top_k=10) for each in planted]
+        texts = [(each.answer, [row["text"] for row in of_one]) for each, of_one in zip(planted, rows_of, strict=True)]
+        seen.append([sum(any(answer in text for text in of_one[:k]) for answer, of_one in texts) for k in (1, 5, 10)])
+
+    async with kept(url, bus, job_bus, store, transport, [talk], ask, after=60, keep=20, newest=60):
+        await ask()
+        left = await rows(store, "MATCH (m:Memory) RETURN count(m)")
+    first, last = seen[0], seen[-1]
+    assert len(planted) == 100
+    assert left[0][0] < 120
+    print("FIGURES", first, last)
+    assert all(after >= before for before, after in zip(first, last, strict=True)), (first, last)

@@ -176,6 +176,8 @@ export interface MemoryForget {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
   memory_ids: readonly string[];
+  /** What users stated in them stays, sentence by sentence, and is found in their place. */
+  keep_statements?: boolean | undefined;
   [field: string]: unknown;
 }
 

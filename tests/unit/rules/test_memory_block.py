@@ -12,7 +12,7 @@ from graphweft_contracts.prompt_text import inside
 from graphweft_rules import AllRows, BoundQuery
 from graphweft_rules.files.model import InjectionQuery, Place
 from graphweft_rules.output.formats import RenderedRows
-from graphweft_rules.output.memory_block import NOTHING_CLOSE
+from graphweft_rules.output.memory_block import NOTHING_CLOSE, MemoryRow, memory_text
 from graphweft_rules.output.packing import PackedBlocks, pack
 
 TODAY: Final = date(2026, 11, 28)
@@ -160,3 +160,11 @@ def test_where_a_row_fits_without_headings_alone_these_are_left_out() -> None:
     assert "Today is" not in found.text
     assert found.tokens <= 40
     assert "Today is" in packed(rows, 100).text
+
+
+def test_a_turn_that_no_longer_holds_says_until_when() -> None:
+    rows = [
+        MemoryRow(text="I live in Oslo.", kind="memory", who="user", time="2026-01-01T00:00:00Z", until="2026-03-05"),
+        MemoryRow(text="I like tea.", kind="statement", who="user", time="2026-01-01T00:00:01Z"),
+    ]
+    assert memory_text(rows, None, bare=True) == "- user: I live in Oslo. (until 2026-03-05)\n- user: I like tea."

@@ -75,6 +75,7 @@ def test_ids_times_and_terms_come_from_the_event() -> None:
         "author_name": None,
         "terms": "two dog",
         "length": 2,
+        "stated": None,
         "unsearched": None,
     }
 

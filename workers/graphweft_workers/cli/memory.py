@@ -214,20 +214,27 @@ async def memory_list(
 @command
 async def memory_forget(
     app: App,
-    memory_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of memories, from `memory list`.")],
+    memory_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from `memory list`, or of statements.")],
     options: PublishOptions,
 ) -> int | None:
-    """Forget single memories. Facts, preferences and summaries that came from them stay."""
-    from graphweft_workers.retrieval.records import MEMORY_LABEL
+    """Forget single memories and what was stated in them. Facts, preferences and summaries that came from them stay."""
+    from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT
 
     settings = options.settings()
-    statement = f"UNWIND $ids AS id MATCH (m:{MEMORY_LABEL} {{id: id}}) RETURN m.id AS id, m.chat_id AS chat_id"
+    # Of a memory that is forgotten, statements may be left.
+    query = (
+        f"UNWIND $ids AS id MATCH (m:{MEMORY_LABEL} {{id: id}}) RETURN id, m.id AS memory_id, m.chat_id AS chat_id "
+        f"UNION UNWIND $ids AS id MATCH (s:{STATEMENT} {{id: id}}) "
+        "RETURN id, s.memory_id AS memory_id, s.chat_id AS chat_id"
+    )
     given = list(dict.fromkeys(memory_ids))
-    chats: dict[str, list[str]] = {}
+    chats: dict[str, dict[str, None]] = {}
+    known: set[str] = set()
     async with running_graph(settings) as graph:
         for part in batched(given, _MAX_MESSAGES):
-            for memory_id, chat_id in (await graph.read(app, statement, {"ids": list(part)}, timeout_s=_READ_S)).rows:
-                chats.setdefault(str(chat_id), []).append(str(memory_id))
+            for id, memory_id, chat_id in (await graph.read(app, query, {"ids": list(part)}, timeout_s=_READ_S)).rows:
+                chats.setdefault(str(chat_id), {})[str(memory_id)] = None
+                known.add(str(id))
     events = [
         # In the chat of the memory: events have an order only within a chat.
         Event.create("memory.forget", app_id=app, chat_id=chat_id, data={"memory_ids": list(part)}, source=SOURCE)
@@ -235,7 +242,6 @@ async def memory_forget(
         for part in batched(found, _MAX_MESSAGES)
     ]
     await _publish(settings, events, options)
-    known = {memory_id for found in chats.values() for memory_id in found}
     unknown = [memory_id for memory_id in given if memory_id not in known]
     forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
     said = [forgotten if known else "nothing is forgotten"]

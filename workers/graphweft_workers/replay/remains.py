@@ -34,13 +34,14 @@ from graphweft_workers.retrieval.records import (
     PREFERENCE,
     PROFILE,
     RELATION,
+    STATEMENT,
     SUMMARY,
 )
 
 _MARK: Final = frozenset({"id", "user_id", "erased_before", "erased_elsewhere"})
 """Properties of a profile that says only that its user was erased."""
 _OF_MEMORY: Final = frozenset(
-    {MEMORY_LABEL, SUMMARY, FACT, PREFERENCE, PROFILE, EPISODE, ENTITY, RELATION, "Attribute"}
+    {MEMORY_LABEL, STATEMENT, SUMMARY, FACT, PREFERENCE, PROFILE, EPISODE, ENTITY, RELATION, "Attribute"}
 )
 _FORGETS: Final = "graphweft memory erase"
 _ERASES: Final = "graphweft erase"

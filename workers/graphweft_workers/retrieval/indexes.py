@@ -12,7 +12,16 @@ from graphweft_contracts.search import Searched, SearchQuery
 from graphweft_workers.ports.dialect import GraphDialect, ListedIndex, SearchTarget, TextSide, VectorSide
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.fulltext import Ask
-from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
+from graphweft_workers.retrieval.records import (
+    ENTITY,
+    EPISODE,
+    FACT,
+    MEMORY_LABEL,
+    PREFERENCE,
+    RELATION,
+    STATEMENT,
+    SUMMARY,
+)
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.support.timing import TIMING
 
@@ -22,7 +31,7 @@ _NAMED: Final = 20
 _OURS: Final = frozenset({"terms", "scopes"})
 _SCOPED: Final[Mapping[str, Searched]] = {
     FACT: "facts", PREFERENCE: "preferences", SUMMARY: "summaries", RELATION: "facts", ENTITY: "entities",
-    EPISODE: "episodes",
+    EPISODE: "episodes", STATEMENT: "all",
 }  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class RankedQuestion:
     """Whether it is in the first person: it asks about the user's own turns."""
     alike: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """The terms that count like one of its terms, that one among them; of questions about oneself."""
+    is_past: bool = False
+    """Whether it asks how things were, and names no day."""
     until: str = ""
     """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
 
@@ -77,6 +79,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         is_count=_COUNTED.search(last) is not None,
         is_own=is_own,
         alike=topics,
+        is_past=not periods and _NOT_NOW.search(last) is not None,
         until=until,
     )
 

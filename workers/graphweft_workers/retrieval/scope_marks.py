@@ -15,12 +15,21 @@ from typing import Any, Final
 from graphweft_contracts.memory import derived_id
 from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX
-from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
+from graphweft_workers.retrieval.records import (
+    ENTITY,
+    EPISODE,
+    FACT,
+    MEMORY_LABEL,
+    PREFERENCE,
+    RELATION,
+    STATEMENT,
+    SUMMARY,
+)
 from graphweft_workers.text.terms import scope_term
 
 MARK: Final = f"{INTERNAL_PREFIX}Scope"
 MARKED: Final = frozenset({
-    MEMORY_LABEL, SUMMARY, FACT, PREFERENCE, EPISODE, ENTITY, RELATION, "EXTRACTED_FROM", "STATES",
+    MEMORY_LABEL, STATEMENT, SUMMARY, FACT, PREFERENCE, EPISODE, ENTITY, RELATION, "EXTRACTED_FROM", "STATES",
 })  # fmt: skip
 """Labels and types whose changes only marks tell. If rules may write one of them, marks say nothing."""
 BY_SCOPE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -35,8 +44,8 @@ BY_SCOPE: Final[Mapping[str, tuple[str, ...]]] = {
 """Mutation -> the scopes of its event that have a mark each."""
 EMBED: Final = "embed"
 ERASING: Final = (
-    "forget", "erase", "erase_summaries", "erase_facts", "erase_preferences", "erase_preference_times",
-    "erase_validity",
+    "forget", "erase", "erase_statements", "erase_summaries", "erase_facts", "erase_preferences",
+    "erase_preference_times", "erase_validity",
 )  # fmt: skip
 OF_EPISODES: Final[Mapping[str, str]] = {
     name: f"episodes {name}"
@@ -121,6 +130,8 @@ def marks_of(target: SearchTarget) -> TargetMarks | None:
             return None
         of_user = (_of(mutation, "user_id", scope["user_id"]) for mutation in _KNOWN)
         return TargetMarks(always=(*map(_of, ERASING), *of_user))
+    if label == STATEMENT:  # they are found when their memory is forgotten
+        return TargetMarks(always=tuple(map(_of, ERASING)))
     return TargetMarks(always=tuple(OF_EPISODES.values())) if label in {EPISODE, ENTITY, RELATION} else None
 
 

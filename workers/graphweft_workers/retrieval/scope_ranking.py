@@ -12,6 +12,7 @@ Each signal says what it measures:
   counts less, because questions name the wrong person, too.
 - ``latest``: of all that says as much, the user told it last, or last before the time that is asked about.
 - ``asks``, ``empty``, ``short``: it ends with a question, tells nothing, or has few words.
+- ``condenses``: it is a summary, which repeats the words of many turns: what a user stated in one goes before it.
 - ``vector``: it is near by meaning. ``first_hits``: it holds words that the first hits have in common.
 """
 
@@ -41,6 +42,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "asks": -0.2,
     "empty": -0.2,
     "short": -0.2,
+    "condenses": -0.3,
     "vector": 0.5,
     "first_hits": 0.1,
 }

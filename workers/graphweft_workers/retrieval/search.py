@@ -20,10 +20,12 @@ from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.arrangement import Arrangement
+from graphweft_workers.retrieval.ended import ROUNDS, Ended, current_first, ended_query, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, falling, fused
+from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT, SUMMARY
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
@@ -40,7 +42,7 @@ _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
 _MOST_COMPARED: Final = 2_000
 """Limit of nodes that an index names to be compared: where more are nearly equal, the server finds the nearest."""
-_KNOWN: Final = frozenset({"fact", "preference"})
+_KNOWN: Final = frozenset({"fact", "preference", "statement"})
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
@@ -187,6 +189,8 @@ class _Search:
         """The indexes of targets, by ``id`` of the target."""
         self._vector: list[float] | _NoVector | None = None
         """The question's, once it is asked for."""
+        self._ended: dict[tuple[int, str], Ended | None] = {}
+        """What is known to have ended, or not, by target and key."""
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
         """Limit of hits before they are combined, arranged or filtered."""
 
@@ -367,7 +371,7 @@ class _Search:
                 near = found
         indexes = await self._indexes_of(targets, near)
         parts = [
-            KindIndex(of=of, index=index, valid=index.valid(target.valid_at))
+            KindIndex(of=of, index=index, valid=index.valid(target.valid_at), condenses=target.labels == (SUMMARY,))
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
         cosines: dict[tuple[int, int], float] = {}
@@ -376,7 +380,50 @@ class _Search:
                 cosines[hit.of, number] = cosine(hit)
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
-        return rank(self._asked, parts, compared, limit=self._width), degraded
+        return await self._current_first(targets, rank(self._asked, parts, compared, limit=self._width)), degraded
+
+    async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
+        """Return the hits, of which each that had ended when the question asks is behind what ended it."""
+        if self._asked.is_past:
+            return hits
+        today = self._clock.now().date()
+        last_day = max((end for period in self._asked.periods if (end := period.end(today))), default="~")
+        looked_at = {(hit.of, hit.key) for hit in hits[: self._query.top_k + _MOST_MORE]}
+        ended_by: dict[tuple[int, str], tuple[int, str]] = {}
+        for _ in range(ROUNDS):
+            await self._look_up_ended(targets, looked_at)
+            found = {
+                at: ender
+                for at in looked_at
+                if (ended := self._ended.get(at)) is not None and ended.until[:10] <= last_day
+                and (ender := self._ender(targets, ended)) is not None
+            }  # fmt: skip
+            ended_by |= found
+            looked_at = {ender for ender in found.values() if ender not in self._ended}
+            if not looked_at:
+                break
+        if not ended_by:
+            return hits
+        return current_first(hits, ended_by, lambda at, near: Hit(at[1], at[1], near.score, at[0]))
+
+    async def _look_up_ended(self, targets: Sequence[SearchTarget], keys: Collection[tuple[int, str]]) -> None:
+        """Look up which of the memories and statements have ended."""
+        of_label = {target.labels: of for of, target in enumerate(targets)}
+        memories, alone = (of_label.get((label,), -1) for label in (MEMORY_LABEL, STATEMENT))
+        wanted = sorted(at for at in keys if at[0] in {memories, alone} and at not in self._ended)
+        if not wanted:
+            return
+        asked = ended_query(
+            self._dialect, targets[wanted[0][0]].scope,
+            [key for of, key in wanted if of == memories], [key for of, key in wanted if of == alone],
+        )  # fmt: skip
+        ended = read_ended((await self._ask(asked)).rows)
+        self._ended |= {at: ended.get(at[1]) for at in wanted}
+
+    def _ender(self, targets: Sequence[SearchTarget], ended: Ended) -> tuple[int, str] | None:
+        """Return what ended something: a memory, or the statement left of it; None if the search finds neither."""
+        label, key = (STATEMENT, ended.by_statement) if ended.by_memory is None else (MEMORY_LABEL, ended.by_memory)
+        return next(((of, key) for of, target in enumerate(targets) if target.labels == (label,)), None)
 
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""
@@ -499,6 +546,13 @@ class _Search:
             for handle, text, *cells in table.rows:
                 row = dict(zip(target.shown, cells, strict=True)) | {"kind": target.kind}
                 found[some[0].of, handle] = (text, *(row.get(name) for name in others))
+        if "invalid_at" in others:
+            place = 1 + others.index("invalid_at")
+            await self._look_up_ended(targets, [(hit.of, hit.key) for hit in hits if (hit.of, hit.handle) in found])
+            for hit in hits:
+                whole, ended = found.get((hit.of, hit.handle)), self._ended.get((hit.of, hit.key))
+                if whole is not None and ended is not None:
+                    found[hit.of, hit.handle] = (*whole[:place], ended.until, *whole[place + 1 :])
         rows = [(hit, found[hit.of, hit.handle]) for hit in hits if (hit.of, hit.handle) in found]
         return [(hit, (text, hit.score, *cells)) for hit, (text, *cells) in rows]
 

@@ -60,6 +60,8 @@ class KindIndex:
     index: ScopeIndex
     valid: frozenset[int] | None = None
     """The records that are valid at the time of the question; None: all."""
+    condenses: bool = False
+    """Whether a record stands for many turns: it holds many words, but few of one thing."""
 
 
 @dataclass(slots=True)
@@ -170,6 +172,7 @@ class _Finder:
         values["asks"] = self._flagged(candidates, "asks")
         values["empty"] = self._flagged(candidates, "is_empty")
         values["short"] = self._flagged(candidates, "is_short")
+        values["condenses"] = [float(self._parts[place].condenses) for place, _ in candidates]
         values["latest"] = self._latest(candidates, covered)
         values["vector"] = self._vectors(candidates, values["words"])
         values["first_hits"] = self._like_first_hits(candidates, linear(signals, weights))

@@ -243,7 +243,8 @@ def rows(dialect: GraphDialect, target: SearchTarget, hits: Sequence[Hit]) -> St
     """Return the hits' handle, the first 50,000 characters of their text, and the columns ``target.shown``."""
     source, params = _fetched(dialect, target, hits)
     text = ", ".join(f"node.{dialect.quoted(name)}" for name in target.texts)
-    shown = "".join(f", {target.expressions.get(name) or f'node.{dialect.quoted(name)}'}" for name in target.shown)
+    parts = [target.expressions.get(name) or f"node.{dialect.quoted(name)}" for name in target.shown]
+    shown = "".join(f", {part} AS __gw_{place}" for place, part in enumerate(parts))  # two may be null
     return Statement(f"{source} {target.joined} RETURN __gw_hit[0], {_cut(f'coalesce({text})')}{shown}", params)
 
 

@@ -7,7 +7,16 @@ from typing import Any, Final
 
 from graphweft_contracts.search import Searched
 from graphweft_workers.ports.dialect import SearchTarget, TextSide, VectorSide
-from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
+from graphweft_workers.retrieval.records import (
+    ENTITY,
+    EPISODE,
+    FACT,
+    MEMORY_LABEL,
+    PREFERENCE,
+    RELATION,
+    STATEMENT,
+    SUMMARY,
+)
 
 _FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
 
@@ -27,6 +36,7 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
                 _stated_facts(scope, now, in_thread=True),
                 _preferences(scope),
                 _summaries(scope),
+                _statements(scope),
             )
         case "memories":
             return (memories(scope),)
@@ -46,11 +56,24 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
 def memories(scope: Mapping[str, str]) -> SearchTarget:
     """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
     vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
-    shown = ("role", "timestamp", "author_name", "times", "id")
-    counted = {"times": "null"}  # the search counts equal texts
+    shown = ("role", "timestamp", "author_name", "times", "invalid_at", "id")
+    counted = {"times": "null", "invalid_at": "null"}  # the search counts equal texts, and knows what has ended
     turn = ("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name")
     return _target(
         MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted, turn=turn
+    )
+
+
+def _statements(scope: Mapping[str, str]) -> SearchTarget:
+    """Return the target of statements whose memories are forgotten: others are found by their memories."""
+    return _target(
+        STATEMENT,
+        "statement",
+        "timestamp",
+        ("role", "timestamp", "author_name", "invalid_at", "id"),
+        scope,
+        expressions={"invalid_at": "null"},
+        turn=("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name"),
     )
 
 

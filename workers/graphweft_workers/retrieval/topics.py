@@ -1,7 +1,7 @@
 """Words that tell the same of a person: "I moved to Bergen" answers "Where do I live?". Pure.
 
 A small table of English, for questions of users about themselves: where they live and work, what something is called,
-whom they are with, when they were born. A model knows more of them; a new installation has none.
+whom they are with, which pets they have, when they were born. A model knows more of them; a new installation has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ _TOPICS: Final = (
     ("live reside home address", "live reside home address move relocate flat apartment house settle"),
     ("work job employer profession", "work job employer hired profession career company joined"),
     ("called name", "called name"),
-    ("married wife husband partner spouse single", "married wife husband partner spouse engaged divorced single"),
+    (
+        "married wife husband partner spouse single girlfriend boyfriend dating relationship",
+        "married wife husband partner spouse engaged divorced single girlfriend boyfriend fiance dating relationship "
+        "broke broken split separated",
+    ),
+    ("pet pets", "pet pets dog cat hamster rabbit parrot horse puppy kitten goldfish turtle"),
     ("birthday born age", "birthday born age old"),
 )
 """Words of a question, and the words of texts that tell about them."""

@@ -47,7 +47,7 @@ _THREADS: Final = (
 _SAME_SCOPE: Final = " AND ".join(f"coalesce(m.{name}, '') = ${name}" for name in SCOPES)
 _OLDEST: Final = (
     f"MATCH (m:{MEMORY_LABEL} {{chat_id: $chat_id}}) WHERE m.summary_id IS NULL AND {_SAME_SCOPE} "
-    "RETURN m.id, m.role, m.text, m.timestamp, m.author_name, m.recorded "
+    "RETURN m.id, m.role, m.text, m.timestamp, m.author_name, m.recorded, m.stated "
     "ORDER BY m.timestamp, m.recorded, m.event_id, m.id LIMIT $count"
 )
 
@@ -229,8 +229,15 @@ class ConsolidationJob(Job):
         if len(rows) < count:
             return None  # some were deleted since the count
         messages = [
-            MemoryText(id=id, role=role, text=text, time=datetime.fromisoformat(said), author_name=author)
-            for id, role, text, said, author, _ in rows
+            MemoryText(
+                id=id,
+                role=role,
+                text=text,
+                time=datetime.fromisoformat(said),
+                author_name=author,
+                has_statements=stated is not None,
+            )
+            for id, role, text, said, author, _, stated in rows
         ]
         return _Oldest(messages=messages, recorded=max(datetime.fromisoformat(row[5]) for row in rows))
 

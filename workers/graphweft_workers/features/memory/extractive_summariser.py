@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, override
 
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
+from graphweft_workers.features.memory.claims import statements, without
 from graphweft_workers.features.memory.summariser import MemoryText, Summariser, Summary
 from graphweft_workers.text.terms import STOP_WORDS, terms
 
@@ -102,6 +103,7 @@ class _Sentence:
 class ExtractiveSummariser(Summariser):
     """Selects sentences; the same messages always give the same summary.
 
+    What is kept as a statement is left out.
     Up to three quarters are statements of users about themselves (with ``I``, ``my``, ``we`` or similar), those with
     the rarest words first. The rest are sentences with the most frequent words of the conversation. Words of a selected
     sentence count half from then on. Sentences keep their order, each line begins with its speaker, and the summary has
@@ -158,10 +160,11 @@ def _summary(messages: Sequence[MemoryText], characters: int) -> str:
             len(sentence) + len(speaker(message)) + 3,
         )
         for number, message in enumerate(messages)
-        for sentence in _sentences(message.text)
+        for sentence in _sentences(_rest(message))
     ]
     if not sentences:
-        return f"{len(messages)} messages without words"
+        said = any(message.has_statements for message in messages)
+        return f"{len(messages)} messages {'of statements alone' if said else 'without words'}"
     picked = sorted(_picked(messages, sentences, characters))
     lines: list[str] = []
     before: int | None = None
@@ -173,6 +176,13 @@ def _summary(messages: Sequence[MemoryText], characters: int) -> str:
             lines.append(f"{speaker(messages[sentence.message])}: {sentence.text}")
         before = sentence.message
     return "\n".join(lines)
+
+
+def _rest(message: MemoryText) -> str:
+    """Return what a summary has to say of a message."""
+    if not message.has_statements:
+        return message.text
+    return without(message.text, statements(message.text, year=message.time.year))
 
 
 def _sentences(text: str) -> list[str]:

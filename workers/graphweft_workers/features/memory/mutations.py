@@ -28,9 +28,11 @@ from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
-from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
+from graphweft_workers.features.memory.claims import UserStatement, is_all_stated, statements
+from graphweft_workers.features.memory.predicates import key_of
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, STATEMENT, SUMMARY
 from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
-from graphweft_workers.text.terms import EventTerms, scope_term
+from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
 _FILE: Final = "graphweft:memory"
 """Stands for the rule file where errors name a mutation."""
@@ -53,7 +55,7 @@ _ADD: Final = (
     f"MERGE (m:{MEMORY_LABEL} {{id: message.id, chat_id: $chat_id, scopes: $scopes}}) "
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
-    f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, "
+    f"m.length = message.length, m.unsearched = message.unsearched, m.stated = message.stated, {_scope('m')}, "
     "m.event_id = $event_id, m.recorded = $recorded, m.partition = $partition"
 )
 _LOOKED_AHEAD: Final = 50
@@ -68,6 +70,21 @@ _VALIDITY: Final = (
     "SET fact.valid_to = later.valid_from, fact.thread_valid_to = coalesce(head([other IN others WHERE "
     "other.object <> fact.object OR coalesce(other.thread_id, '') = coalesce(fact.thread_id, '') "
     "| other.valid_from]), beyond.valid_from)"
+)
+# A claim ends what it cannot hold with, in whatever order they arrive: another object of the same predicate, or the
+# same object that holds no longer. Statements of one message do not end each other.
+_ENDS: Final = (
+    f"MATCH (s:{STATEMENT} {{key: key}}) WHERE NOT s.memory_id IN $gone WITH key, s ORDER BY s.rank "
+    "WITH key, collect(s) AS claims UNWIND range(0, size(claims) - 1) AS number "
+    f"WITH claims[number] AS one, claims[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
+    "WITH one, head([other IN others WHERE other.memory_id <> one.memory_id AND CASE "
+    "WHEN one.holds AND other.holds THEN other.object_key <> one.object_key "
+    "WHEN one.holds THEN other.object_key = one.object_key OR other.object_key = '' "
+    "WHEN other.holds THEN one.object_key = other.object_key OR one.object_key = '' ELSE false END "
+    "| [other.timestamp, other.id]]) AS ended SET one.until = ended[0], one.superseded_by = ended[1]"
+)
+_STATEMENTS_OF: Final = (
+    f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id, chat_id: $chat_id}}) "
 )
 # A preference is as recent as the last summary that states it.
 _STATED: Final = (
@@ -92,6 +109,22 @@ a query."""
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
     "add_unowned": ("memory.add", _ADD),
+    # Of memories that are there: an erasure may have kept them out. A search finds the memory, and its statements only
+    # when it is forgotten: see ``keep_statements``.
+    "state": (
+        "memory.add",
+        "UNWIND $statements AS statement "
+        f"MATCH (m:{MEMORY_LABEL} {{id: statement.memory_id, chat_id: $chat_id, scopes: $scopes}}) "
+        f"MERGE (s:{STATEMENT} {{id: statement.id}}) SET s.text = statement.text, s.timestamp = statement.timestamp, "
+        "s.rank = statement.rank, s.memory_id = statement.memory_id, s.author_name = statement.author_name, "
+        "s.subject = statement.subject, s.predicate = statement.predicate, s.object = statement.object, "
+        "s.object_key = statement.object_key, s.holds = statement.holds, s.key = statement.key, "
+        "s.role = 'user', s.is_whole = statement.is_whole, "
+        "s.known_terms = statement.terms, s.length = statement.length, "
+        f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
+        "s.recorded = $recorded, s.partition = $partition",
+    ),
+    "end_statements": ("memory.add", f"UNWIND $keys AS key {_ENDS}"),
     "embed": (
         "memory.embedded",
         f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
@@ -146,11 +179,31 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
         "DETACH DELETE m",
     ),
+    # Before the memories go. What is kept is found in their place.
+    "keep_statements": (
+        "memory.forget",
+        f"{_STATEMENTS_OF}SET s.terms = s.known_terms, s.scopes = s.known_scopes",
+    ),
+    "revive_statements": (
+        "memory.forget",
+        f"{_STATEMENTS_OF}WITH DISTINCT s.key AS key WHERE key IS NOT NULL {_ENDS}",
+    ),
+    "forget_statements": ("memory.forget", f"{_STATEMENTS_OF}DETACH DELETE s"),
     "mark_elsewhere": ("memory.erase", MARKS[0]),
     "mark": ("memory.erase", MARKS[1]),
     "erase": (
         "memory.erase",
         f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE {IS_ERASED.format('m')} DETACH DELETE m",
+    ),
+    "erase_statements": (
+        "memory.erase",
+        # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
+        f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
+        "DETACH DELETE s",
+    ),
+    "erase_ends": (
+        "memory.erase",
+        f"MATCH (kept:{STATEMENT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key WHERE key IS NOT NULL {_ENDS}",
     ),
     "erase_sources": (
         "memory.erase",
@@ -185,7 +238,7 @@ _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
 
 _REFUSABLE: Final = frozenset({"memory.summarized"})
 """Types of which an event may have too many words for nodes that several events share."""
-_NO_KEYS: Final = frozenset({(MEMORY_LABEL, "scopes")})
+_NO_KEYS: Final = frozenset({(MEMORY_LABEL, "scopes"), (STATEMENT, "chat_id")})
 """Only looked at where the id says which nodes it is."""
 
 
@@ -200,9 +253,9 @@ class MemoryMutations:
         self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in texts.items()))
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
-        scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
+        scoped |= {(other, name) for other in (SUMMARY, FACT, STATEMENT) for name in SCOPES} | {(PREFERENCE, "user_id")}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
-        self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
+        self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE, STATEMENT)
 
     def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``."""
@@ -249,23 +302,73 @@ def _without_nul(value: Any) -> Any:
 def _add(event: Event, logged: LogTime) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
+    stated: list[_Params] = []
+    scopes = _scopes(payload.scope.given)
     words = EventTerms()
     for number, message in enumerate(payload.messages):
+        id = memory_id(event.source, event.id, number)
+        time = message.time or moments_later(event.time, number)
+        found = list(statements(message.text, year=time.year)) if message.role == "user" else []
         messages.append(
             {
-                "id": memory_id(event.source, event.id, number),
+                "id": id,
                 "text": message.text,
                 "role": message.role,
                 # Messages of one event keep their order in a search by recency.
-                "timestamp": utc_text(message.time or moments_later(event.time, number)),
+                "timestamp": utc_text(time),
                 "message_id": message.message_id,
                 "author_name": message.author_name,
+                "stated": len(found) or None,
                 **stored_terms(words, message.searched),
             }
         )
-    scopes = _scopes(payload.scope.given)
-    params = _common(event, payload) | {"messages": messages, "scopes": scopes} | logged_params(logged)
-    return [("add_unowned" if payload.user_id is None else "add", params)]
+        stated += _stated(event, payload, messages[-1], found)
+    common = _common(event, payload) | {"scopes": scopes} | logged_params(logged)
+    said: list[tuple[str, _Params]] = [
+        ("add_unowned" if payload.user_id is None else "add", common | {"messages": messages})
+    ]
+    if stated:
+        said.append(("state", common | {"statements": stated}))
+    if keys := list(dict.fromkeys(each["key"] for each in stated if each["key"] is not None)):
+        said.append(("end_statements", {"keys": keys, "gone": []}))
+    return said
+
+
+def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[UserStatement]) -> list[_Params]:
+    """Return the statements of a message."""
+    # Authors may share a scope. Without a user, what another thread says is of somebody else.
+    owner = [getattr(payload, name) or "" for name in SCOPES if name != "thread_id" or payload.user_id is None]
+    author = name_key(message["author_name"] or "")
+    words = EventTerms()
+    is_whole = bool(found) and is_all_stated(message["text"], found)
+    stated: list[_Params] = []
+    for place, each in enumerate(found):
+        claim = each.claim
+        object_key = claim.object_key if claim else None
+        searched = f"{message['author_name']}: {each.text}" if message["author_name"] else each.text
+        terms = stored_terms(words, searched)
+        stated.append(
+            {
+                "id": derived_id("statement", message["id"], event.chatid, _scopes(payload.scope.given), place),
+                "memory_id": message["id"],
+                "text": each.text,
+                "timestamp": message["timestamp"],
+                "rank": f"{message['timestamp']} {message['id']} {place:03}",
+                "author_name": message["author_name"],
+                "is_whole": is_whole,
+                "subject": claim.subject if claim else None,
+                "predicate": claim.predicate if claim else None,
+                "object": claim.object if claim else None,
+                "object_key": object_key,
+                "holds": claim.holds if claim else None,
+                "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "")
+                if claim is not None and claim.is_sure
+                else None,
+                "terms": terms["terms"],
+                "length": terms["length"],
+            }
+        )
+    return stated
 
 
 def _embedded(event: Event, logged: LogTime) -> _Said:
@@ -352,16 +455,20 @@ def _summarized(event: Event, logged: LogTime) -> _Said:
 def _forget(event: Event, logged: LogTime) -> _Said:
     del logged
     payload = MemoryForget.model_validate(event.data)
-    return [("forget", {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid})]
+    params: _Params = {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid}
+    if payload.keep_statements:
+        return [("keep_statements", params), ("forget", params)]
+    return [("revive_statements", params | {"gone": params["memory_ids"]}), ("forget_statements", params),
+            ("forget", params)]  # fmt: skip
 
 
 def _erase(event: Event, logged: LogTime) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
     until = user | erasure_of(payload, logged)
-    timed = ("mark_elsewhere", "mark", "erase", "erase_sources", "erase_summaries")
+    timed = ("mark_elsewhere", "mark", "erase", "erase_statements", "erase_sources", "erase_summaries")
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
-    return [*((id, until) for id in timed), *((id, user) for id in others)]
+    return [*((id, until) for id in timed), *((id, user) for id in others), ("erase_ends", user | {"gone": []})]
 
 
 _SAY: Final[Mapping[str, Callable[[Event, LogTime], _Said]]] = {

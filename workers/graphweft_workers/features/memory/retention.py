@@ -160,7 +160,7 @@ class Retention:
                 id=derived_id("forget", *sorted(id for id, _ in some)),
                 source=_SOURCE,
                 time=datetime.fromisoformat(max(recorded for _, recorded in some)),
-                data={"memory_ids": [id for id, _ in some]},
+                data={"memory_ids": [id for id, _ in some], **({"keep_statements": True} if self._condensed else {})},
             )
             for chat_id, of_chat in chats.items()
             for some in batched(of_chat, _MOST)

@@ -25,6 +25,8 @@ class MemoryText:
     time: datetime
     """When it was said; with a time zone."""
     author_name: str | None = None
+    has_statements: bool = False
+    """Whether what the user stated in it is kept by itself, so that a summary need not say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,191 @@
+"""What users state becomes nodes that later statements end, on both kinds of server, through the bus and a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
+from tests.services.planted_statements import planted
+from tests.services.rules import rules_of_parts
+
+from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_contracts.search import SearchQuery
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.retrieval.search import Searcher
+
+pytestmark = pytest.mark.integration
+
+__all__ = ("store",)
+
+DAY = 86_400
+TODAY = T0 + timedelta(days=300)
+ENDS = "MATCH (s:Statement) RETURN s.user_id, s.text, left(s.until, 10), s.superseded_by IS NULL ORDER BY s.rank"
+
+
+def said(number: int, text: str, day: int, *, user: str = "u1", chat: str = "", **more: Any) -> Event:
+    data = {"user_id": user, "messages": [{"role": "user", "text": text}], **more}
+    return event("memory.add", number, data, chat=chat or f"chat of {user}", at=day * DAY)
+
+
+def day(number: int) -> str:
+    return (T0 + timedelta(days=number)).date().isoformat()
+
+
+class Told:
+    """What one user told, and a search of it."""
+
+    def __init__(self, url: str, store: GraphStore) -> None:
+        self._url, self._store = url, store
+
+    async def write(self, *texts: str) -> None:
+        await write(self._url, self._store, [said(number, text, 10 * number) for number, text in enumerate(texts, 1)])
+
+    async def ask(self, question: str, **more: Any) -> list[tuple[str, str | None]]:
+        searcher = Searcher(self._store, clock=PastClock(TODAY, SYSTEM_CLOCK))
+        query = SearchQuery(text=question, memory=MemoryScope(user_id="u1"), top_k=5, **more)
+        table = (await searcher.search(APP, query, timeout_s=60)).table
+        until = table.columns.index("invalid_at")
+        return [(row[0], row[until] and row[until][:10]) for row in table.rows]
+
+
+@pytest.fixture
+def told(url: str, store: GraphStore) -> Told:
+    return Told(url, store)
+
+
+async def test_what_planted_statements_end(url: str, store: GraphStore) -> None:
+    pairs = planted()
+    events = [
+        said(2 * pair.number + place, text, place, user=f"u{pair.number}")
+        for place in (0, 1)
+        for pair in pairs
+        for text in [(pair.first, pair.second)[place]]
+    ]
+    await write(url, store, events)
+    ended = {user for user, _, until, _ in await rows(store, ENDS) if until is not None}
+    right = {f"u{pair.number}" for pair in pairs if pair.ends}
+    assert {pair for pair in pairs if f"u{pair.number}" in ended - right} == set()
+    assert len(ended & right) / len(right) >= 0.8
+
+
+async def test_statements_end_each_other_in_whatever_order_their_chats_come(url: str, store: GraphStore) -> None:
+    both = "I live in Rome and I like tea."
+    texts = ["I live in Oslo.", "I moved to Bergen.", "I live in Bergen.", both, "I hate tea."]
+    chats = [said(number, text, number, chat=f"c{number}") for number, text in enumerate(texts)]
+    for place in (3, 0, 4, 2, 1):
+        await logged(url, store, [chats[place]], clock=None)
+    assert [row[1:3] for row in await rows(store, ENDS)] == [
+        ("I live in Oslo.", day(1)), ("I moved to Bergen.", day(3)), ("I live in Bergen.", day(3)),
+        ("I live in Rome", None), ("I like tea.", day(4)), ("I hate tea.", None),
+    ]  # fmt: skip
+
+
+async def test_questions_courtesy_and_what_assistants_say_are_no_statements(url: str, store: GraphStore) -> None:
+    messages = [
+        {"role": "user", "text": "Hi! Where do I live? Thanks."}, {"role": "assistant", "text": "I live in the cloud."},
+        {"role": "user", "text": "Can you help me? I think so. I have a question. The train was late. I own a boat."},
+    ]  # fmt: skip
+    await write(url, store, [event("memory.add", 1, {"user_id": "u1", "messages": messages})])
+    assert [row[1] for row in await rows(store, ENDS)] == ["I own a boat."]
+    assert await rows(store, "MATCH (m:Memory) RETURN m.stated ORDER BY m.timestamp") == [(None,), (None,), (1,)]
+
+
+async def test_a_statement_stays_of_a_forgotten_memory_only_where_that_is_wanted(
+    told: Told, url: str, store: GraphStore
+) -> None:
+    await told.write("I live in Oslo. The weather is bad.", "I moved to Bergen.", "I like tea.")
+    ids = [memory_id("/test", f"e{number}", 0) for number in (1, 2, 3)]
+    forget = {"memory_ids": ids[:1], "keep_statements": True}
+    await write(url, store, [event("memory.forget", 11, forget, chat="chat of u1")])
+    assert await told.ask("Where do I live?") == [("I moved to Bergen.", None), ("I live in Oslo.", day(20))]
+    # An explicit wish to forget leaves nothing, and what the statement ended holds again.
+    await write(url, store, [event("memory.forget", 12, {"memory_ids": ids[1:2]}, chat="chat of u1")])
+    assert [row[1:3] for row in await rows(store, ENDS)] == [("I live in Oslo.", None), ("I like tea.", None)]
+    await write(url, store, [event("memory.forget", 13, {"memory_ids": ids[2:]}, chat="chat of u1")])
+    assert await told.ask("Where do I live?") == [("I live in Oslo.", None)]
+
+
+async def test_an_erasure_reaches_statements_and_what_they_ended(url: str, store: GraphStore) -> None:
+    lasting = said(9, "I live in Rome.", 2, user="u2")
+    events = [said(1, "I live in Oslo.", 0), said(2, "I moved to Bergen.", 1), lasting]
+    await write(url, store, [*events, event("memory.forget", 3, {
+        "memory_ids": [memory_id("/test", "e1", 0)], "keep_statements": True}, chat="chat of u1")])  # fmt: skip
+    await write(url, store, [event("memory.erase", 4, {"user_id": "u1"}, chat="chat of u1")])
+    assert [row[:2] for row in await rows(store, ENDS)] == [("u2", "I live in Rome.")]
+    await write(url, store, [said(5, "I live in Lyon.", 3)])
+    assert [row[:3] for row in await rows(store, ENDS)] == [
+        ("u2", "I live in Rome.", None), ("u1", "I live in Lyon.", None),
+    ]  # fmt: skip
+
+
+async def test_what_has_ended_is_behind_what_ended_it(told: Told) -> None:
+    texts = ("I live in Oslo.", "I moved to Bergen.", "The keys to Stavanger came.", "My new home is Stavanger.")
+    await told.write(*texts)
+    expected = [("My new home is Stavanger.", None), ("I moved to Bergen.", day(40)), ("I live in Oslo.", day(20))]
+    assert [row for row in await told.ask("Where does this user live?") if row in expected] == expected
+    # By words alone, nothing is known of the others.
+    assert await told.ask("live", index_type="fulltext") == [("I live in Oslo.", day(20))]
+
+
+async def test_a_question_about_the_past_sees_what_held_then(told: Told) -> None:
+    await told.write("I live in Oslo.", "I moved to Bergen.", "I live in Rome.")  # 10, 20, 30 days after February 1
+    assert (await told.ask("Where did I live on 15 February 2026?"))[0] == ("I live in Oslo.", day(20))
+    assert (await told.ask("Where did I live in February?"))[0] == ("I moved to Bergen.", day(30))
+    assert (await told.ask("Where do I live?"))[0] == ("I live in Rome.", None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "question", "answer"),
+    [
+        (("My girlfriend is Anna.", "Anna and I broke up."), "Who is my girlfriend?", "Anna and I broke up."),
+        (("I have a dog called Rex.", "My dog died."), "Which pets do I have?", "My dog died."),
+        (("I work for Acme.", "I was laid off."), "Where do I work?", "I was laid off."),
+        (("I drink coffee.", "I stopped drinking coffee."), "Do I drink coffee?", "I stopped drinking coffee."),
+    ],
+)
+async def test_the_end_of_something_is_the_answer(told: Told, texts: Sequence[str], question: str, answer: str) -> None:
+    await told.write(*texts, "The concert was wonderful.")
+    assert (await told.ask(question))[0] == (answer, None)
+
+
+async def test_what_another_thread_ended_is_marked_only_where_both_are_searched(url: str, store: GraphStore) -> None:
+    texts = [("I live in Oslo.", "t1"), ("I moved to Bergen.", "t2")]
+    await write(url, store, [said(n, text, n, thread_id=thread) for n, (text, thread) in enumerate(texts, 1)])
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for thread in ("", "t1", "t2"):
+        scope = MemoryScope(user_id="u1", thread_id=thread or None)
+        searcher = Searcher(store, clock=PastClock(TODAY, SYSTEM_CLOCK))
+        table = (await searcher.search(APP, SearchQuery(text="Where do I live?", memory=scope), timeout_s=60)).table
+        until = table.columns.index("invalid_at")
+        found[thread] = [(row[0], row[until] is None) for row in table.rows]
+    assert found == {
+        "": [("I moved to Bergen.", True), ("I live in Oslo.", False)], "t1": [("I live in Oslo.", True)],
+        "t2": [("I moved to Bergen.", True)],
+    }  # fmt: skip
+
+
+async def test_authors_of_one_scope_do_not_end_what_others_state(url: str, store: GraphStore) -> None:
+    said_by = (("Ann", "I live in Oslo."), ("Bob", "I live in Rome."), ("Ann", "I moved to Bonn."))
+    messages = [{"role": "user", "text": text, "author_name": author} for author, text in said_by]
+    await write(url, store, [
+        event("memory.add", number, {"user_id": "u1", "messages": [message]}) for number, message in enumerate(messages)
+    ])  # fmt: skip
+    assert [(row[1], row[2] is None) for row in await rows(store, ENDS)] == [
+        ("I live in Oslo.", False), ("I live in Rome.", True), ("I moved to Bonn.", True),
+    ]  # fmt: skip
+
+
+async def test_an_erasure_leaves_statements_that_rules_wrote(url: str, store: GraphStore, tmp_path: Path) -> None:
+    rules = rules_of_parts(tmp_path, {"keep": "MERGE (s:Statement {id: $s}) SET s.user_id = 'u1'"})
+    await write(
+        url, store, [event("bank.statement", 1, {"s": "of a bank"}).model_copy(update={"workflow": "W"})], rules
+    )
+    erased = event("memory.erase", 3, {"user_id": "u1"}, chat="chat of u1")
+    await write(url, store, [said(2, "I live in Oslo.", 1), erased])
+    assert await rows(store, "MATCH (s:Statement) RETURN s.id") == [("of a bank",)]

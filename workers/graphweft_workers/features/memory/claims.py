@@ -1,0 +1,512 @@
+"""What a user states: sentences about themselves, and the claims in them. By rules, without a model. Pure.
+
+A statement is a sentence of a user that tells something lasting, or a part of one: not a question, a greeting, a wish
+to the assistant or a condition. Some make a claim: subject, predicate and object, and whether it holds ("I no
+longer eat meat" says that it does not). What is in the past ("I used to live in Oslo"), to come, quoted or doubtful
+makes none, so it ends nothing. In doubt a sentence makes no claim.
+
+The words are English. A language is a ``Language``: its patterns, and the words that take a claim back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.text.terms import name_key
+
+LONGEST: Final = 10_000
+"""Characters of a message that are read for statements: a longer one is a document, whose memory has it all."""
+MOST: Final = 100
+"""Statements of one message."""
+_LONGEST_SENTENCE: Final = 400
+"""Characters: a longer one makes no claim, and is no statement."""
+_LONGEST_OBJECT: Final = 80
+_SENTENCE: Final = re.compile(
+    r"(?<!\b(?:Dr|Mr|Ms|St)\.)(?<!\bMrs\.)(?<!\bProf\.)(?<=[.!?])[\"\u201d)]*\s+"
+    r"|(?<=[\u3002\uff01\uff1f])|[\r\n]+"
+)
+_QUOTES: Final = re.compile(r"[\"\u201c\u201d\u00ab\u00bb`<>{}|]|^\s*[>#]")
+USER: Final = "user"
+"""The subject of what users say about themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a statement says."""
+
+    subject: str
+    predicate: str
+    object: str
+    """Empty: it is about any object ("I am single" ends any partner)."""
+    holds: bool = True
+    is_sure: bool = True
+    """Whether the subject is one person: "my sister" may be one of two, "my mother" is not."""
+
+    @property
+    def object_key(self) -> str:
+        """The object in the form that is equal for all its spellings."""
+        return _ARTICLE.sub("", name_key(self.object))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserStatement:
+    """A sentence, or a part of one."""
+
+    text: str
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimForm:
+    """A form of words that makes a claim: the group ``what`` is the object, and ``who`` the subject."""
+
+    words: re.Pattern[str]
+    predicate: str
+    holds: bool = True
+    is_name: bool = False
+    """Whether the object is a name, which begins with a capital letter."""
+    is_kind: bool = False
+    """Whether only the last word of the object counts: "a red bicycle" is a bicycle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """The words of a language."""
+
+    lead: re.Pattern[str]
+    """Words before a claim, which say nothing of it."""
+    patterns: Sequence[ClaimForm]
+    own: re.Pattern[str]
+    """Words of the first person."""
+    empty: re.Pattern[str]
+    """The beginning of sentences that are about the conversation, or polite."""
+    unsure: re.Pattern[str]
+    """Words of what is past, to come, wished or doubted."""
+    parts: re.Pattern[str]
+    """What is between two parts of a sentence that each say something in the first person."""
+    one_of_a_kind: frozenset[str]
+    """Relatives and others of whom a user has one."""
+
+
+def statements(text: str, *, year: int = 0) -> Iterator[UserStatement]:
+    """Yield what a message of a user states, in order. ``year`` is that of the message: "in 2019" is past then."""
+    plain = text[:LONGEST].replace("\u2019", "'")
+    count = 0
+    for sentence in _SENTENCE.split(plain):
+        said = " ".join(sentence.split())
+        if not said or len(said) > _LONGEST_SENTENCE or tells_nothing(said, "user") or said.endswith("?"):
+            continue
+        for part in _parts(said, ENGLISH, year):
+            claim = _claim(part, ENGLISH, year)
+            if claim is None and not _is_statement(part, ENGLISH):
+                continue
+            yield UserStatement(text=part, claim=claim)
+            count += 1
+            if count == MOST:
+                return
+
+
+def is_all_stated(text: str, found: Sequence[UserStatement]) -> bool:
+    """Tell whether the statements are all that a message tells, so that nothing else of it is lost when they end."""
+    left = [part for part in _SENTENCE.split(without(text, found)) if re.search(r"[^\W_]", part)]
+    return all(tells_nothing(part, "user") or ENGLISH.empty.match(part.strip()) or _JOIN.fullmatch(part.strip(" ,;.!"))
+               for part in left)  # fmt: skip
+
+
+def without(text: str, found: Iterable[UserStatement]) -> str:
+    """Return a message without its statements, on one line."""
+    rest = " ".join(text.replace("\u2019", "'").split())
+    for each in found:
+        rest = rest.replace(each.text, " ", 1)
+    return rest
+
+
+def _parts(sentence: str, language: Language, year: int) -> list[str]:
+    """Return the parts of a sentence: it is divided where what is before makes a claim."""
+    found: list[str] = []
+    begin = 0
+    for match in language.parts.finditer(sentence):
+        before = sentence[begin : match.start()].strip()
+        if before and _claim(before, language, year) is not None:
+            found.append(before)
+            begin = match.end()
+    return [*found, sentence[begin:].strip()]
+
+
+def _is_statement(part: str, language: Language) -> bool:
+    return language.own.search(part) is not None and language.empty.match(part) is None and not _QUOTES.search(part)
+
+
+def _claim(part: str, language: Language, year: int) -> Claim | None:
+    """Return the first claim of a part of a sentence."""
+    if _QUOTES.search(part) or language.unsure.search(part):
+        return None
+    if any(int(each) != year for each in _YEAR.findall(part)):
+        return None
+    lead = language.lead.match(part)
+    begin = lead.end() if lead else 0
+    for pattern in language.patterns:
+        match = pattern.words.match(part, begin)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        what = _trimmed(groups.get("what") or "")
+        if len(what) > _LONGEST_OBJECT or (pattern.is_name and not _is_name(what)):
+            continue
+        if not what and groups.get("any") is None:
+            continue
+        if pattern.is_kind and what:
+            what = _KIND.sub("", what).split()[-1] if _KIND.sub("", what).split() else what
+        if _ABOUT_THIS.match(what):
+            continue
+        predicate = pattern.predicate
+        of = groups.get("of")
+        if of:
+            predicate = f"{predicate} {_BASES.get(name_key(of), name_key(of))}"
+        who = " ".join((groups.get("who") or "").split())
+        low = name_key(who)
+        own = not who or language.own.fullmatch(low) is not None
+        sure = own or low.removeprefix("my ") in language.one_of_a_kind or _is_name(who.split(" ")[-1])
+        return Claim(
+            subject=USER if own else low, predicate=predicate, object=what, holds=pattern.holds, is_sure=sure,
+        )  # fmt: skip
+    return None
+
+
+def _trimmed(what: str) -> str:
+    before = None
+    while before != what:
+        before = what
+        what = _TAIL.sub("", what).strip(" .,!;:'")
+    return what
+
+
+def _is_name(what: str) -> bool:
+    name = what.removeprefix("the ")
+    return name[:1].isupper() and name not in _NO_NAMES and name.casefold() not in _ORIGINS
+
+
+_ARTICLE: Final = re.compile(r"^(?:a|an|the|my|our|some|any) ")
+_JOIN: Final = re.compile(r"(?:and|but|so|also|then|or)", re.IGNORECASE)
+_YEAR: Final = re.compile(r"\b(?:in|since|from|back in|of) ((?:19|20)\d\d)\b", re.IGNORECASE)
+_TAIL: Final = re.compile(
+    r" (?:now|currently|nowadays|today|again|instead|anymore|any more|any longer|these days|at the moment|"
+    r"from now on|for now|though|too|as well|please|actually|officially|"
+    r"(?:since|as of|starting|from) \S+(?: \S+)?|(?:last|this) (?:week|month|year|spring|summer|autumn|"
+    r"fall|winter|\w+day)|"
+    r"(?:in|on) (?:january|february|march|april|may|june|july|august|september|october|november|december|\w+day)|"
+    r"yesterday|recently|(?:a|two|three|some|few|couple of) (?:days|weeks|months) ago|"
+    r"(?:and|but|because|so|since|which|who|where|when|while|although|with)\b.*)$",
+    re.IGNORECASE,
+)
+"""What stands behind an object and is no part of it."""
+_KIND: Final = re.compile(r" (?:called|named|from|for|with|that|which|of|in|at)\b.*$", re.IGNORECASE)
+_ABOUT_THIS: Final = re.compile(
+    r"(?:it|this|that|them|him|her|you|your|these|those|what|how|when|to (?:know|ask|see|say|talk|thank|hear))\b",
+    re.IGNORECASE,
+)
+_NO_NAMES: Final = frozenset({
+    "I", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday", "January", "February",
+    "March", "April", "May", "June", "July", "August", "September", "October", "November", "December", "Back",
+    "Later", "Today", "Tomorrow",
+})  # fmt: skip
+_ORIGINS: Final = frozenset({
+    "american", "australian", "austrian", "belgian", "brazilian", "british", "canadian", "chilean", "chinese",
+    "colombian", "croatian", "cuban", "czech", "danish", "dutch", "egyptian", "english", "estonian", "ethiopian",
+    "finnish", "french", "german", "greek", "hungarian", "icelandic", "indian", "indonesian", "iranian", "iraqi",
+    "irish", "israeli", "italian", "jamaican", "japanese", "kenyan", "korean", "latvian", "lebanese",
+    "lithuanian", "malaysian", "mexican", "moroccan", "nigerian", "norwegian", "pakistani", "peruvian", "polish",
+    "portuguese", "romanian", "russian", "scottish", "serbian", "slovak", "somali", "spanish", "swedish", "swiss",
+    "syrian", "taiwanese", "thai", "tunisian", "turkish", "ukrainian", "vietnamese", "welsh", "african", "asian",
+    "european", "catholic", "muslim", "jewish", "hindu", "buddhist", "protestant", "jehovah",
+})  # fmt: skip
+"""What somebody is, and nobody's name."""
+
+# English
+
+_LEAD: Final = (
+    r"(?:(?:hi|hello|hey|well|yes|no|oh|ok|okay|so|and|but|also|actually|now|today|yesterday|recently|"
+    r"finally|currently|"
+    r"anyway|sorry|please|nowadays|these days|by the way|btw|fyi|for the record|just so you know|"
+    r"please (?:note|remember)(?: that)?|remember(?: that)?|note(?: that)?|update|correction|news|good news|"
+    r"bad news|big news|guess what|from now on|as of \w+|since (?:last )?\w+|"
+    r"(?:last|this) (?:week|month|year|spring|summer|autumn|winter|\w+day)|a (?:week|month) ago)\b[,:!.\s-]*){0,5}"
+)
+_OFTEN: Final = (
+    r"(?: (?:really|also|still|now|just|always|usually|generally|absolutely|particularly|currently|recently|finally|"
+    r"actually|already|officially|mostly|mainly)){0,3}"
+)
+_I: Final = r"(?:i|we)"
+_I_AM: Final = r"(?:i am|i'm|we are|we're)"
+_I_HAVE: Final = r"(?:i(?: have|'ve)?|we(?: have|'ve)?)"
+_KIN: Final = (
+    r"(?:mother|mom|mum|father|dad|wife|husband|partner|girlfriend|boyfriend|boss|manager|sister|brother|son|daughter|"
+    r"friend|best friend|colleague|cousin|aunt|uncle|neighbou?r|roommate|flatmate|grandmother|grandma|grandfather|"
+    r"grandpa|niece|nephew)"
+)
+_THEY: Final = rf"(?P<who>my {_KIN}(?: (?-i:[A-Z])[\w'-]*)?)"
+_WHAT: Final = r" (?P<what>(?:(?:Dr|Mrs?|Ms|Prof|St)\. )?[^\s,;:!?()][^,;:!?()\n]*?)(?:[,;!]|\.(?:\s|$)|$)"
+_NAME: Final = (
+    r" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof)\.? )?(?-i:[A-Z])[\w&-]*"
+    r"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?(?-i:[A-Z])[\w&-]*){0,3})"
+    r"(?=\s*(?:[,;!]|\.(?:\s|$)|$)| (?:now|from now|"
+    r"again|instead|since|as of|last|this|in|on|at|and|but|because|today|yesterday|recently|these days|with|near|"
+    r"close|by|where|which|who|so|while|though|although|too|also|anymore|any more|a \w+ ago|two \w+ ago)\b)"
+)
+"""A name, with what may stand behind it: "My wife is Anna's sister" names nobody."""
+_PARTNER: Final = r"(?:girlfriend|boyfriend|wife|husband|partner|fianc[e\u00e9]e?|spouse)"
+_ONE_SERVICE: Final = (
+    r"(?:doctor|dentist|boss|manager|therapist|landlord|trainer|coach|supervisor|hairdresser|accountant|lawyer)"
+)
+_DO: Final = r"(?:drink|eat|smoke|play|use|speak|watch|take|ride|read|wear|collect|practi[sc]e|teach)"
+_DOING: Final = (
+    r"(?:drinking|eating|smoking|playing|using|speaking|watching|taking|riding|reading|wearing|collecting|"
+    r"practi[sc]ing|teaching)"
+)
+_BASES: Final = dict(zip(_DOING[3:-1].replace("practi[sc]ing", "practising").split("|"),
+                         _DO[3:-1].replace("practi[sc]e", "practise").split("|"), strict=True)) | {
+    "practicing": "practise", "practice": "practise",
+}  # fmt: skip
+_BE_BACK: Final = r"(?:back |over |down |up |out |house )?"
+
+
+def _pattern(words: str, predicate: str, **more: bool) -> ClaimForm:
+    return ClaimForm(words=re.compile(words, re.IGNORECASE), predicate=predicate, **more)
+
+
+def _ended(words: str, predicate: str, **more: bool) -> ClaimForm:
+    return _pattern(words, predicate, holds=False, **more)
+
+
+_ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?) (?:anymore|any more|any longer)\b"
+_ENGLISH: Final = (
+    # Where somebody lives
+    _ended(rf"{_I}{_OFTEN} no longer live (?:in|at){_NAME}", "lives in", is_name=True),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) live (?:in|at){_ANYMORE}", "lives in"),
+    _ended(rf"{_I_HAVE}{_OFTEN} moved (?:away from|out of){_NAME}", "lives in", is_name=True),
+    _pattern(rf"{_I}{_OFTEN} (?:live|reside) (?:in|at|on){_NAME}", "lives in", is_name=True),
+    _pattern(
+        rf"(?:{_I_AM}|{_I_HAVE} been){_OFTEN} (?:living|based|settled) (?:in|at){_NAME}",
+        "lives in", is_name=True,
+    ),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:moved|relocated) {_BE_BACK}(?:from [^,;.]+? )?to{_NAME}",
+        "lives in", is_name=True,
+    ),
+    _pattern(rf"{_I_HAVE}{_OFTEN} settled (?:down )?in{_NAME}", "lives in", is_name=True),
+    _pattern(
+        rf"{_I_AM}{_OFTEN} renting (?:a|an) (?:new )?(?:flat|apartment|house|place|room) in{_NAME}",
+        "lives in", is_name=True,
+    ),
+    _pattern(
+        rf"(?:my|our){_OFTEN} (?:(?:new|current) )?(?:home|flat|apartment|house|place|address|home address) "
+        rf"is{_OFTEN}(?: (?:in|at))?{_NAME}", "lives in", is_name=True,
+    ),
+    _pattern(rf"{_I}{_OFTEN} call (?P<what>(?-i:[A-Z])[^,;:!?()\n]*?) (?:my )?home\b", "lives in"),
+    _pattern(rf"home is{_OFTEN}{_NAME}", "lives in", is_name=True),
+    _pattern(
+        rf"(?P<what>(?-i:[A-Z])[\w' -]*?) (?:is|has become){_OFTEN} (?:my|our) (?:new )?home\b",
+        "lives in", is_name=True,
+    ),
+    _pattern(rf"{_THEY}{_OFTEN} lives in{_NAME}", "lives in", is_name=True),
+    _pattern(rf"{_THEY}(?: has|'s)?{_OFTEN} moved {_BE_BACK}to{_NAME}", "lives in", is_name=True),
+    # Work
+    _ended(rf"{_I}{_OFTEN} no longer work (?:at|for|with){_WHAT}", "works for"),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) work (?:at|for|with){_ANYMORE}", "works for"),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job (?:at|with){_WHAT}", "works for"),
+    _ended(
+        rf"{_I} (?:was|got|have been){_OFTEN} (?:fired(?! up)|laid off|let go)(?: (?:from|by) "
+        rf"(?P<what>[^,;:!?()\n]+?)(?:[,;!]|\.(?:\s|$)|$)|(?P<any>\b))", "works for",
+    ),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job\b(?P<any>)(?P<what>)", "works for"),
+    _ended(
+        rf"(?:{_I_HAVE}{_OFTEN} retired(?! to)|{_I_AM}{_OFTEN} (?:unemployed|retired|out of "
+        rf"work))\b(?P<any>)(?P<what>)", "works for",
+    ),
+    _pattern(
+        rf"{_I}{_OFTEN} work as an? (?P<what>[^,;:!?()\n]+?)(?: (?:at|for|in) [^.,;!]+)?(?:[,;!]|\.(?:\s|$)|$)",
+        "works as",
+    ),
+    _pattern(
+        rf"{_I_AM}{_OFTEN} working as an? (?P<what>[^,;:!?()\n]+?)(?: (?:at|for|in) [^.,;!]+)?(?:[,;!]|\.(?:\s|$)|"
+        rf"$)", "works as",
+    ),
+    _pattern(rf"my{_OFTEN} (?:(?:new|current) )?(?:job title|profession|occupation) is{_OFTEN}{_WHAT}", "works as"),
+    _pattern(rf"{_I} (?:was|got|have been){_OFTEN} promoted to{_WHAT}", "works as"),
+    _pattern(rf"{_I}{_OFTEN} work (?:at|for|with){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_I_AM}{_OFTEN} (?:working|employed) (?:at|for|by|with){_NAME}", "works for", is_name=True),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:started (?:working|(?:a|my) new job)|got (?:a (?:new )?job|hired)|took a (?:new "
+        rf")?job) (?:at|for|by|with){_NAME}", "works for", is_name=True,
+    ),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:changed|switched) (?:jobs|employers?|companies) (?:and [^,;.]*? )?to{_NAME}",
+        "works for", is_name=True,
+    ),
+    _pattern(rf"my{_OFTEN} (?:(?:new|current) )?(?:employer|company) is{_OFTEN}{_NAME}", "works for", is_name=True),
+    _pattern(rf"my{_OFTEN} (?:(?:new|current) )?job is{_OFTEN} (?:at|with){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_THEY}{_OFTEN} works (?:at|for|with){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_THEY}{_OFTEN} works as (?:an? )?(?P<what>[^,;:!?()\n]+?)(?:[,;!]|\.(?:\s|$)|$)", "works as"),
+    _pattern(
+        rf"(?:{_I_AM}{_OFTEN} studying|{_I}{_OFTEN} study) (?!(?:at|in|every|hard|a lot|with|for|all|on|late|alone|"
+        rf"together|to|too|abroad|again|now|by|from|until|because|most|best|during)\b)(?P<what>[^,;:!?()\n]+?)(?: "
+        rf"(?:at|in) [^.,;!]+)?(?:[,;!]|\.(?:\s|$)|$)", "studies",
+    ),
+    _pattern(rf"(?:my major is|{_I_HAVE}{_OFTEN} (?:switched|changed) my major to){_OFTEN}{_WHAT}", "studies"),
+    # Names
+    _ended(rf"(?:don't|do not|stop) call(?:ing)? me{_NAME}", "is called", is_name=True),
+    _pattern(rf"my{_OFTEN} (?:new )?name is{_OFTEN}{_NAME}", "is called", is_name=True),
+    _pattern(rf"my name's{_NAME}", "is called", is_name=True),
+    _pattern(rf"{_I_AM}{_OFTEN} called{_NAME}", "is called", is_name=True),
+    _pattern(
+        rf"(?:(?:you can|everybody|everyone|people|my friends){_OFTEN} calls?|call) me{_NAME}",
+        "is called", is_name=True,
+    ),
+    _pattern(rf"{_I_HAVE}{_OFTEN} changed my name to{_NAME}", "is called", is_name=True),
+    _pattern(rf"{_I}{_OFTEN} go by{_NAME}", "is called", is_name=True),
+    # Partners
+    _ended(
+        rf"{_I_HAVE}{_OFTEN} (?:broke(?:n)? up|split up|separated) (?:with|from){_NAME}",
+        "has partner", is_name=True,
+    ),
+    _ended(
+        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i(?: have|'ve)?{_OFTEN} (?:broke(?:n)? up|split up|split|separated|"
+        rf"divorced|got divorced|are (?:divorced|separated|no longer together|not together any\s*more))\b",
+        "has partner", is_name=True,
+    ),
+    _ended(r"(?P<what>(?-i:[A-Z])[\w'-]*) (?:has )?(?:left|dumped) me\s*(?:[,;!.]|$)", "has partner", is_name=True),
+    _ended(
+        rf"my {_PARTNER} (?:and i (?:have )?(?:broke(?:n)? up|split up|split|separated|divorced|got divorced)|"
+        rf"(?:has )?(?:left|dumped) me)\b(?P<any>)(?P<what>)", "has partner",
+    ),
+    _ended(
+        rf"(?:{_I_AM}{_OFTEN} (?:single|divorced|no longer married|not married any\s*more)|{_I_HAVE}{_OFTEN} "
+        rf"(?:got|gotten) divorced|we (?:broke up|split up))\b(?P<any>)(?P<what>)", "has partner",
+    ),
+    _pattern(
+        rf"my{_OFTEN} (?:(?:new|current) )?{_PARTNER}(?: is|'s){_OFTEN} (?:(?:called|named) "
+        rf")?(?P<what>(?-i:[A-Z])[\w'-]*(?: (?-i:[A-Z])[\w'-]*)*)\s*(?:[,;!]|\.(?:\s|$)|$)",
+        "has partner", is_name=True,
+    ),
+    _pattern(rf"my{_OFTEN} (?:new )?{_PARTNER}'s name is{_NAME}", "has partner", is_name=True),
+    _pattern(
+        rf"{_I_AM}{_OFTEN} (?:dating|engaged to|married to|together with|in a relationship with){_NAME}",
+        "has partner", is_name=True,
+    ),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:married|got (?:married|engaged) to|started (?:dating|seeing)){_NAME}",
+        "has partner", is_name=True,
+    ),
+    _pattern(
+        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i (?:are|got){_OFTEN} (?:married|engaged|together|dating|a couple)(?: "
+        rf"now)?\s*(?:[,;!.]|$)", "has partner", is_name=True,
+    ),
+    _pattern(rf"(?P<what>(?-i:[A-Z])[\w'-]*) is{_OFTEN} my (?:new )?{_PARTNER}\b", "has partner", is_name=True),
+    # What somebody has one of
+    _pattern(
+        rf"my{_OFTEN} (?:(?:new|current) )?(?P<of>{_ONE_SERVICE}) is{_OFTEN} (?:(?:called|named) )?{_NAME[1:]}",
+        "has", is_name=True,
+    ),
+    _pattern(rf"my{_OFTEN} (?:new )?(?P<of>favou?rite [a-z]+(?: [a-z]+)?) is{_OFTEN}{_WHAT}", "has"),
+    _pattern(rf"my{_OFTEN} (?:new )?birthday is{_OFTEN} (?:on )?{_WHAT[1:]}", "is born on"),
+    _pattern(rf"{_I} was born on{_WHAT}", "is born on"),
+    _pattern(rf"{_I_AM}{_OFTEN} (?P<what>\d{{1,3}})(?: years old)?\s*(?:[,;!]|\.(?:\s|$)|$)", "is aged"),
+    _pattern(rf"my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? is{_OFTEN}{_WHAT}", "has phone number"),
+    _pattern(rf"my{_OFTEN} (?:new )?e-?mail(?: address)? is{_OFTEN} (?P<what>\S+@\S+)", "has e-mail address"),
+    _pattern(
+        rf"(?:{_I}{_OFTEN} drive|my{_OFTEN} (?:new )?car is) (?:an?|the) (?:[a-z-]+ "
+        rf"){{0,3}}(?P<what>(?-i:[A-Z])[\w-]*)", "drives", is_name=True,
+    ),
+    _ended(rf"{_I_AM}{_OFTEN} (?:no longer|not) (?:an? )?(?P<what>vegetarian|vegan|pescatarian)\b", "eats as"),
+    _pattern(
+        rf"(?:{_I_AM}|{_I_HAVE}{_OFTEN} (?:become|gone|turned|went|became)){_OFTEN} (?:an? )?(?P<what>vegetarian|"
+        rf"vegan|pescatarian)\b", "eats as",
+    ),
+    _pattern(
+        rf"{_I}{_OFTEN} prefer (?:the |an? )?(?P<what>[\w-]+) (?P<of>seats?|rooms?|tables?|beds?|pillows?|"
+        rf"payments?|delivery|mode|theme|units?|format)\b", "prefers",
+    ),
+    # What somebody has many of
+    _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer){_OFTEN} allergic to{_WHAT}", "is allergic to"),
+    _ended(rf"{_I_HAVE}{_OFTEN} outgrown my (?P<what>[\w\s-]+?) allergy\b", "is allergic to"),
+    _pattern(rf"{_I_AM}{_OFTEN} allergic to{_WHAT}", "is allergic to"),
+    _ended(
+        rf"{_I}{_OFTEN} (?:hate|dislike|don't (?:really )?like|do not like|can't stand|cannot stand|no longer "
+        rf"(?:like|love|enjoy)|don't enjoy|loathe|detest){_WHAT}", "likes",
+    ),
+    _ended(
+        rf"{_I_HAVE}{_OFTEN} (?:stopped (?:liking|loving|enjoying)|grown tired of|gone off|went off){_WHAT}",
+        "likes",
+    ),
+    _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer) (?:a (?:big )?fan of|into|fond of|keen on){_WHAT}", "likes"),
+    _pattern(rf"{_I}{_OFTEN} (?:like|love|enjoy|adore){_WHAT}", "likes"),
+    _pattern(rf"{_I_AM}{_OFTEN} (?:a (?:big |huge )?fan of|into|fond of|keen on){_WHAT}", "likes"),
+    _ended(
+        rf"{_I_HAVE}{_OFTEN} (?:sold|gave away|given away|lost) (?:my|our|the) (?P<what>[^,;:!?()\n]+?)(?:[,;!]|"
+        rf"\.(?:\s|$)|$)", "has", is_kind=True,
+    ),
+    _ended(rf"{_I}{_OFTEN} no longer (?:have|own){_WHAT}", "has", is_kind=True),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?:have|own){_ANYMORE}", "has", is_kind=True),
+    _ended(
+        r"(?:my|our) (?P<what>dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle)(?: "
+        r"(?-i:[A-Z])\w*)? (?:has )?(?:died|passed away|ran away|is dead)\b", "has",
+    ),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:adopted|bought|own|got|have) (?:an?|my|our) (?P<what>[^,;:!?()\n]+?)(?:[,;!]|"
+        rf"\.(?:\s|$)|$)", "has", is_kind=True,
+    ),
+    _pattern(rf"{_I}{_OFTEN} (?:have|own) an? (?P<what>[^,;:!?()\n]+?)(?:[,;!]|\.(?:\s|$)|$)", "has", is_kind=True),
+    _ended(rf"{_I}{_OFTEN} no longer (?P<of>{_DO}){_WHAT}", "does"),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?P<of>{_DO}){_ANYMORE}", "does"),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:stopped|quit|given up|gave up) (?P<of>{_DOING}){_WHAT}", "does"),
+    _pattern(rf"{_I}{_OFTEN} (?P<of>{_DO}){_WHAT}", "does"),
+    _pattern(rf"{_I_HAVE}{_OFTEN} (?:started|begun|began) (?P<of>{_DOING}){_WHAT}", "does"),
+)  # fmt: skip
+
+ENGLISH: Final = Language(
+    lead=re.compile(_LEAD, re.IGNORECASE),
+    patterns=_ENGLISH,
+    own=re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE),
+    empty=re.compile(
+        r"(?:(?:and|but|so|ok|okay|well|oh|yes|no|ah|hm+|hi|hey|hello)\b[,!.\s]*)*(?:"
+        r"(?:thank|thanks|please|sorry|sure|great|good|nice|cool|perfect|welcome|cheers|bye|goodbye|see you|"
+        r"let me|let's|"
+        r"tell me|show me|give me|help me|remind me|can|could|would|will|do|does|what|who|where|when|why|how)\b"
+        r"|(?:i|we)(?: (?:really|just|also|still|only|do|don't|did|didn't|do not|did not|can|can't|could|couldn't|"
+        r"would|will|am|was))* (?:see|understand|agree|guess|wonder|mean|know|think|believe|suppose|hope|apologi[sz]e|"
+        r"appreciate|remember|forgot|said|say|ask|asked|understood|figured|wondering|hoping|looking forward|"
+        r"sorry|afraid|"
+        r"not sure|sure|glad|happy to (?:hear|help))\b"
+        r"|(?:i|we)(?:'d| would|'ll| will)\b"
+        r"|i'm (?:sorry|not sure|sure|glad|afraid|wondering|looking for(?:ward)?|just (?:asking|curious)|curious)\b"
+        r"|(?:i|we) (?:want|need|like) (?:you|to (?:know|ask|see|say|talk|thank|hear)|help|a (?:hand|moment|"
+        r"question))\b"
+        r"|i have (?:a|another|one more|some) (?:quick )?questions?\b)",
+        re.IGNORECASE,
+    ),
+    unsure=re.compile(
+        r"\b(?:used to|when i was|as a (?:child|kid|student|teenager|boy|girl)|years? ago|back then|if|unless|"
+        r"would|might|could|should|want to|wants to|wanted to|hope|hopes|hoping|plan|plans|planning|dream|"
+        r"dreamt|dreamed|"
+        r"wish|almost|nearly|until|till|once|previously|formerly|earlier|next (?:week|month|year|spring|"
+        r"summer|autumn|fall|"
+        r"winter|\w+day)|tomorrow|going to|gonna|temporarily|for (?:a|the|two|three|some) (?:few )?(?:days?|weeks?|"
+        r"months?|weekend|holidays?|vacation|summer|winter)|on (?:holiday|vacation)|maybe|perhaps|probably|"
+        r"imagine|pretend|"
+        r"suppose|joking|kidding|thinking of|thinking about|consider(?:ing)?|never)\b|"
+        r"\bhave (?:an?|another|some|one) (?:[a-z]+ ){0,2}(?:questions?|requests?|problems?|issues?|ideas?|"
+        r"meetings?|moment|"
+        r"minute|look|feeling|doubts?|favou?r)\b|(?-i:\bwill\b)|'ll\b|'d\b|\bor\b",
+        re.IGNORECASE,
+    ),
+    parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'm|i've|my|we|our|now)\b)"
+                     r"| (?:and|but) (?=(?:i|i'm|i've|my|we|our|now)\b)", re.IGNORECASE),
+    one_of_a_kind=frozenset({
+        "mother", "mom", "mum", "father", "dad", "wife", "husband", "partner", "girlfriend", "boyfriend", "boss",
+        "manager",
+    }),
+)  # fmt: skip

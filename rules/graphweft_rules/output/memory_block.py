@@ -148,7 +148,8 @@ def _known_line(row: MemoryRow) -> str:
 def _said_line(row: MemoryRow) -> str:
     who = f"{row.who}: " if row.who else f"{row.kind}: " if row.kind not in _SAID else ""
     again = f" ({row.times} times, last on this day)" if row.times > 1 else ""
-    return f"- {who}{row.text}{again}"
+    ended = f" (until {row.until})" if row.until else ""
+    return f"- {who}{row.text}{again}{ended}"
 
 
 def _who(name: str, role: str) -> str:

@@ -165,7 +165,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
         "Bring an app back from a file of `graphweft export`, and prove that its graph has the digest in the file.",
     ),
     "memory": Group(
-        "Memories of agents: add, search, list, forget, erase.",
+        "Memories of agents: add, search, list, update, forget, erase.",
         {
             "add": CommandPlace(
                 "memory",
@@ -182,6 +182,18 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
                 "memory_list",
                 "List the memories of a scope, the latest first. The command reads the graph and needs no responder.",
             ),
+            "get": CommandPlace(
+                "memory_records",
+                "memory_get",
+                "Show a memory, and what it said before it was updated. The command reads the graph and needs no "
+                "responder.",
+            ),
+            "update": CommandPlace(
+                "memory_records",
+                "memory_update",
+                "Change a memory: what it says, its tags, its metadata, or whether it is pinned. What it said before "
+                "is kept.",
+            ),
             "embed": CommandPlace(
                 "memory",
                 "memory_embed",
@@ -190,7 +202,8 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "forget": CommandPlace(
                 "memory",
                 "memory_forget",
-                "Forget single memories. Facts, preferences and summaries that came from them stay.",
+                "Forget memories: by their ids, or those of a scope that pass filters. Facts, preferences and "
+                "summaries stay.",
             ),
             "erase": CommandPlace(
                 "memory",

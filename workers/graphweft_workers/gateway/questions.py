@@ -42,6 +42,8 @@ class SearchQuestion(SearchQuery):
         if isinstance(value, dict) and "memory" in value:
             members = cast("dict[str, Any]", value)
             value = members | {"memory": _limit_unknown(MemoryScope, members["memory"])}
+            if isinstance(scopes := members.get("any_of"), list):
+                value["any_of"] = [_limit_unknown(MemoryScope, each) for each in scopes]
         return _limit_unknown(cls, value)
 
 

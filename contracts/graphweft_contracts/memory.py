@@ -373,9 +373,9 @@ def memory_id(source: str, event_id: str, number: int) -> str:
     return derived_id(source, event_id, "memory", str(number))
 
 
-def version_of(source: str, event_id: str) -> str:
+def version_of(source: str, event_id: str, chat_id: str, memory_id: str) -> str:
     """Return the name of the version of a text that a ``memory.update`` event begins, and the id of the one it ends."""
-    return derived_id(source, event_id, "version")
+    return derived_id(source, event_id, "version", chat_id, memory_id)
 
 
 def metadata_terms(metadata: Mapping[str, Any]) -> list[str]:

@@ -118,7 +118,7 @@ def _texts_of(each: JobEvent) -> list[_Text]:
         update = MemoryUpdate.model_validate(event.data)
         if update.searched is None:
             return []
-        version = version_of(event.source, event.id)
+        version = version_of(event.source, event.id, event.chatid, update.memory_id)
         return [_Text(of=each, number=0, memory_id=update.memory_id, version=version, text=update.searched)]
     return [
         _Text(

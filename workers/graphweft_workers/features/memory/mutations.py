@@ -66,11 +66,11 @@ _ADD: Final = (
 # both, in whatever order it and the update apply.
 _KEPT: Final = (
     "text", "role", "timestamp", "message_id", "author_name", "terms", "length", "unsearched", "valid_from", "chat_id",
-    "scopes", "recorded", "partition", *SCOPES,
+    "recorded", "partition", *SCOPES,
 )  # fmt: skip
 _UPDATE: Final = (
     f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) WHERE coalesce(m.version, '') <> $version "
-    f"MERGE (v:{VERSION} {{id: $version}}) "
+    f"MERGE (v:{VERSION} {{id: $version, scopes: m.scopes}}) "
     f"SET v.memory_id = m.id, v.valid_to = $at, {', '.join(f'v.{name} = m.{name}' for name in _KEPT)} "
     "SET m.text = $text, m.author_name = coalesce($author_name, m.author_name), m.timestamp = $at, m.valid_from = $at, "
     "m.version = $version, m.terms = $terms, m.length = $length, m.unsearched = $unsearched, m.embedding = null, "
@@ -402,7 +402,7 @@ def _update(event: Event, logged: LogTime) -> _Said:
                 "text": payload.text,
                 "author_name": payload.author_name,
                 "at": utc_text(payload.time or event.time),
-                "version": version_of(event.source, event.id),
+                "version": version_of(event.source, event.id, event.chatid, payload.memory_id),
             },
         ))  # fmt: skip
     labels = {**_labels(payload), "pinned": payload.pinned}

@@ -148,7 +148,7 @@ class MemoryFilterSuite(SearchFixtures):
             "2026-02-02T10:00:00.000000Z",
             "memory",
         )
-        assert row["id"] == version_of("/s", "u")
+        assert row["id"] == version_of("/s", "u", "c", memory_id("/s", "e", 0))
         assert texts(await search(kit.searcher(), query("", as_of=at(-1)))) == []
 
     async def test_a_chain_of_updates_shows_what_was_said_at_each_time(self, kit: SearchKit) -> None:
@@ -167,7 +167,8 @@ class MemoryFilterSuite(SearchFixtures):
 
     async def test_a_vector_of_an_earlier_text_has_no_effect(self, kit: SearchKit) -> None:
         [old, new] = await embedder().embed(["coffee", "tea"])
-        id, version = memory_id("/s", "e", 0), version_of("/s", "u")
+        id = memory_id("/s", "e", 0)
+        version = version_of("/s", "u", "c", id)
 
         def vector(name: str, numbers: list[float], version: str | None) -> Event:
             payload = MemoryEmbedded(memory_id=id, model=embedder().model, embedding=tuple(numbers), version=version)

@@ -514,7 +514,7 @@ def _forgetting(memory_ids: str | Sequence[str], filters: MemoryFilters) -> Memo
 
 def _labels(tags: Sequence[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the tags and metadata of a call. Raises ``ValueError`` for invalid ones."""
-    given = {"tags": tags or None, "metadata": metadata}
+    given: dict[str, Any] = {"tags": tags or None, "metadata": metadata}
     if isinstance(tags, str):
         raise ValueError("tags must be a list of texts, not one text")
     try:

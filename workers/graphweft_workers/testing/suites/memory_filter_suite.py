@@ -92,8 +92,8 @@ async def some_said(kit: SearchKit, rnd: random.Random, count: int) -> list[_Sai
 
 def fits(said: _Said, scopes: Iterable[Mapping[str, str]], asked: Mapping[str, Any]) -> bool:
     """Tell whether a memory passes filters and scopes, in the plainest way."""
-    entries = {(name, type(value), value) for name, value in said.metadata.items()}
-    wanted = {(name, type(value), value) for name, value in asked.get("metadata", {}).items()}
+    entries: set[Any] = {(name, type(value), value) for name, value in said.metadata.items()}
+    wanted: set[Any] = {(name, type(value), value) for name, value in asked.get("metadata", {}).items()}
     return (
         any(all(said.scope.get(name) == value for name, value in scope.items()) for scope in scopes)
         and said.tags >= set(asked.get("tags", ()))
